@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitald.catalog import Catalog, load
+from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.rules import FaultClass, Rule
 from vitald.model import Action
 
@@ -92,14 +92,14 @@ def _others(rule: Rule) -> list[Action]:
 def _table(rules: Iterable[Rule]) -> str:
     rows = ["| code | what is wrong | do | ends with | and |", "|---|---|---|---|---|"]
     for rule in rules:
-        after = rule.when.words
+        after = rule.when.phrase
         first = [f"`{rule.action.value}`{after}"] if rule.action is not Action.NONE else []
         asked = " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
         cells = (
             rule.code,
             rule.title,
             asked,
-            ", ".join(rule.clears.words()) or "a person's word",
+            ", ".join(rule.clears.list_phrases()) or "a person's word",
             rule.advice,
         )
         rows.append(
@@ -129,4 +129,4 @@ def _switches(rules: Iterable[Rule]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(load()), encoding="utf-8")
+    PAGE.write_text(page(load_catalog()), encoding="utf-8")

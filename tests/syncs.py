@@ -16,13 +16,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitald.catalog import load
+from vitald.catalog import load_catalog
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.ledger import Entry, Ledger
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 ROOT = Path(__file__).resolve().parent.parent
 EVENTS = 3  # that the pipeline is given
@@ -140,7 +140,7 @@ def _event(identity: str, device: int) -> Event:
 
 async def _judge(folder: Path) -> None:
     """Some events, each waited for; the position of an ordinary line is noted before the last."""
-    lane, catalog = Lane("test"), load()
+    lane, catalog = WorkerThread("test"), load_catalog()
     board = _Told(_BOOT, 0.0, device_reset=False)
     pipeline = Pipeline(Ledger(folder), lane, board, catalog, _BOOT)
     await pipeline.open(catalog)

@@ -108,7 +108,7 @@ def one_of(*words: str) -> Callable[[object], str]:
 
 def _period(value: object) -> float:
     """Seconds; 0 for "off"."""
-    return 0.0 if value == "off" else tomlfile.duration(value)
+    return 0.0 if value == "off" else tomlfile.parse_duration(value)
 
 
 def _level(value: object) -> int:
@@ -305,28 +305,28 @@ class Nvml:
         " were here before.",
     )
     fast_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
     )
     slow_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "How often to read memory errors, links and PCIe of each GPU, in turns.",
     )
     inventory_s: float = setting(
-        tomlfile.duration("10m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10m"),
+        tomlfile.parse_duration,
         "How often to read identity, modes and limits, and to look at PCI.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look that takes longer hangs: said as a finding, with call and GPU.",
     )
     give_up_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
     library: Path | None = setting(
@@ -342,13 +342,13 @@ class Neuron:
         True, _flag, "Look at Neuron devices where PCI or the driver shows any."
     )
     every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30s"),
+        tomlfile.parse_duration,
         "How often to read counters and states of each device.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look at one device that takes longer hangs: said as a finding, and the device is"
         " unknown.",
     )
@@ -362,13 +362,13 @@ class Network:
         True, _flag, "Look at RDMA devices and network interfaces that sit on PCI."
     )
     every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30s"),
+        tomlfile.parse_duration,
         "How often to read states and counters of each adapter.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("20s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("20s"),
+        tomlfile.parse_duration,
         "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
         " device.",
     )
@@ -379,7 +379,7 @@ class Network:
         ' anything ("mlx5_bond_*").',
     )
     port_down_replace_after_s: float = setting(
-        tomlfile.duration("24h"),
+        tomlfile.parse_duration("24h"),
         _period,
         "A port that was observed down for so long, while others of the node are up, asks for a"
         " replacement. off: a person decides.",
@@ -396,11 +396,13 @@ class Pci:
         True, _flag, "Look at links, error counters and drivers of PCI functions."
     )
     every_s: float = setting(
-        tomlfile.duration("60s"), tomlfile.duration, "How often to read links and error counters."
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
+        "How often to read links and error counters.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look at one function that takes longer hangs.",
     )
     exclude: tuple[str, ...] = setting(
@@ -413,9 +415,13 @@ class Host:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
     enabled: bool = setting(True, _flag, "Look at the host.")
-    every_s: float = setting(tomlfile.duration("60s"), tomlfile.duration, "How often to look.")
+    every_s: float = setting(
+        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to look."
+    )
     deadline_s: float = setting(
-        tomlfile.duration("10s"), tomlfile.duration, "A look at one part that takes longer hangs."
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
+        "A look at one part that takes longer hangs.",
     )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),
@@ -477,8 +483,8 @@ class Diagnostics:
         "Run them on their schedule, and where a finding asks for one. false: on request only.",
     )
     idle_s: float = setting(
-        tomlfile.duration("5m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
         "What needs idle devices waits until nobody has used them for so long.",
     )
     ignore_processes: tuple[str, ...] = setting(
@@ -488,8 +494,8 @@ class Diagnostics:
         " files must be root's.",
     )
     keep_s: float = setting(
-        tomlfile.duration("30d"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30d"),
+        tomlfile.parse_duration,
         "What a program printed is kept for so long.",
         reload=True,
     )
@@ -505,12 +511,12 @@ class Dcgm:
     enabled: bool = setting(True, _flag, "Run it where dcgmi is installed and GPUs are here.")
     program: str = setting("dcgmi", _text, "Its name, or its path.")
     level_1_s: float = setting(
-        tomlfile.duration("1h"),
+        tomlfile.parse_duration("1h"),
         _period,
         'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
     )
     level_2_s: float = setting(
-        tomlfile.duration("24h"),
+        tomlfile.parse_duration("24h"),
         _period,
         'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
     )
@@ -521,16 +527,18 @@ class Dcgm:
         " hours, at full power, on a node without work.",
     )
     deadline_1_s: float = setting(
-        tomlfile.duration("5m"), tomlfile.duration, "A level 1 run that takes longer is ended."
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "A level 1 run that takes longer is ended.",
     )
     deadline_2_s: float = setting(
-        tomlfile.duration("30m"), tomlfile.duration, "The same of level 2."
+        tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."
     )
     deadline_3_s: float = setting(
-        tomlfile.duration("60m"), tomlfile.duration, "The same of level 3."
+        tomlfile.parse_duration("60m"), tomlfile.parse_duration, "The same of level 3."
     )
     deadline_4_s: float = setting(
-        tomlfile.duration("180m"), tomlfile.duration, "The same of level 4."
+        tomlfile.parse_duration("180m"), tomlfile.parse_duration, "The same of level 4."
     )
 
 
@@ -541,10 +549,10 @@ class DcgmHealth:
     enabled: bool = setting(
         True, _flag, "Ask for them where dcgmi is installed and the host engine runs."
     )
-    every_s: float = setting(tomlfile.duration("10m"), _period, 'How often, or "off".')
+    every_s: float = setting(tomlfile.parse_duration("10m"), _period, 'How often, or "off".')
     deadline_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "An answer that takes longer is a sign of trouble itself.",
     )
 
@@ -556,7 +564,9 @@ class EfaLoopback:
     every_s: float = setting(
         0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
     )
-    deadline_s: float = setting(tomlfile.duration("2m"), tomlfile.duration, "For each adapter.")
+    deadline_s: float = setting(
+        tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
+    )
     least_gbps: float = setting(
         0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
     )
@@ -573,7 +583,7 @@ class Nccom:
         0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
-        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
     )
     least_gbytes: float = setting(
         0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
@@ -588,7 +598,7 @@ class Nccl:
         0.0, _period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
-        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
     )
     program: str = setting("all_reduce_perf", _text, "Its name, or its path.")
     least_gbytes: float = setting(
@@ -614,7 +624,9 @@ class Slurm:
         ' allows. "off": never.',
     )
     budget_s: float = setting(
-        tomlfile.duration("2s"), tomlfile.duration, "The prolog takes no longer than this."
+        tomlfile.parse_duration("2s"),
+        tomlfile.parse_duration,
+        "The prolog takes no longer than this.",
     )
     level_2_after_failure: bool = setting(
         True,
@@ -648,8 +660,8 @@ class Recovery:
         reload=True,
     )
     after_s: float = setting(
-        tomlfile.duration("2m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("2m"),
+        tomlfile.parse_duration,
         "A finding must have been open for so long: a fault brings others with it, and the"
         " strongest decides; a person may step in.",
         reload=True,
@@ -682,8 +694,8 @@ class Recovery:
         1, _count, "How often a day the node may be marked for replacement.", reload=True
     )
     deadline_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "A program of those above that takes longer is ended, and has failed.",
         reload=True,
     )
@@ -781,14 +793,14 @@ class LedgerSettings:
     """What is remembered, and for how long. Open findings are kept in any case."""
 
     keep_s: float = setting(
-        tomlfile.duration("90d"),
-        tomlfile.duration,
+        tomlfile.parse_duration("90d"),
+        tomlfile.parse_duration,
         'Events older than this are dropped ("90d").',
         reload=True,
     )
     most_bytes: int = setting(
-        tomlfile.size("512MiB"),
-        tomlfile.size,
+        tomlfile.parse_size("512MiB"),
+        tomlfile.parse_size,
         'Above this size the oldest events are dropped ("512MiB").',
         reload=True,
     )
@@ -973,7 +985,7 @@ def load(path: Path | None) -> Config:
     if path is None:
         return Config()
     try:
-        text, tables = tomlfile.read(path)
+        text, tables = tomlfile.read_toml(path)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return parse(text, tables, str(path))
@@ -988,7 +1000,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     ] = {}  # keys that stand in the file under another name
 
     def told(section: str, key: str, what: str) -> str:
-        line = tomlfile.line_of(text, section, key)
+        line = tomlfile.find_line(text, section, key)
         place = f"{name}:{line}" if line is not None else name
         return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
 
@@ -1000,7 +1012,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
         tables, written, lambda *what: notes.append(told(*what)), wrong
     ).items():
         if section not in SECTIONS:
-            wrong(section, "", f"unknown section{tomlfile.suggest(section, SECTIONS)}")
+            wrong(section, "", f"unknown section{tomlfile.suggest_word(section, SECTIONS)}")
             continue
         if not isinstance(table, dict):
             wrong(section, "", f"expected a table, found {table!r}")
@@ -1009,7 +1021,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
         values: dict[str, object] = {}
         for key, value in table.items():
             if key not in known:
-                wrong(section, key, f"unknown key{tomlfile.suggest(key, known)}")
+                wrong(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
                 continue
             attribute, setting_ = known[key]
             try:
@@ -1096,7 +1108,7 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
     if config.catalog == CatalogSettings():
         return []
     try:
-        catalog.load(config.catalog.profile, config.catalog.overrides)
+        catalog.load_catalog(config.catalog.profile, config.catalog.overrides)
     except catalog.CatalogError as error:
         return error.errors
     return []

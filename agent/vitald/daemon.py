@@ -63,7 +63,7 @@ from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
 from vitald.systemd import Notifier, handed_over
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -99,15 +99,15 @@ class Daemon:
         self.config_path = config_path
         self.boot_id = _boot_id(config.paths.procfs)
         self.board = Board(self.boot_id, time.time(), device_reset=config.policy.device_reset)
-        self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
+        self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.pipeline = Pipeline(
             Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
         )
         self.sources = Sources(
             config, self.catalog, self.boot_id, self.reader, self._well, kmsg=from_stdin()
         )
-        self.tests = Lane("diagnostics")
+        self.tests = WorkerThread("diagnostics")
         self.diagnostics = self._build_diagnostics()
         self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
@@ -254,7 +254,7 @@ class Daemon:
             raise CannotStart(str(error)) from error
         try:
             await self.reader.call(self.sources.inventory.read)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
         for source in (*self.sources.all, self.diagnostics):
@@ -268,7 +268,7 @@ class Daemon:
             stored = await self.reader.call(
                 lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
             )
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "places_not_read",
                 error=str(error),
@@ -278,12 +278,14 @@ class Daemon:
         placed = [
             one.event
             for one in stored
-            if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id
+            if one.event.is_trusted
+            and not one.event.is_simulated
+            and one.event.boot_id == self.boot_id
         ]
         self.sources.recall(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "jobs_not_read",
                 error=str(error),
@@ -304,14 +306,14 @@ class Daemon:
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
                 "reload_refused", errors=error.errors, effect="the old configuration stays in force"
             )
             return
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error(
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
@@ -390,7 +392,7 @@ class Daemon:
         while True:
             try:
                 await self._trim(due=rounds % _TRIM_EVERY == 1)
-            except (LedgerError, LaneStuck, OSError) as error:
+            except (LedgerError, ThreadStuck, OSError) as error:
                 log.warning("housekeeping_failed", error=str(error))
             rounds += 1
             await anyio.sleep(_HOUSEKEEPING_S)

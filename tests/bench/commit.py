@@ -30,7 +30,7 @@ def run() -> Json:
         grown, fixed = os.open(folder / "grown", flags), os.open(folder / "fixed", flags)
         os.pwrite(fixed, _BLOCK, 0)
         os.fsync(fixed)
-        findings = Judge(catalog.load())
+        findings = Judge(catalog.load_catalog())
         commits: list[float] = []
         notes: list[float] = []
         appends: list[float] = []

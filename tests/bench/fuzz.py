@@ -357,7 +357,7 @@ class Fuzz:
             if one["kind"] != "noise" and (line := strip(str(one["line"]).encode())) is not None
         ]
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
-        self.rules = catalog.load()
+        self.rules = catalog.load_catalog()
         self.interpreter = Interpreter(
             self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
         )
@@ -485,7 +485,7 @@ class Fuzz:
         tables = self.report.attempt(
             "toml.parse",
             text,
-            lambda: tomlfile.parse(text, "fuzz"),
+            lambda: tomlfile.parse_toml(text, "fuzz"),
             (ValueError,),
             self.config_limit_s,
         )

@@ -92,7 +92,7 @@ def _judge(rules: Catalog, ledger: Ledger) -> Callable[[Event], object]:
 
 
 def _cost(folder: Path) -> Json:
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     figures: Json = {}
     for name, events in (("empty", 0), ("million", EVENTS)):
         ledger = Ledger(folder / name)

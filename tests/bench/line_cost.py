@@ -42,7 +42,7 @@ _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen 
 
 
 def run() -> Json:
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     interpreter = Interpreter(
         rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
     )

@@ -45,7 +45,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Found, Polled
 from vitald.collectors.registry import Sources
 from vitald.config import POLLED
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 ROUNDS, WARM = 100, 5
 SECONDS = 120.0
@@ -193,7 +193,9 @@ def _source(
     config = configs.Config(
         paths=paths, neuron=neuron or configs.Neuron(), nvml=configs.Nvml(enabled=False)
     )
-    sources = Sources(config, catalog.load("nvidia", {}), "boot", Lane("reader"), lambda: False)
+    sources = Sources(
+        config, catalog.load_catalog("nvidia", {}), "boot", WorkerThread("reader"), lambda: False
+    )
     return next(one for one in sources.polled if one.name == name)
 
 

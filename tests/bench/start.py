@@ -168,7 +168,7 @@ def _forget(folder: Path) -> None:
 
 def _build(folder: Path) -> int:
     """A ledger with a past. Returns its bytes."""
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     ledger = Ledger(folder)
     ledger.open()
     batch: list[Event] = []

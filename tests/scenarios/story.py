@@ -20,12 +20,12 @@ from vitald.judge.verdict import Work, fold
 from vitald.ledger import Entry, Ledger
 from vitald.model import (
     NODE,
-    Asked,
     Component,
     ComponentKind,
     Event,
     Finding,
     Incident,
+    Requirement,
     SourceHealth,
     SourceState,
     Transition,
@@ -116,7 +116,7 @@ class Node:
     # What happens.
 
     def at(self, duration: str) -> None:
-        before, self.now = self.now, tomlfile.duration(duration)
+        before, self.now = self.now, tomlfile.parse_duration(duration)
         assert before <= self.now, "time does not go back"
         self._save((), self.judge.expire(self._wall()))
 
@@ -137,11 +137,11 @@ class Node:
         ago, _, text = rest.partition(" ")
         line = strip(text.encode())
         assert line is not None
-        self._record(line, self.now - tomlfile.duration(ago))
+        self._record(line, self.now - tomlfile.parse_duration(ago))
 
     def drill(self, rest: str) -> None:
         hold, _, text = rest.partition(" ")
-        self.interpreter.announcements.announce(text, self._wall(), tomlfile.duration(hold))
+        self.interpreter.announcements.announce(text, self._wall(), tomlfile.parse_duration(hold))
         self._record(Line(text.encode(), 1), self.now)
 
     def fact(self, rest: str) -> None:
@@ -179,7 +179,9 @@ class Node:
 
     def accept(self, rest: str) -> None:
         name, length, reason = rest.split(" ", 2)
-        self._act(ACCEPTED, f"{name} {reason}", until=self._wall() + tomlfile.duration(length))
+        self._act(
+            ACCEPTED, f"{name} {reason}", until=self._wall() + tomlfile.parse_duration(length)
+        )
 
     def deaf(self, _: str) -> None:
         self.hearing = False
@@ -200,9 +202,9 @@ class Node:
     def step(self, duration: str) -> None:
         """Somebody sets the clock."""
         seconds = (
-            -tomlfile.duration(duration[1:])
+            -tomlfile.parse_duration(duration[1:])
             if duration.startswith("-")
-            else tomlfile.duration(duration)
+            else tomlfile.parse_duration(duration)
         )
         self.stepped += seconds
         self._apply(self._event(CLOCK_STEPPED, NODE, {"seconds": seconds}))
@@ -213,7 +215,7 @@ class Node:
     def standing(self) -> list[Finding]:
         """The open findings, but for those of rules on trial and what is said of deafness."""
         opened = self.judge.opened
-        return [found for found in opened if not found.shadow and found.code != SOURCE_FAILED]
+        return [found for found in opened if not found.on_trial and found.code != SOURCE_FAILED]
 
     def verdicts(self) -> dict[str, Verdict]:
         """What would be answered now, by the work that it is asked for."""
@@ -260,8 +262,8 @@ class Node:
         }
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
-        got["confirmed"] = _listed(named(found) for found in standing if found.confirmed)
-        got["trials"] = _listed(shown(found) for found in self.judge.opened if found.shadow)
+        got["confirmed"] = _listed(named(found) for found in standing if found.is_confirmed)
+        got["trials"] = _listed(shown(found) for found in self.judge.opened if found.on_trial)
         got["incidents"] = _listed(
             story(one)
             for one in incidents.values()
@@ -281,9 +283,11 @@ class Node:
         """CODE@ID TEXT: what it asks for has this reason."""
         name, _, text = rest.partition(" ")
         (asked,) = [
-            found.asked for found in self.judge.opened if named(found) == name and not found.shadow
+            found.requirement
+            for found in self.judge.opened
+            if named(found) == name and not found.on_trial
         ]
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, Requirement)
         assert text in asked.because, f"the reason is {asked.because!r}"
 
     def told(self, text: str) -> None:
@@ -335,12 +339,12 @@ class Node:
     def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
         (found,) = [
-            found for found in self.judge.opened if named(found) == name and not found.shadow
+            found for found in self.judge.opened if named(found) == name and not found.on_trial
         ]
         fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
         self._apply(
             self._event(
-                code, found.component, {**fields, **({"drill": True} if found.simulated else {})}
+                code, found.component, {**fields, **({"drill": True} if found.is_simulated else {})}
             )
         )
         return found.component
@@ -404,9 +408,7 @@ def tell_story(
 
 
 def named(found: Finding) -> str:
-    return (
-        f"{'~' if found.simulated else ''}{found.code}@{found.component.id or found.component.name}"
-    )
+    return f"{'~' if found.is_simulated else ''}{found.code}@{found.component.id or found.component.name}"
 
 
 def shown(found: Finding) -> str:

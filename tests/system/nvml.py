@@ -22,7 +22,7 @@ from unittest import mock
 
 from tests.pace import patient
 from vitald import tomlfile
-from vitald.catalog import Catalog, load
+from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.collectors.nvml import collector as nvml_source
 from vitald.collectors.nvml.client import Worker
@@ -33,7 +33,7 @@ from vitald.config import Nvml as Settings
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
@@ -90,7 +90,7 @@ def hasty() -> Catalog:
     with a clock of their own.
     """
     overrides: dict[str, object] = {}
-    for kind, table in tomlfile.read(FOLDER / "nvml.toml")[1].items():
+    for kind, table in tomlfile.read_toml(FOLDER / "nvml.toml")[1].items():
         assert isinstance(table, dict)
         for name, rule in table.items():
             watch = rule.get("watch")
@@ -102,7 +102,7 @@ def hasty() -> Catalog:
                         for one in watches
                     ]
                 }
-    return load(overrides=overrides)
+    return load_catalog(overrides=overrides)
 
 
 _environments: dict[str, dict[str, str]] = {}
@@ -161,7 +161,7 @@ class Looking:
             catalog,
             PciInventory(node.sysfs),
             boot,
-            Lane("nvml test"),
+            WorkerThread("nvml test"),
             expected=expected,
         )
         self.judge = after.judge if after is not None else Judge(catalog)

@@ -50,7 +50,7 @@ from vitald.core.pipeline import Pipeline
 from vitald.ledger import Audit, Ledger
 from vitald.model import Batch, Position
 from vitald.simulator.node import SimulatedNode
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 Make = Callable[..., Node]
 LOOKS = ("neuron", "network", "pci", "host")
@@ -244,7 +244,7 @@ KNOWN = catalogue()
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
     """As the daemon does it."""
-    lane = Lane("test")
+    lane = WorkerThread("test")
     pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)

@@ -25,7 +25,7 @@ def seen(code: str, component: Component, time: float = 5.0, **fields: object) -
 
 
 def confirmed(judge: Judge) -> dict[str, str]:
-    return {one.code: one.confirmed_by for one in judge.opened if one.confirmed}
+    return {one.code: one.confirmed_by for one in judge.opened if one.is_confirmed}
 
 
 def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
@@ -56,7 +56,7 @@ def test_what_stands_for_many_is_never_confirmed() -> None:
     judge.apply(event("xid/79", Component(ComponentKind.GPU, "ffff:00:00.0"), 1.0))
     judge.apply(seen("nvml/gpu_lost", Component(ComponentKind.GPU, "ffff:01:00.0"), 2.0, lost=1))
     (many,) = [one for one in judge.opened if one.code == TOO_MANY]
-    assert (many.count, many.confirmed) == (2, False)
+    assert (many.count, many.is_confirmed) == (2, False)
 
 
 @pytest.mark.parametrize("by", ["", "nvml", "nvml (nvml/gpu_lost)"])
@@ -97,7 +97,7 @@ def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     judge.apply(seen("nvml/row_remap_failed", gpu(1), 1.0, remap_failure=True))
     judge.apply(seen("device/identity", gpu(2), 2.0, uuid="GPU-a"))
     (carried,) = judge.opened
-    assert (carried.component, carried.confirmed) == (gpu(2), False)
+    assert (carried.component, carried.is_confirmed) == (gpu(2), False)
     judge.apply(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
     assert confirmed(judge) == {"nvml/row_remap_failed": "nvml"}
 
@@ -115,7 +115,7 @@ def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     ],
 )
 def test_who_could_confirm_it(code: str, kind: ComponentKind, witnesses: tuple[str, ...]) -> None:
-    assert catalogue().witnesses(code, kind) == witnesses
+    assert catalogue().find_witnesses(code, kind) == witnesses
 
 
 def back(row: dict[str, object]) -> Finding:

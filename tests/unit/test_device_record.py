@@ -60,5 +60,5 @@ def test_a_storm_on_one_gpu_is_that_gpus_and_on_all_is_the_applications() -> Non
         everywhere.apply(
             event("xid/31", gpu(number % 8), 1000.0 + number, identity=f"b {number}", fields=seen)
         )
-    assert [found.action for found in alone.opened if found.escalated is not None] != []
+    assert [found.action for found in alone.opened if found.escalation is not None] != []
     assert {found.action for found in everywhere.opened} == {Action.RESTART_WORKLOAD}

@@ -13,7 +13,7 @@ from vitald.collectors.event_factory import Facts
 from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
-from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest, Test
 
 GPUS = 4
 WRONG_MEMORY = Fault(
@@ -102,7 +102,7 @@ class Story:
         )
         run = Run(
             id=f"{self.now}",
-            ask=Ask(check=check, level=level, gpus=tuple(gpus), busy=busy),
+            ask=RunRequest(check=check, level=level, gpus=tuple(gpus), busy=busy),
             began=self.now - 50.0,
             ended=self.now,
             report=report,

@@ -48,7 +48,7 @@ def test_an_event_opens_a_finding() -> None:
         "GPU has fallen off the bus",
     )
     assert (opened.since, opened.last, opened.count, opened.boot_id) == (5.0, 5.0, 1, "boot-a")
-    assert (opened.raw, opened.fields, opened.state, opened.simulated) == (
+    assert (opened.raw, opened.fields, opened.state, opened.is_simulated) == (
         "the line",
         {"pid": 7},
         FindingState.OPEN,

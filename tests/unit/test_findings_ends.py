@@ -107,7 +107,7 @@ def test_several_ends_come_in_their_order() -> None:
 def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
     findings = empty()
     findings.apply(event(code))
-    assert all(change.finding.open for change in findings.expire(1e12))
+    assert all(change.finding.is_open for change in findings.expire(1e12))
     assert findings.due == float("inf")
     assert [finding.code for finding in findings.opened] == [code]
 
@@ -140,14 +140,14 @@ def test_a_drill_ends_when_it_said_and_touches_no_real_finding() -> None:
     findings.apply(event("xid/79"))
     findings.apply(event("xid/79", time=1.0, simulated_until=61.0))
     assert findings.due == 61.0
-    assert [found.simulated for found in findings.opened] == [False, True]
+    assert [found.is_simulated for found in findings.opened] == [False, True]
     change = only(findings.expire(100.0))
-    assert (change.finding.simulated, change.time, change.cause) == (
+    assert (change.finding.is_simulated, change.time, change.cause) == (
         True,
         61.0,
         "the drill is over",
     )
-    assert [found.simulated for found in findings.opened] == [False]
+    assert [found.is_simulated for found in findings.opened] == [False]
 
 
 def test_a_drill_may_be_quiet_before_it_is_over() -> None:
@@ -160,7 +160,7 @@ def test_a_drill_does_not_raise_a_real_finding() -> None:
     findings = empty()
     findings.apply(event("xid/94", fields={"rst": False, "drst": False}))
     findings.apply(event("xid/94", fields={"rst": True, "drst": False}, simulated_until=60.0))
-    assert [(found.simulated, found.action) for found in findings.opened] == [
+    assert [(found.is_simulated, found.action) for found in findings.opened] == [
         (False, Action.RESTART_WORKLOAD),
         (True, Action.RESET_DEVICE),
     ]
@@ -233,10 +233,10 @@ def test_only_evidence_makes_history_of_older_lines(how: str) -> None:
         change.finding.id
         for one in events
         for change in findings.apply(one)
-        if not change.finding.open
+        if not change.finding.is_open
     ]
     assert closed == [opened.id]
-    assert [(component, one) for component, one, _ in findings.memory.settled] == (
+    assert [(component, one) for component, one, _ in findings.memory.resolved] == (
         [(gpu(), code)] if evidence else []
     )
 

@@ -125,7 +125,7 @@ def folded(events: Iterable[Event]) -> tuple[Judge, list[Transition]]:
 def standing(findings: Judge) -> set[tuple[object, ...]]:
     """What is open, without when and in which order it came."""
     return {
-        (one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id)
+        (one.component, one.code, one.is_simulated, one.action, one.when, one.count, one.boot_id)
         for one in findings.opened
     }
 
@@ -136,10 +136,10 @@ def asked_of_devices(findings: Judge) -> dict[tuple[object, bool], tuple[int, in
     """
     asked: dict[tuple[object, bool], tuple[int, int, bool]] = {}
     for one in findings.opened:
-        if one.action.unfit or one.unusable:
-            rank, urgency, unusable = asked.get((one.component, one.simulated), (0, 0, False))
+        if one.action.makes_unfit or one.unusable:
+            rank, urgency, unusable = asked.get((one.component, one.is_simulated), (0, 0, False))
             strongest = max((rank, urgency), (one.action.rank, one.when.urgency))
-            asked[one.component, one.simulated] = (*strongest, unusable or one.unusable)
+            asked[one.component, one.is_simulated] = (*strongest, unusable or one.unusable)
     return asked
 
 
@@ -254,7 +254,9 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
     for one in stream:
         before = {found.key: found for found in findings.opened}
         ended = {
-            change.finding.key: change for change in findings.apply(one) if not change.finding.open
+            change.finding.key: change
+            for change in findings.apply(one)
+            if not change.finding.is_open
         }
         now = {found.key: found for found in findings.opened}
         for key, old in before.items():
@@ -278,7 +280,7 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
 @given(streams())
 def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
     with_drills, _ = folded(stream)
-    without, _ = folded(one for one in stream if not one.simulated)
+    without, _ = folded(one for one in stream if not one.is_simulated)
     if stream:
         without.expire(stream[-1].time)  # a drill may be the last that was heard
     assert {one for one in standing(with_drills) if not one[2]} == standing(without)
@@ -287,7 +289,7 @@ def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
 @FUZZ
 @given(streams())
 def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
-    believed, _ = folded(one for one in stream if one.judged)
+    believed, _ = folded(one for one in stream if one.is_trusted)
     if stream:
         believed.expire(stream[-1].time)
     assert standing(folded(stream)[0]) == standing(believed)
@@ -312,7 +314,7 @@ def lived_with(draw: st.DrawFn) -> list[Event]:
                 )
             )
         told.append(one)
-        if one.code != BOOT and one.judged and not one.simulated and draw(st.booleans()):
+        if one.code != BOOT and one.is_trusted and not one.is_simulated and draw(st.booleans()):
             fields = {
                 "code": one.code,
                 "by": "alice",
@@ -349,16 +351,16 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
     )
     for change in changes:
         accepted = change.finding.accepted
-        if accepted is not None and change.finding.open:
+        if accepted is not None and change.finding.is_open:
             assert change.time < accepted.until
-            assert not change.finding.asked.stronger(accepted.asked)
+            assert not change.finding.requirement.is_stronger_than(accepted.asked)
 
 
 @FUZZ
 @given(streams())
 def test_text_confirms_nothing(stream: list[Event]) -> None:
     """However much of it there is, of however many codes."""
-    assert not any(change.finding.confirmed for change in folded(stream)[1])
+    assert not any(change.finding.is_confirmed for change in folded(stream)[1])
 
 
 def _written(one: Event) -> Event:
@@ -392,17 +394,17 @@ def test_what_a_process_writes_changes_nothing_that_others_saw(
     both = sorted([*stream, *beside], key=lambda one: one.time)
     alone, together = folded(stream)[0], folded(both)[0]
     alone.expire(both[-1].time if both else 0.0)
-    theirs = {one.key: one for one in together.opened if not one.hearsay}
+    theirs = {one.key: one for one in together.opened if not one.is_hearsay}
     assert theirs.keys() == {one.key for one in alone.opened}
     for one in alone.opened:
-        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (
-            one.confirmed,
+        assert (theirs[one.key].is_confirmed, theirs[one.key].action.rank >= one.action.rank) == (
+            one.is_confirmed,
             True,
         )
-    assert not any(one.confirmed for one in together.opened if one.hearsay)
+    assert not any(one.is_confirmed for one in together.opened if one.is_hearsay)
 
 
 def test_every_strength_occurs_in_these_streams() -> None:
     """Otherwise the properties above would say little."""
-    said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
+    said = {catalogue().find_rule(code).apply_to(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
     assert said == set(Action)

@@ -436,7 +436,7 @@ def standing(path: Path) -> Json:
 def answered(judge: Judge, now: float) -> Json:
     """What the API would answer of what stands: verdict, findings, scores."""
     rules = catalogue()
-    shown = [one for one in judge.opened if not one.shadow]
+    shown = [one for one in judge.opened if not one.on_trial]
     verdict = fold(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
         "verdict": serialize.verdict(verdict),
@@ -473,7 +473,15 @@ def test_replay(tmp_path: Path) -> None:
 # --- the catalogue: every entry as it is loaded, whatever its file looks like
 
 # Attributes of the catalogue's classes that were renamed: new name -> name in the data.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "clears_codes": "ends",
+    "cooccurrences": "companies",
+    "alternatives": "instead",
+    "driver_recommendation": "word",
+    "evidence": "cures",
+    "thresholds": "watches",
+    "trial": "shadow",
+}
 PROFILES = ("nvidia", "hyperpod")
 
 
@@ -491,11 +499,13 @@ def entries_of(profile: str) -> Json:
     rules = catalogue(profile)
     unlisted = sorted({rule.kind for rule in rules.rules.values()})
     found = {code: plain(rule) for code, rule in rules.rules.items()}
-    found |= {f"{kind}/not-listed": plain(rules.rule(f"{kind}/not-listed")) for kind in unlisted}
-    for number, story in enumerate(rules.stories.told):
+    found |= {
+        f"{kind}/not-listed": plain(rules.find_rule(f"{kind}/not-listed")) for kind in unlisted
+    }
+    for number, story in enumerate(rules.correlation.rules):
         found[f"story {story.name}"] = {"number": number, **plain(story)}
-    found["aliases"] = plain(rules.stories._aliases)
-    found |= {f"ladder {name}": plain(one) for name, one in rules.ladders.items()}
+    found["aliases"] = plain(rules.correlation._aliases)
+    found |= {f"ladder {name}": plain(one) for name, one in rules.escalation_policies.items()}
     found |= {f"instance {name}": plain(one) for name, one in rules.instances.items()}
     return {**found, "lemon": plain(rules.lemon)}
 
@@ -737,7 +747,7 @@ def configuration() -> Json:
 def _is_taken(text: str, key: str) -> bool:
     """Whether no mistake is told that names this key."""
     try:
-        configs.parse(text, tomlfile.parse(text, "file"), "file")
+        configs.parse(text, tomlfile.parse_toml(text, "file"), "file")
     except configs.ConfigError as error:
         return not any(key in one for one in error.errors)
     return True

@@ -160,7 +160,7 @@ def reaching(path: Path) -> Iterator[str]:
         ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in (
-            "tomlfile.read",
+            "tomlfile.read_toml",
             "catalog.load",
         ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"

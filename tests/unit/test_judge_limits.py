@@ -65,7 +65,7 @@ def test_a_finding_does_not_end_before_the_change_that_ended_it() -> None:
     judge = empty()
     judge.apply(event("xid/79", time=0.0))
     changes = judge.apply(event("xid/154", time=108_000.0, fields={"recovery": 0}))
-    assert [(change.time, change.finding.open) for change in changes] == [
+    assert [(change.time, change.finding.is_open) for change in changes] == [
         (108_000.0, True),
         (108_000.0, False),
     ]

@@ -235,8 +235,8 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 def test_what_was_dealt_with_is_remembered_in_its_order(ledger: Ledger) -> None:
     first, second = (gpu(), "xid/79", 10.0), (gpu(), "xid/31", 20.0)
     for settled in ((first, second), ((gpu(), "xid/79", 30.0),)):
-        ledger.commit([Entry(changes=Changes(settled=settled))])
-    assert ledger.remembered().memory.settled == (second, (gpu(), "xid/79", 30.0))
+        ledger.commit([Entry(changes=Changes(resolved=settled))])
+    assert ledger.remembered().memory.resolved == (second, (gpu(), "xid/79", 30.0))
 
 
 def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -> None:
@@ -244,7 +244,7 @@ def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -
         [
             Entry(
                 changes=Changes(
-                    settled=tuple(
+                    resolved=tuple(
                         (gpu(), f"xid/{number}", float(number)) for number in range(SETTLED)
                     )
                 )
@@ -252,15 +252,15 @@ def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -
         ]
     )
     ledger.commit(
-        [Entry(changes=Changes(settled=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
+        [Entry(changes=Changes(resolved=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
     )
-    kept = [code for _, code, _ in ledger.remembered().memory.settled]
+    kept = [code for _, code, _ in ledger.remembered().memory.resolved]
     assert (len(kept), kept[0], kept[-2:]) == (SETTLED, "xid/1", ["xid/5", "xid/new"])
 
 
 def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> None:
     """Also where the commit is tried again because its answer came too late."""
-    ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/79", 100.0),)))])
+    ledger.commit([Entry(changes=Changes(resolved=((gpu(), "xid/79", 100.0),)))])
     for _ in range(2):
         ledger.commit(
             [
@@ -270,7 +270,7 @@ def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> No
                 )
             ]
         )
-    assert ledger.remembered().memory.settled == ((gpu(), "xid/79", 150.0),)
+    assert ledger.remembered().memory.resolved == ((gpu(), "xid/79", 150.0),)
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> Non
     ledger = Ledger(second_schema)
     for _ in range(2):  # once and for all
         ledger.open()
-        assert ledger.remembered().memory.settled == (
+        assert ledger.remembered().memory.resolved == (
             (gpu(), "xid/63", 500.0),
             (gpu(), "xid/119", 800.0),
         )
@@ -325,7 +325,7 @@ def test_a_ledger_of_the_second_schema_that_cannot_be_written_is_read(second_sch
     before = (second_schema / FILE).read_bytes()
     remembered = Ledger(second_schema).rescue()
     assert remembered is not None
-    assert [code for _, code, _ in remembered.memory.settled] == ["xid/63", "xid/119"]
+    assert [code for _, code, _ in remembered.memory.resolved] == ["xid/63", "xid/119"]
     assert (second_schema / FILE).read_bytes() == before
 
 

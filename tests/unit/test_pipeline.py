@@ -39,7 +39,7 @@ from vitald.ledger import (
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.model.codes import BOOT as BOOTED
 from vitald.model.codes import CLOCK_STEPPED, IDENTITY
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -47,7 +47,7 @@ CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
-    lane = Lane("test")
+    lane = WorkerThread("test")
     pipeline = Pipeline(
         Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
     )
@@ -90,11 +90,11 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
                 await pipeline.put(batch)
                 await idle(pipeline)
             standing = [
-                (found.code, found.component, found.asked, found.count)
+                (found.code, found.component, found.requirement, found.count)
                 for found in pipeline.judge.opened
             ]
             incidents = [
-                (one.root.code, one.count, len(one.members))
+                (one.root.code, one.event_count, len(one.members))
                 for one in pipeline.judge.incidents
                 if one.closed_at is None
             ]
@@ -345,7 +345,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             patched.setattr(Ledger, "rescue", lambda self: None)
             pipeline = Pipeline(
                 Ledger(tmp_path),
-                lane := Lane("test"),
+                lane := WorkerThread("test"),
                 Board("boot-b", 0.0, device_reset=False),
                 catalogue(),
                 "boot-b",
@@ -396,7 +396,7 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         raise LedgerDamaged("malformed")
 
     async def work() -> dict[str, str]:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         pipeline = Pipeline(
             Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
@@ -437,7 +437,7 @@ def test_a_rescued_ledger_keeps_its_positions(
         raise LedgerDamaged("malformed")
 
     async def after() -> str:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         pipeline = Pipeline(
             Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
@@ -767,7 +767,7 @@ def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
     """Nobody has judged it yet; a diagnostic's result, say, would not come a second time."""
 
     async def work() -> None:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         board = Board(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
         await pipeline.open(catalogue())

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
-from vitald.catalog.threshold import Test as Kind
-from vitald.catalog.threshold import Watch, Watched, read
+from vitald.catalog.threshold import Comparison as Kind
+from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
 from vitald.collectors.event_factory import Facts
 from vitald.collectors.thresholds import Sign, Watcher
 from vitald.core.pipeline import Pipeline
@@ -40,20 +40,20 @@ from vitald.model import (
 from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
 
 DAY = 86400.0
-KINDS = sorted(catalogue().kinds())
+KINDS = sorted(catalogue().list_kinds())
 # What grew in a window is no present state: see the last test.
 STATES = [
     one
     for kind in KINDS
-    for one in catalogue().watched(kind)
-    if (one.lasting or one.state) and not any(watch.over_s for watch in one.watches)
+    for one in catalogue().find_thresholds(kind)
+    if (one.is_state or one.state) and not any(watch.over_s for watch in one.thresholds)
 ]
-ASKING = [one for one in STATES if catalogue().rule(one.code).action is not Action.NONE]
+ASKING = [one for one in STATES if catalogue().find_rule(one.code).action is not Action.NONE]
 SIBLINGS = 4
 BOOT_A = "boot-a"
 
 
-def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
+def told(watch: Threshold, *, holds: bool) -> dict[str, Sample]:
     """Readings for which a watch holds, or does not."""
     values: dict[str, Sample] = {name: wanted[0] for name, wanted in watch.only.items()}
     values["name"] = "model"
@@ -96,7 +96,7 @@ class Story:
     between.
     """
 
-    watched: Watched
+    watched: ThresholdGroup
     holds: bool = False
     now: float = 1000.0  # on both clocks
     boots: int = 0
@@ -121,7 +121,7 @@ class Story:
         return [
             found
             for found in self.pipeline.judge.opened
-            if found.code == self.watched.code and not found.simulated
+            if found.code == self.watched.code and not found.is_simulated
         ]
 
     def judge(self, *events: Event) -> None:
@@ -132,9 +132,9 @@ class Story:
     def look(self) -> list[Event]:
         """One look; what was made of what it contradicted."""
         values: dict[str, Sample] = {}
-        for watch in reversed(self.watched.watches):
+        for watch in reversed(self.watched.thresholds):
             values |= told(watch, holds=False)
-        values |= told(self.watched.watches[0], holds=self.holds)
+        values |= told(self.watched.thresholds[0], holds=self.holds)
         own = self.reading(self.component, values)
         others = [
             self.reading(
@@ -151,7 +151,7 @@ class Story:
         return list(entry.events)[len(said) :]
 
     def usual(self) -> dict[str, Sample]:
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         return told(watch, holds=False)
 
     def reading(self, component: Component, values: dict[str, Sample]) -> Readings:
@@ -175,7 +175,7 @@ class Story:
     def settle(self) -> list[Event]:
         """Look until what holds has held for as long as it must; and once more."""
         made = []
-        wait = max(watch.for_s for watch in self.watched.watches) + 1.0
+        wait = max(watch.for_s for watch in self.watched.thresholds) + 1.0
         for seconds in (0.0, 1.0, wait, 1.0):
             self.now += seconds
             made += self.look()
@@ -231,7 +231,7 @@ class Story:
         for found in self.opened:
             accepted = act(ACCEPTED, found, self.now)
             self.judge(replace(accepted, fields={**accepted.fields, "until": self.now + 7200.0}))
-            assert all(one.deferred for one in self.opened)
+            assert all(one.is_deferred for one in self.opened)
 
     def not_accepted(self) -> None:
         self.now += 1.0
@@ -246,7 +246,7 @@ class Story:
         """
         self.now += 1.0
         before = self.opened
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         held = {watch.of: told(watch, holds=True)[watch.of]}
         drill = event(
             self.watched.code,
@@ -296,17 +296,17 @@ class Story:
 
     def hide(self) -> None:
         """It cannot be read for one look: nobody may say anything new."""
-        before = [(found.id, found.open) for found in self.opened]
+        before = [(found.id, found.is_open) for found in self.opened]
         self.unread = True
         self.look()
         self.unread = False
-        assert [(found.id, found.open) for found in self.opened] == before
+        assert [(found.id, found.is_open) for found in self.opened] == before
 
     def check(self) -> None:
         """After enough looks, what is open is what is observed."""
         self.settle()
         asks = (
-            catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action
+            catalogue().find_rule(self.watched.code).apply_to(dict(self.values_told())).action
             is not Action.NONE
         )
         assert len(self.opened) == (self.holds and asks), self.watched.code
@@ -325,7 +325,7 @@ class Story:
         assert again.opened == self.pipeline.judge.opened, "a replay of the ledger gives the same"
 
     def values_told(self) -> dict[str, Sample]:
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         return {watch.of: told(watch, holds=True)[watch.of]} if self.holds else {"recovered": 1.0}
 
 
@@ -345,7 +345,9 @@ BETWEEN += ("accept", "not_accepted", "drill", "diagnostic", "deaf", "clock")
 
 
 @pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
-def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: Watched) -> None:
+def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(
+    watched: ThresholdGroup,
+) -> None:
     story = Story(watched, holds=True)
     story.check()
     (first,) = story.opened
@@ -368,11 +370,11 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
 
 
 @pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
-def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watched) -> None:
+def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: ThresholdGroup) -> None:
     story = Story(watched, holds=True)
     story.check()
     story.drill()
-    (drill,) = [found for found in story.pipeline.judge.opened if found.simulated]
+    (drill,) = [found for found in story.pipeline.judge.opened if found.is_simulated]
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -381,13 +383,13 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watc
     story.now += 1.0
     cleared = act(CLEARED, drill, story.now)
     story.judge(replace(cleared, fields={**cleared.fields, "drill": True}))
-    assert not any(found.simulated for found in story.pipeline.judge.opened)
+    assert not any(found.is_simulated for found in story.pipeline.judge.opened)
     story.check()
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(BETWEEN), max_size=8))
-def test_what_is_open_is_what_is_observed(watched: Watched, between: list[str]) -> None:
+def test_what_is_open_is_what_is_observed(watched: ThresholdGroup, between: list[str]) -> None:
     """Whatever a person, another source, a boot, a restart or a loss of memory did in between."""
     story = Story(watched)
     for name in between:
@@ -501,10 +503,10 @@ def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
     """A person dealt with it; the window still looks back on what was before."""
     watcher = Watcher(
         [
-            Watched(
+            ThresholdGroup(
                 code="nvml/test",
                 component=ComponentKind.GPU,
-                watches=(read({"of": "n", "above": 1, "over": "1h", "per": "1h"}),),
+                thresholds=(read_threshold({"of": "n", "above": 1, "over": "1h", "per": "1h"}),),
             )
         ]
     )

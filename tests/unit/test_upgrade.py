@@ -355,7 +355,7 @@ def test_a_newer_ledger_is_not_replayed(tmp_path: Path) -> None:
 
 
 def config_of(text: str) -> configs.Config:
-    return configs.parse(text, tomlfile.parse(text, "c.toml"), "c.toml")
+    return configs.parse(text, tomlfile.parse_toml(text, "c.toml"), "c.toml")
 
 
 @pytest.fixture

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding, source
 from vitald.judge.verdict import Work, by_strength, fold
-from vitald.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
+from vitald.model import (
+    NODE,
+    Acceptance,
+    Action,
+    Requirement,
+    SourceHealth,
+    SourceState,
+    Status,
+    When,
+)
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)
@@ -126,13 +135,13 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
     somebody accepted it.
     """
     accepted = Acceptance(
-        by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW)
+        by="alice", reason="why", since=0.0, until=9.0, asked=Requirement(action, When.NOW)
     )
-    unusable = Asked(action, When.MAINTENANCE, unusable=True)
+    unusable = Requirement(action, When.MAINTENANCE, unusable=True)
     for one in (
         finding(action, When.MAINTENANCE),
         finding(action, accepted=accepted),
-        finding(ruled=unusable, accepted=accepted),
+        finding(base=unusable, accepted=accepted),
     ):
         verdict = fold([one], [], NOW, work=work)
         assert (verdict.status, verdict.reboot_required, verdict.replacement_required) == (
@@ -141,14 +150,14 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
             False,
         )
         assert verdict.action is Action.OBSERVE
-    assert fold([finding(ruled=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
+    assert fold([finding(base=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
 
 
 def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
     """A line that asks a person to look beside a flag that asks for a reboot would be read as no
     reboot.
     """
-    look = finding(ruled=Asked(Action.INSPECT, When.NOW, unusable=True), number=1)
+    look = finding(base=Requirement(Action.INSPECT, When.NOW, unusable=True), number=1)
     idle = finding(Action.INSPECT, number=2)
     reboot = finding(Action.REBOOT_NODE, number=3)
     waits = finding(Action.REPLACE_NODE, When.MAINTENANCE, number=4)

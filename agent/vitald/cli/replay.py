@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        force = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load(
+        force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        other = catalogs.load_catalog(
             arguments.profile or config.catalog.profile,
             config.catalog.overrides,
             extra=arguments.catalog,
@@ -167,7 +167,7 @@ def _judge(
     for judge in judges:
         judge.expire(until())
     now, then = (
-        sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges
+        sorted(_short(found) for found in judge.opened if not found.on_trial) for judge in judges
     )
     remembered = sorted(map(_short, stored.opened)) if stored is not None else now
     summary: Json = {
@@ -178,7 +178,7 @@ def _judge(
         "inForce": now,
         "other": then,
     }
-    summary["trials"] = sorted(_short(found) for found in judges[1].opened if found.shadow)
+    summary["trials"] = sorted(_short(found) for found in judges[1].opened if found.on_trial)
     if stored is not None:
         summary["remembered"] = remembered
     if arguments.json:
@@ -197,7 +197,7 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
     from vitald.judge.verdict import fold
 
     verdict = fold(
-        [found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset
+        [found for found in judge.opened if not found.on_trial], [], 0.0, device_reset=device_reset
     )
     return {
         "status": verdict.status.value,
@@ -208,7 +208,7 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
 
 
 def _short(found: Finding) -> str:
-    when = found.when.words
+    when = found.when.phrase
     return (
         f"{found.code} on {found.component.name}: {found.action.value}{when},"
         f" {render.times(found.count)}"

@@ -40,7 +40,7 @@ from vitald.config import Network as NetworkSettings
 from vitald.config import Neuron as NeuronSettings
 from vitald.config import Pci as PciSettings
 from vitald.model import Event, Position, Source
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 _Settings = Union[NeuronSettings, NetworkSettings, PciSettings, HostSettings]
 _EXPECT_EVERY_S, _EXPECT_LOOK_S = 60.0, 10.0
@@ -72,7 +72,7 @@ class Sources:
         config: Config,
         catalog: Catalog,
         boot_id: str,
-        reader: Lane,
+        reader: WorkerThread,
         well: Callable[[], bool],
         *,
         kmsg: int | None = None,
@@ -159,13 +159,13 @@ class Sources:
     def _nvml(self, config: Config, catalog: Catalog, boot_id: str) -> Nvml | None:
         if not config.nvml.enabled:
             return None
-        expected = catalog.instance(machine_type(config.paths.sysfs)).gpus
+        expected = catalog.find_instance(machine_type(config.paths.sysfs)).gpus
         return Nvml(
             config.nvml,
             catalog,
             self.inventory,
             boot_id,
-            Lane("nvml"),
+            WorkerThread("nvml"),
             expected=expected,
             vbios=config.expect.vbios,
         )
@@ -208,7 +208,7 @@ class Sources:
         }
         return Uevents({**listeners, "block": [self._listed.look]})
 
-    def _earlier(self, config: Config, boot_id: str, reader: Lane) -> Earlier | None:
+    def _earlier(self, config: Config, boot_id: str, reader: WorkerThread) -> Earlier | None:
         """Only the ring forgets; a file is its own history."""
         if config.kernel_log.source != "kmsg":
             return None

@@ -32,7 +32,7 @@ from vitald.ledger import (
     unsaved,
 )
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 
@@ -63,7 +63,7 @@ class Judging(Protocol):
 class Keeper:
     """Stands between the judge and one ledger."""
 
-    def __init__(self, ledger: Ledger, lane: Lane, board: Board, judging: Judging) -> None:
+    def __init__(self, ledger: Ledger, lane: WorkerThread, board: Board, judging: Judging) -> None:
         self.ledger = ledger
         self._lane = lane
         self._board = board
@@ -92,10 +92,10 @@ class Keeper:
             return await self._replace(str(error))
         except LedgerNewer:
             raise
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._failed(str(error))
             remembered = None
-            with suppress(LaneStuck):
+            with suppress(ThreadStuck):
                 remembered = await self._lane.call(self.ledger.rescue, 5.0)
             if remembered is None:
                 self._unread(str(error))
@@ -118,7 +118,7 @@ class Keeper:
             self._note_now()
         try:
             await self._lane.call(self.ledger.close, 1.0)
-        except (LaneStuck, LedgerError) as error:
+        except (ThreadStuck, LedgerError) as error:
             log.error("ledger_not_closed", error=str(error))
 
     async def unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
@@ -127,7 +127,7 @@ class Keeper:
             known = await self._lane.call(
                 partial(self.ledger.known, [event.identity for event in events]), _DEADLINE_S
             )
-        except (LedgerError, LaneStuck):
+        except (LedgerError, ThreadStuck):
             return tuple(events)  # the ledger is ill, and says so; it will not store one twice
         return tuple(event for event in events if event.identity not in known)
 
@@ -175,14 +175,14 @@ class Keeper:
             await self._lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
             await self._replace(str(error), self._judging.standing)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._failed(str(error))
         else:
             self._stored(time.perf_counter() - begun)
 
     async def _see_again(self) -> None:
         """The ledger was out of reach at the start: have taken up what it remembers. Raises
-        LedgerError, LaneStuck.
+        LedgerError, ThreadStuck.
         """
         try:
             self._take_up(await self._lane.call(self._read, _DEADLINE_S))
@@ -327,7 +327,7 @@ class Keeper:
 
         try:
             rescued, aside = await self._lane.call(work, 10.0)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._failed(str(failure))
             if keep is None:
                 self._unread(str(failure))
@@ -347,7 +347,7 @@ class Keeper:
         self._tell_replaced(error, aside, len(keep.findings))
         try:
             await self._lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._failed(str(failure))
         else:
             self._stored(0.0)
@@ -396,6 +396,6 @@ def _whole(memory: Memory) -> Entry:
         incidents=memory.incidents,
         marks=memory.marks,
         devices=memory.devices,
-        settled=memory.settled,
+        resolved=memory.resolved,
     )
     return Entry(transitions=carried, changes=changes)

@@ -138,8 +138,8 @@ class Board:
         transitions: Sequence[Transition] = (),
         incidents: Iterable[Incident] = (),
     ) -> None:
-        self.findings = tuple(finding for finding in judge.opened if not finding.shadow)
-        self.trials = tuple(finding for finding in judge.opened if finding.shadow)
+        self.findings = tuple(finding for finding in judge.opened if not finding.on_trial)
+        self.trials = tuple(finding for finding in judge.opened if finding.on_trial)
         self._judge = judge
         for event in events:
             if event.code in TELLING:
@@ -151,7 +151,7 @@ class Board:
             self._offer(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         for transition in transitions:
-            if transition.cause and not transition.finding.shadow:
+            if transition.cause and not transition.finding.on_trial:
                 self._offer(transition)
         told = self.incidents
         self.incidents = {incident.id: incident for incident in judge.incidents}
@@ -285,9 +285,9 @@ class Board:
 
     def _count(self, event: Event) -> None:
         """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
-        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.simulated)
+        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
         if series not in self.events and len(self.events) >= _SERIES:
-            series = (event.kind, "other", event.trust.value, event.simulated)
+            series = (event.kind, "other", event.trust.value, event.is_simulated)
         self.events[series] += 1
 
 

@@ -48,7 +48,7 @@ from vitald.model import (
     Value,
 )
 from vitald.model.codes import ACCEPTED, BOOT, CLEARED, CLOCK_STEPPED, REMEDY_BEGUN, REPLACED
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
@@ -100,7 +100,7 @@ class Pipeline:
     """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: Board, catalog: Catalog, boot_id: str
+        self, ledger: Ledger, lane: WorkerThread, board: Board, catalog: Catalog, boot_id: str
     ) -> None:
         self.keeper = Keeper(ledger, lane, board, self)
         self.board = board
@@ -323,7 +323,7 @@ class Pipeline:
         does the same.
         """
         for event in batch.holding:
-            fault = (event.component, event.code, event.simulated)
+            fault = (event.component, event.code, event.is_simulated)
             if self.judge.accounts_for(event):
                 self._not_opened.discard(fault)
             elif fault not in self._not_opened:
@@ -349,14 +349,14 @@ class Pipeline:
 
     def _observed_still(self, event: Event) -> Event:
         """The same fact, told again because the finding of it was closed."""
-        again = self._ended.get((event.component, event.code, event.simulated), "")
+        again = self._ended.get((event.component, event.code, event.is_simulated), "")
         if not again or again.startswith(
             TOLD
         ):  # it was told under another fault of its device, which somebody cleared
             ends = (
                 f"{code} {cause}"
                 for (where, code, drill), cause in reversed(self._ended.items())
-                if (where, drill) == (event.component, event.simulated)
+                if (where, drill) == (event.component, event.is_simulated)
                 and cause.startswith(BY_PERSON)
             )
             again = next(ends, again or "it is not open")
@@ -525,14 +525,14 @@ class Pipeline:
         }
         fields |= {
             name: True
-            for name, said in (("drill", meant.simulated), ("shadow", meant.shadow))
+            for name, said in (("drill", meant.is_simulated), ("shadow", meant.on_trial))
             if said
         }
         # It was done when it was asked for: what happened since is not dealt with. The clock may
         # have been set back meanwhile.
         said, at = f"{item.by}: {item.audit.reason}", min(item.audit.time, time.time())
         events = [self._own_event(item.code, fields, meant.component, said, at)]
-        if item.replaced and not meant.simulated:
+        if item.replaced and not meant.is_simulated:
             events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, said, at))
         entry = self._judge(Entry(audit=item.audit), *events)
         acted = next(
@@ -579,9 +579,9 @@ class Pipeline:
     def _remember_ends(self, transitions: Iterable[Transition]) -> None:
         for transition in transitions:
             finding = transition.finding
-            if finding.open or finding.shadow:
+            if finding.is_open or finding.on_trial:
                 continue
-            key = (finding.component, finding.code, finding.simulated)
+            key = (finding.component, finding.code, finding.is_simulated)
             self._ended.pop(key, None)  # the latest stands last
             self._ended[key] = transition.cause
             if len(self._ended) > SETTLED:
@@ -643,15 +643,15 @@ def _say(transitions: Sequence[Transition]) -> None:
     for transition in transitions:
         if transition.cause:
             finding = transition.finding
-            say = log.warning if finding.open else log.info
+            say = log.warning if finding.is_open else log.info
             say(
-                f"finding_{'opened' if transition.opened else 'changed' if finding.open else 'cleared'}",
+                f"finding_{'opened' if transition.opened else 'changed' if finding.is_open else 'cleared'}",
                 id=finding.id,
                 component=finding.component.name,
                 code=finding.code,
                 action=finding.action.value,
                 cause=transition.cause,
                 raw=finding.raw,
-                simulated=finding.simulated,
-                **({"trial": True} if finding.shadow else {}),
+                simulated=finding.is_simulated,
+                **({"trial": True} if finding.on_trial else {}),
             )

@@ -36,8 +36,18 @@ from vitald.diagnostics.process import Programs, leftovers
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.model import NODE, Batch, Event, Position, SourceState
-from vitald.model.diagnostic import Ask, Due, Going, Outcome, Refusal, Remedy, Report, Run, Stage
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.model.diagnostic import (
+    ActiveRun,
+    Outcome,
+    Refusal,
+    Remedy,
+    Report,
+    Run,
+    RunRequest,
+    ScheduledRun,
+    Stage,
+)
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -65,7 +75,7 @@ _NAMED = 3
 class _Current:
     """The run under way."""
 
-    going: Going
+    going: ActiveRun
     check: Check
     stopped: str = ""  # why it was told to end
     room_for: str = ""  # the work that it makes room for
@@ -105,7 +115,7 @@ class Diagnostics:
         detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
-        lane: Lane,
+        lane: WorkerThread,
         deep_log: DeepLog | None = None,
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
@@ -126,16 +136,16 @@ class Diagnostics:
         self._schedule = schedule
         self._programs = programs
         self._lane = lane
-        self._looks = Lane(
+        self._looks = WorkerThread(
             "diagnostics-idle"
         )  # one that hangs on a stuck process must not keep the rest from its work
-        self._logs = Lane("diagnostics-log")  # nor must a file system that is away
+        self._logs = WorkerThread("diagnostics-log")  # nor must a file system that is away
         self._deep_log = deep_log
         self._count = count
         self._stored = stored
         self._facts = Facts(NAME, boot_id)
         self._seen = events.Seen()
-        self._waiting: list[Going] = []
+        self._waiting: list[ActiveRun] = []
         self._current: _Current | None = None
         self._coming: dict[
             str, float
@@ -170,7 +180,7 @@ class Diagnostics:
     # --- what is shown
 
     @property
-    def going(self) -> tuple[Going, ...]:
+    def going(self) -> tuple[ActiveRun, ...]:
         """What was asked for and has not ended: the one that runs first."""
         return (*((self._current.going,) if self._current is not None else ()), *self._waiting)
 
@@ -194,14 +204,14 @@ class Diagnostics:
         )
 
     @property
-    def due(self) -> tuple[Due, ...]:
+    def due(self) -> tuple[ScheduledRun, ...]:
         """When the schedule runs what next."""
         if not self._settings.enabled:
             return ()
         moment = self._moment()
         waits = {(one.ask.check, one.ask.level): one.waits_for for one in self._waiting}
         return tuple(
-            Due(
+            ScheduledRun(
                 check=name,
                 level=level,
                 at=self._due(name, level, moment),
@@ -236,7 +246,7 @@ class Diagnostics:
 
     # --- what others ask for (on the loop)
 
-    def ask(self, ask: Ask) -> Going:
+    def ask(self, ask: RunRequest) -> ActiveRun:
         """Have something run. Raises Refusal."""
         check = self.checks.get(ask.check)
         if check is None:
@@ -269,7 +279,7 @@ class Diagnostics:
             raise Refusal("too many runs wait already", "vitald diag list shows them")
         return self._enqueue(ask, first=True)
 
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
+    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         """End a run, or forget one that waits; the one that runs where `run_id` is None. None where
         there is no such run.
         """
@@ -499,7 +509,7 @@ class Diagnostics:
             # The higher level first: what it passes, the lower one would only repeat.
             for name, level in sorted(self._scheduled(), key=lambda one: -one[1]):
                 if self._due(name, level, moment) <= moment.now:
-                    self._want(Ask(check=name, level=level, by=SCHEDULE))
+                    self._want(RunRequest(check=name, level=level, by=SCHEDULE))
             opened = self._node.findings()
             self._forget_over({finding.id for finding in opened})
             for ask in retries.asked(opened, self._node.clears, self._past, self._most, moment.now):
@@ -515,7 +525,7 @@ class Diagnostics:
             missing = await self._lane.call(
                 lambda: {name: _missing(check) for name, check in self.checks.items()}
             )
-        except LaneStuck as error:
+        except ThreadStuck as error:
             self._trouble(
                 "programs_not_looked_for", error, "what was there before is taken to be there"
             )
@@ -539,7 +549,7 @@ class Diagnostics:
             if number.isdecimal() and int(number) not in opened:
                 self._drop(one, f"finding #{number} is over")
 
-    def _want(self, ask: Ask) -> None:
+    def _want(self, ask: RunRequest) -> None:
         """Unless it is in line already, or more of it that need not wait: what waits for idle
         devices may do so for days.
         """
@@ -551,11 +561,11 @@ class Diagnostics:
         if all(one.ask.level > ask.level and one.waits_for for one in more):
             self._enqueue(ask, first=False)
 
-    def _enqueue(self, ask: Ask, *, first: bool) -> Going:
+    def _enqueue(self, ask: RunRequest, *, first: bool) -> ActiveRun:
         self._serial += 1
         now = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-        going = Going(
+        going = ActiveRun(
             id=f"{stamp}-{self._serial}-{ask.check}{f'-{ask.level}' if ask.level else ''}",
             ask=ask,
             asked_at=now,
@@ -574,7 +584,7 @@ class Diagnostics:
         )
         return going
 
-    def _taken_over(self, waiting: Going, ask: Ask) -> Going:
+    def _taken_over(self, waiting: ActiveRun, ask: RunRequest) -> ActiveRun:
         """A person wants what was in line anyway: now it is theirs, and goes first."""
         self._waiting.remove(waiting)
         going = replace(waiting, ask=ask, waits_for="")
@@ -590,7 +600,7 @@ class Diagnostics:
         )
         return going
 
-    def _drop(self, waiting: Going, why: str) -> None:
+    def _drop(self, waiting: ActiveRun, why: str) -> None:
         """Out of the line."""
         self._waiting.remove(waiting)
         now = time.time()
@@ -599,7 +609,7 @@ class Diagnostics:
             Run(id=waiting.id, ask=waiting.ask, began=now, ended=now, report=report), cut=True
         )
 
-    def _expected(self, ask: Ask) -> float:
+    def _expected(self, ask: RunRequest) -> float:
         """As long as the last one that ran to its end, else as the check says."""
         last = self.last.get((ask.check, ask.level))
         if last is not None and last.report.outcome in (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG):
@@ -622,7 +632,7 @@ class Diagnostics:
             *(f"job {job}" for job in self._announced() if job not in known),
         ]
         self._in_use = in_the_way or ", ".join(busy[:3])
-        waiting: list[Going] = []
+        waiting: list[ActiveRun] = []
         for one in self._waiting:
             waits_for = in_the_way
             if not waits_for and self._must_wait(one.ask):
@@ -660,14 +670,14 @@ class Diagnostics:
         released = self._released()
         return f"the end of the release: {released}" if released else ""
 
-    def _must_wait(self, ask: Ask) -> bool:
+    def _must_wait(self, ask: RunRequest) -> bool:
         return self.checks[ask.check].needs_idle(ask.level) and not ask.busy
 
     async def _in_the_way(self) -> str:
         """What keeps any run from starting."""
         try:
             left = await self._lane.call(partial(leftovers, self._procfs))
-        except (LaneStuck, OSError) as error:
+        except (ThreadStuck, OSError) as error:
             return f"a look at the processes: {error}"
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
 
@@ -718,7 +728,7 @@ class Diagnostics:
 
     # --- the run under way
 
-    def _start(self, going: Going) -> None:
+    def _start(self, going: ActiveRun) -> None:
         check = self.checks[going.ask.check]
         current = self._current = _Current(
             replace(going, stage=Stage.RUNNING, began=time.time(), waits_for=""), check
@@ -871,7 +881,7 @@ class Diagnostics:
         self._wake.set()
 
 
-def _by_itself(ask: Ask) -> bool:
+def _by_itself(ask: RunRequest) -> bool:
     """Whether no person asked for it."""
     return ask.by == SCHEDULE or ask.by.startswith(_BY_FINDING)
 

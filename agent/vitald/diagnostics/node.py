@@ -83,7 +83,7 @@ class Node:
         that is not over.
         """
         read = {one.component for one in self._board.readings.get(NVML, ())}
-        ill = {one.component for one in self._board.findings if not one.simulated}
+        ill = {one.component for one in self._board.findings if not one.is_simulated}
         return {
             one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id
         }

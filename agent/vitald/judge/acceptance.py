@@ -47,7 +47,7 @@ class Acceptances:
                 self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)
             ]
         by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
-        asked = replace(finding.asked, unusable=finding.unusable)
+        asked = replace(finding.requirement, unusable=finding.unusable)
         accepted = Acceptance(
             by=by, reason=reason, since=event.time, until=float(until), asked=asked
         )
@@ -83,7 +83,7 @@ class Acceptances:
         accepted = finding.accepted
         if accepted is None or accepted.until <= time or not is_lived_with(finding):
             return
-        if finding.simulated or finding.shadow:
+        if finding.is_simulated or finding.on_trial:
             return
         self.forget(finding.component, finding.code)
         device, noted = self._state.devices.identity(finding.component), life.noted(accepted, time)

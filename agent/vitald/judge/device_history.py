@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
-from vitald.catalog.escalation import Step
-from vitald.catalog.lemon import Lemon
-from vitald.model import Action, Asked, Changes, Component, Fields, Mark, MarkKind
+from vitald.catalog.escalation import EscalationStep
+from vitald.catalog.lemon import LemonScoring
+from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Requirement
 
 _MOST = 256
 # Of one fault in one place of a device, before they are taken for a storm, of which only one is
@@ -218,17 +218,17 @@ class History:
         fault: str,
         fields: Fields,
         now: float,
-        steps: Iterable[Step],
+        steps: Iterable[EscalationStep],
         *,
         survived: bool,
         times: int,
-    ) -> Asked | None:
+    ) -> Requirement | None:
         """What the ladder asks for; the strongest of the rungs that are reached.
 
         `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was
         seen.
         """
-        best: Asked | None = None
+        best: Requirement | None = None
         for step in steps:
             if step.of is not None:
                 because = self._remedies(device, fault, now, step, step.of)
@@ -242,21 +242,29 @@ class History:
                 because = self._processes(device, component, fault, fields, now, step)
             else:
                 because = ""  # of waiting, which time alone shows
-            if because and (best is None or step.asks.stronger(best)):
-                best = replace(step.asks, because=because)
+            if because and (best is None or step.requirement.is_stronger_than(best)):
+                best = replace(step.requirement, because=because)
         return best
 
-    def _remedies(self, device: str, fault: str, now: float, step: Step, of: Action) -> str:
+    def _remedies(
+        self, device: str, fault: str, now: float, step: EscalationStep, of: Action
+    ) -> str:
         done = self.returned(device, fault, now, step.within_s, of)
         if len(done) < step.remedies:
             return ""
         tried = " and ".join(
-            f"{Action(mark.detail).words}, done {_day(mark.time)}" for mark in done[-3:]
+            f"{Action(mark.detail).phrase}, done {_day(mark.time)}" for mark in done[-3:]
         )
         return f"it came back although what it asked for was done ({tried})"
 
     def _processes(
-        self, device: str, component: Component, fault: str, fields: Fields, now: float, step: Step
+        self,
+        device: str,
+        component: Component,
+        fault: str,
+        fields: Fields,
+        now: float,
+        step: EscalationStep,
     ) -> str:
         place = place_of(fields, step.same)
         if step.same and not place:
@@ -280,7 +288,7 @@ class History:
         met = self._processes_of(device).get((fault, place))
         return met.within(now - window_s, now) if met is not None else 0
 
-    def score(self, device: str, now: float, lemon: Lemon) -> tuple[float, list[Part]]:
+    def score(self, device: str, now: float, lemon: LemonScoring) -> tuple[float, list[Part]]:
         """The lemon score and what it is made of, the heaviest first."""
         counts: dict[MarkKind, tuple[int, float]] = {}
         # Of work that died with an incident, the scheduler may say later which job it was: that is
@@ -358,5 +366,5 @@ def span(seconds: float) -> str:
 
 def ladder_places(catalog: Catalog, code: str) -> tuple[str, ...]:
     """Which fields of a code's events tell one place in a device from another."""
-    steps = catalog.ladders[catalog.rule(code).escalation].steps
+    steps = catalog.escalation_policies[catalog.find_rule(code).escalation].steps
     return tuple(dict.fromkeys(name for step in steps for name in step.same))

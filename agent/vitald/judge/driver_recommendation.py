@@ -13,7 +13,7 @@ from dataclasses import replace
 from vitald.catalog import Ruling
 from vitald.judge import findings as life
 from vitald.judge.state import State
-from vitald.model import Action, Asked, Event, Finding, Transition
+from vitald.model import Action, Event, Finding, Requirement, Transition
 
 _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
@@ -29,7 +29,8 @@ class DriverWord:
         it.
         """
         return any(
-            one.simulated is event.simulated and life.rule_of(one, self._state.catalog).word
+            one.is_simulated is event.is_simulated
+            and life.rule_of(one, self._state.catalog).driver_recommendation
             for one in self._state.findings.of_component(event.component)
         )
 
@@ -37,9 +38,13 @@ class DriverWord:
         """What the word in the event changes about the findings of its device."""
         changes = []
         for finding in self._state.findings.of_component(event.component):
-            if finding.simulated != event.simulated or finding.shadow or finding.last > event.time:
+            if (
+                finding.is_simulated != event.is_simulated
+                or finding.on_trial
+                or finding.last > event.time
+            ):
                 continue
-            if not life.rule_of(finding, self._state.catalog).word:
+            if not life.rule_of(finding, self._state.catalog).driver_recommendation:
                 said = self._find_difference(finding, event, ruling)
                 if said != finding.driver:
                     changed = replace(finding, driver=said)
@@ -56,11 +61,13 @@ class DriverWord:
                 )
         return changes
 
-    def _find_difference(self, finding: Finding, event: Event, ruling: Ruling) -> Asked | None:
+    def _find_difference(
+        self, finding: Finding, event: Event, ruling: Ruling
+    ) -> Requirement | None:
         """What the driver asks for, where it speaks of what this device needs and differs from the
         table.
         """
-        table = finding.table
+        table = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
         if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:
             return None
@@ -68,4 +75,4 @@ class DriverWord:
             return None
         word = f"the driver's own word ({event.code}: {ruling.title})"
         because = f"{word}; the catalogue says {table.action.value} ({table.when.value})"
-        return Asked(action, ruling.when, because)
+        return Requirement(action, ruling.when, because)

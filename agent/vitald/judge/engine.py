@@ -90,7 +90,7 @@ from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation
 from vitald.judge.driver_recommendation import DriverWord
 from vitald.judge.escalation import Escalation
-from vitald.judge.evidence import Evidence
+from vitald.judge.evidence import EvidenceEvaluation
 from vitald.judge.fault_evaluation import FaultEvaluation
 from vitald.judge.lifecycle import Expiry
 from vitald.judge.state import State
@@ -120,7 +120,9 @@ class Judge:
         self._confirmation = Confirmation(state)
         self._escalation = Escalation(state)
         self._driver_word = DriverWord(state)
-        self._evidence = Evidence(state, self._correlation, self._escalation, self._acceptances)
+        self._evidence = EvidenceEvaluation(
+            state, self._correlation, self._escalation, self._acceptances
+        )
         self._expiry = Expiry(state, self._acceptances)
         self._faults = FaultEvaluation(
             state,
@@ -192,7 +194,7 @@ class Judge:
             finding
             for finding in self._state.findings
             if finding.source == source
-            and not finding.shadow
+            and not finding.on_trial
             and (finding.component, finding.code) in calm
         ]
 
@@ -203,15 +205,15 @@ class Judge:
         stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
         by_old_clock = stepped if isinstance(stepped, (int, float)) else 0.0
         changes = self._expiry.expire(event.time - by_old_clock)
-        if not event.judged:
+        if not event.is_trusted:
             return changes
         self._state.incidents.forget(event.time)
-        rule = self._state.catalog.rule(event.code)
-        if not event.hearsay:
+        rule = self._state.catalog.find_rule(event.code)
+        if not event.is_hearsay:
             changes += self._fold_evidence(event, rule)
-        if rule.shadow is not None:
-            changes += self._faults.evaluate(event, rule.shadow, shadow=True)
-        if not rule.context or self._state.catalog.stories.places(event.code):
+        if rule.trial is not None:
+            changes += self._faults.evaluate(event, rule.trial, shadow=True)
+        if not rule.context or self._state.catalog.correlation.find_roles(event.code):
             changes += self._faults.evaluate(event, rule, shadow=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.end_overdue(changes, event.time)
@@ -242,7 +244,7 @@ class Judge:
             changes.append(Transition(time=current.last, finding=one, cause=cause))
         self._state.history.adopt(remembered.marks)
         self._state.devices.adopt(remembered.devices)
-        self._state.findings.adopt_settled(remembered.settled)
+        self._state.findings.adopt_settled(remembered.resolved)
         self._expiry.due = self._expiry.find_earliest()
         return changes
 
@@ -261,16 +263,16 @@ class Judge:
 
     def _judge_anew(self, finding: Finding, now: float) -> list[Transition]:
         catalog, findings = self._state.catalog, self._state.findings
-        if finding.shadow and catalog.rule(finding.code).shadow is None:
+        if finding.on_trial and catalog.find_rule(finding.code).trial is None:
             return [findings.close(finding, now, "the rule is no longer on trial")]
-        ruling = life.rule_of(finding, catalog).rule_on(finding.fields)
+        ruling = life.rule_of(finding, catalog).apply_to(finding.fields)
         if ruling.action is Action.NONE:
             return [findings.close(finding, now, "the catalogue no longer asks for anything")]
-        if ruling.asked == finding.ruled or finding.code == TOO_MANY:
+        if ruling.requirement == finding.base or finding.code == TOO_MANY:
             return []
         changed = replace(
             finding,
-            ruled=ruling.asked,
+            base=ruling.requirement,
             context=None,
             title=ruling.title,
             quiet_s=ruling.clears.quiet_s,
@@ -288,6 +290,6 @@ class Judge:
             changes += fold(event)
         if event.code == CLOCK_STEPPED:
             self._expiry.due = self._expiry.find_earliest()
-        if rule.cures is not None:
-            changes += self._evidence.cure(event, rule.cures, rule.of)
+        if rule.evidence is not None:
+            changes += self._evidence.cure(event, rule.evidence, rule.of)
         return changes

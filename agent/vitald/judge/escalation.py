@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog import Cure, FaultClass, Rule
+from vitald.catalog import Evidence, FaultClass, Rule
 from vitald.judge.acceptance import is_lived_with
 from vitald.judge.device_history import ladder_places, process_of
 from vitald.judge.state import State
@@ -30,12 +30,19 @@ class Escalation:
 
     def escalate(self, finding: Finding, rule: Rule, event: Event, *, survived: bool) -> Finding:
         """Whether the fault has come back often enough to ask for more than its rule does."""
-        if finding.simulated or finding.shadow or finding.hearsay or finding.code == TOO_MANY:
+        if (
+            finding.is_simulated
+            or finding.on_trial
+            or finding.is_hearsay
+            or finding.code == TOO_MANY
+        ):
             return finding
-        base = finding.driver or finding.table
-        steps = self._state.catalog.ladder(rule, base.action).steps
-        known = finding.escalated
-        if known is not None and not any(step.asks.stronger(known) for step in steps):
+        base = finding.driver or finding.catalog_requirement
+        steps = self._state.catalog.find_policy(rule, base.action).steps
+        known = finding.escalation
+        if known is not None and not any(
+            step.requirement.is_stronger_than(known) for step in steps
+        ):
             return finding
         asked = self._state.history.escalated(
             self._state.devices.identity(finding.component),
@@ -47,9 +54,9 @@ class Escalation:
             survived=survived,
             times=finding.count,
         )
-        if asked is None or (known is not None and not asked.stronger(known)):
+        if asked is None or (known is not None and not asked.is_stronger_than(known)):
             return finding
-        return replace(finding, escalated=asked)
+        return replace(finding, escalation=asked)
 
     def survived(self, current: Finding, event: Event) -> bool:
         """Whether a finding that stands is seen again after a reset of its device or a boot, which
@@ -68,7 +75,7 @@ class Escalation:
         """One incident is one fault in the device's record, and one more where a remedy did not
         hold.
         """
-        if finding.simulated or finding.shadow or finding.hearsay:
+        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
         if rule.fault_class not in _OF_THE_DEVICE:
             return
@@ -78,7 +85,7 @@ class Escalation:
             return
         history = self._state.history
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         window_s = max((step.within_s for step in steps), default=0.0)
         one = f"incident {finding.incident}"
         if history.returned(device, fault, event.time, window_s):
@@ -96,9 +103,14 @@ class Escalation:
 
     def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
         """Whether this process is a new one for this fault on this device."""
-        if finding.simulated or finding.shadow or event.hearsay or event.follows is not None:
+        if (
+            finding.is_simulated
+            or finding.on_trial
+            or event.is_hearsay
+            or event.follows is not None
+        ):
             return False
-        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         if not any(step.processes for step in steps):
             return False
         places = ladder_places(self._state.catalog, rule.code)
@@ -112,8 +124,8 @@ class Escalation:
         """Work that died with a fault of a device counts in that device's record, once an
         incident.
         """
-        rule = self._state.catalog.rule(incident.root.code)
-        if rule.fault_class not in _OF_THE_DEVICE or event.simulated:
+        rule = self._state.catalog.find_rule(incident.root.code)
+        if rule.fault_class not in _OF_THE_DEVICE or event.is_simulated:
             return
         if event.fields.get("pid") is not None:
             device, fault = (
@@ -123,22 +135,22 @@ class Escalation:
             detail = f"incident {incident.id}"
             self._state.history.add(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
-    def note_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
+    def note_remedy(self, finding: Finding, cure: Evidence, time: float) -> None:
         """Only what an open finding asked for: a reboot for another reason says nothing about a
         device.
 
         Nor does one while a fault is accepted.
         """
-        if cure not in (Cure.REBOOT, Cure.DEVICE_RESET) or finding.action not in _REMEDIES:
+        if cure not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
             return
-        if finding.simulated or finding.shadow or finding.hearsay:
+        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
-        if cure is Cure.REBOOT and is_lived_with(finding):
+        if cure is Evidence.REBOOT and is_lived_with(finding):
             return
-        rule = self._state.catalog.rule(finding.code)
+        rule = self._state.catalog.find_rule(finding.code)
         # A reset is no reboot, though it may end what asked for one: only what was done can have
         # failed to hold.
-        done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
+        done = Action.RESET_DEVICE if cure is Evidence.DEVICE_RESET else finding.action
         device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
         self._state.history.add(device, time, MarkKind.REMEDY, fault, done.value)
 
@@ -163,7 +175,7 @@ class Escalation:
                     )
 
     def note_failed_diagnostic(self, event: Event) -> None:
-        if not event.simulated:
+        if not event.is_simulated:
             device, test = self._state.devices.identity(event.component), event.fields.get("test")
             self._state.history.add(
                 device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or "")

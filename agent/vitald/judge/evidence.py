@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vitald.catalog import Cure
+from vitald.catalog import Evidence
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.correlation import Correlation
@@ -20,7 +20,6 @@ from vitald.judge.state import State
 from vitald.model import (
     NODE,
     Action,
-    Asked,
     Component,
     ComponentKind,
     Device,
@@ -28,6 +27,7 @@ from vitald.model import (
     Finding,
     FindingState,
     MarkKind,
+    Requirement,
     Transition,
 )
 from vitald.model.codes import (
@@ -46,7 +46,7 @@ from vitald.model.codes import (
 _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 
 
-class Evidence:
+class EvidenceEvaluation:
     """Folds in what an event proves."""
 
     def __init__(
@@ -75,24 +75,26 @@ class Evidence:
 
     # --- what was done
 
-    def cure(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...]) -> list[Transition]:
+    def cure(self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...]) -> list[Transition]:
         """Something was done: it ends the findings that it cures, and is remembered as their
         remedy.
         """
         level = event.fields.get("level")
-        if cure is Cure.DEVICE_RESET and not event.simulated:
+        if cure is Evidence.DEVICE_RESET and not event.is_simulated:
             kinds = [Component(kind) for kind in of]
             for component in kinds if event.component == NODE else [event.component]:
                 self._state.devices.reset(component, event.time)
         changes = []
         for finding in self._state.findings:
-            if finding.simulated != event.simulated or not self._touches(event, cure, of, finding):
+            if finding.is_simulated != event.is_simulated or not self._touches(
+                event, cure, of, finding
+            ):
                 continue
             clears = life.clears_of(finding, self._state.catalog)
-            if not clears.by(cure, level if isinstance(level, int) else 0):
+            if not clears.is_cleared_by(cure, level if isinstance(level, int) else 0):
                 continue
             self._escalation.note_remedy(finding, cure, event.time)
-            if cure is Cure.REBOOT:
+            if cure is Evidence.REBOOT:
                 self._acceptances.keep_over_boot(finding, event.time)
             changes.append(
                 self._state.findings.close(
@@ -102,20 +104,20 @@ class Evidence:
                     event.identity,
                     # Lines of the former boot are known by its id; those of this one may be older
                     # than we are.
-                    settled=cure is not Cure.REBOOT,
+                    settled=cure is not Evidence.REBOOT,
                 )
             )
         return changes
 
     def _touches(
-        self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding
+        self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...], finding: Finding
     ) -> bool:
-        if cure is Cure.REBOOT:
+        if cure is Evidence.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
             return False
-        rule, on_node = self._state.catalog.rule(finding.code), event.component == NODE
-        is_reset, just_now = cure is Cure.DEVICE_RESET, event.time - finding.last < _LOAD_S
+        rule, on_node = self._state.catalog.find_rule(finding.code), event.component == NODE
+        is_reset, just_now = cure is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner at the end of the load in which the probe failed
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
@@ -123,12 +125,12 @@ class Evidence:
             return True
         return finding.component == event.component or (on_node and finding.component.kind in of)
 
-    def _describe_cure(self, event: Event, cure: Cure) -> str:
-        if cure is Cure.REBOOT:
+    def _describe_cure(self, event: Event, cure: Evidence) -> str:
+        if cure is Evidence.REBOOT:
             return f"the node was rebooted (boot {event.boot_id[:8]})"
-        if cure is Cure.DIAGNOSTIC:
+        if cure is Evidence.DIAGNOSTIC:
             return f"a level {event.fields.get('level')} diagnostic passed"
-        return f"{event.code}: {self._state.catalog.rule(event.code).title}"
+        return f"{event.code}: {self._state.catalog.find_rule(event.code).title}"
 
     def _note_boot(self, event: Event) -> list[Transition]:
         devices = self._state.devices
@@ -147,7 +149,7 @@ class Evidence:
         with it.
         """
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
-        if event.simulated or not (uuid or serial):
+        if event.is_simulated or not (uuid or serial):
             return []
         devices, history = self._state.devices, self._state.history
         known, changes = devices.get(event.component), list[Transition]()
@@ -172,9 +174,9 @@ class Evidence:
     def _take_out(self, event: Event, device: Device) -> list[Transition]:
         changes = []
         for finding in self._state.findings.of_component(device.component):
-            if finding.simulated or finding.last > event.time:
+            if finding.is_simulated or finding.last > event.time:
                 continue
-            if finding.action is Action.REPLACE_NODE and device.identity and not finding.shadow:
+            if finding.action is Action.REPLACE_NODE and device.identity and not finding.on_trial:
                 self._state.history.add(
                     device.identity,
                     event.time,
@@ -201,8 +203,8 @@ class Evidence:
             settled_at = self._state.findings.settled_at(event.component, mark.fault)
             if key in self._state.findings or mark.time < settled_at:
                 continue
-            rule = self._state.catalog.rule(mark.fault)
-            carried = replace(rule.rule_on({}), action=Action.REPLACE_NODE)
+            rule = self._state.catalog.find_rule(mark.fault)
+            carried = replace(rule.apply_to({}), action=Action.REPLACE_NODE)
             member = self._state.incidents.member(replace(event, code=mark.fault))
             begun = self._state.incidents.begin(member, simulated=False)
             incident = self._correlation.grow(begun, member)
@@ -210,9 +212,9 @@ class Evidence:
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
             # Not only as its rule's word: the table may ask for less, and what its record asked for
             # must outlast a new catalogue.
-            asked = Asked(Action.REPLACE_NODE, carried.when, cause)
+            asked = Requirement(Action.REPLACE_NODE, carried.when, cause)
             # Nobody saw it here yet.
-            finding = replace(opened, confirmed_by="", quiet_s=None, escalated=asked)
+            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=asked)
             self._state.findings.put(finding)
             changes.append(
                 Transition(
@@ -229,7 +231,7 @@ class Evidence:
         """Another device is in the slot. Where nobody can say which, the slot's record is put away
         under the old one's name.
         """
-        if event.simulated:
+        if event.is_simulated:
             return []
         name, devices = event.component.name, self._state.devices
         if devices.identity(event.component) == name:

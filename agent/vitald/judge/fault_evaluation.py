@@ -54,14 +54,14 @@ class FaultEvaluation:
         """Whether a state that is observed needs no event: its finding is open, or suppressed, or
         it requires nothing.
         """
-        rule = self._state.catalog.rule(event.code)
-        key = (event.component, event.code, event.simulated, False)
+        rule = self._state.catalog.find_rule(event.code)
+        key = (event.component, event.code, event.is_simulated, False)
         if key in self._state.findings or self._state.findings.full:
             return True
-        ruling = rule.rule_on(event.fields)
+        ruling = rule.apply_to(event.fields)
         if ruling.action is Action.NONE or self._is_history(event, ruling):
             return True
-        if rule.word and self._driver_word.stands_for(event):
+        if rule.driver_recommendation and self._driver_word.stands_for(event):
             return True
         causes = [
             incident
@@ -73,29 +73,31 @@ class FaultEvaluation:
 
     def evaluate(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
         """What the event changes about the finding of its fault, and about those beside it."""
-        key = (event.component, event.code, event.simulated, shadow)
+        key = (event.component, event.code, event.is_simulated, shadow)
         current = self._state.findings.get(key)
-        ruling = rule.rule_on(life.merged(event, current))
+        ruling = rule.apply_to(life.merged(event, current))
         asks = ruling.action is not Action.NONE
         if self._is_history(event, ruling):
             return []
-        if event.hearsay and current is not None and not current.hearsay:
+        if event.is_hearsay and current is not None and not current.is_hearsay:
             return []  # it adds nothing to what others have seen
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
         if current is None and asks and self._state.findings.full:
-            key = (NODE, TOO_MANY, event.simulated, shadow)
+            key = (NODE, TOO_MANY, event.is_simulated, shadow)
             current = self._state.findings.get(key)
         changes: list[Transition] = []
         grown = None if shadow else self._grow_incident(event, current, asks=asks)
-        if rule.word and not (shadow or event.hearsay):
+        if rule.driver_recommendation and not (shadow or event.is_hearsay):
             changes += self._driver_word.apply(event, ruling)
         if not asks:
             changes += self._recover(event, rule, ruling, current)
         elif grown is not None and current is None and self._is_told(grown, event, ruling):
-            member = grown.member(event.component, event.code)
+            member = grown.find_member(event.component, event.code)
             self._escalation.note_dead_work(grown, event)
-            changes += self._correlation.tell_under(grown, event.code, member, ruling.asked, event)
+            changes += self._correlation.tell_under(
+                grown, event.code, member, ruling.requirement, event
+            )
         else:
             incident = grown.id if grown is not None else 0
             changes.append(self._see(key, current, event, rule, ruling, incident))
@@ -112,7 +114,7 @@ class FaultEvaluation:
         incident = self._correlation.find_incident(member, current, event, asks=asks)
         if incident is None:
             return None
-        known = current or incident.member(event.component, event.code)
+        known = current or incident.find_member(event.component, event.code)
         return self._correlation.grow(incident, member, counts=life.counts(event, known))
 
     def _count_late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
@@ -120,7 +122,7 @@ class FaultEvaluation:
         if ruling.action is Action.NONE:
             return []
         incident = self._state.incidents.get(current.incident)
-        if incident is not None and not current.shadow:
+        if incident is not None and not current.on_trial:
             member = self._state.incidents.member(event)
             self._correlation.grow(incident, member, counts=event.follows is None)
         counted = replace(current, count=current.count + (event.follows is None))
@@ -133,17 +135,17 @@ class FaultEvaluation:
         """A state that asks for nothing any more ends its finding, and those of the codes that it
         speaks for.
         """
-        if event.hearsay:
+        if event.is_hearsay:
             return []
-        if not event.simulated:
-            for code in (event.code, *rule.ends):
+        if not event.is_simulated:
+            for code in (event.code, *rule.clears_codes):
                 self._acceptances.forget(event.component, code)
         findings, ended = self._state.findings, list[Finding]()
         if current is not None and rule.state and current.component == event.component:
             ended.append(current)
-        keys = ((event.component, code, event.simulated, False) for code in rule.ends)
+        keys = ((event.component, code, event.is_simulated, False) for code in rule.clears_codes)
         ended += [found for key in keys if (found := findings.get(key)) is not None]
-        if event.component.kind is ComponentKind.PCI and rule.ends:
+        if event.component.kind is ComponentKind.PCI and rule.clears_codes:
             ended += self._find_below(event, rule)
         cause = f"{event.code}: {ruling.title}"
         return [
@@ -157,10 +159,10 @@ class FaultEvaluation:
         return [
             found
             for found in self._state.findings
-            if found.code in rule.ends
+            if found.code in rule.clears_codes
             and found.component != port.component
-            and found.simulated == port.simulated
-            and not found.shadow
+            and found.is_simulated == port.is_simulated
+            and not found.on_trial
             and is_below(found, port.component)
         ]
 
@@ -185,12 +187,12 @@ class FaultEvaluation:
         finding = life.seen_again(joined, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._escalation.note_process(finding, rule, event)
         survived = self._escalation.survived(current, event)
-        more = finding.count > current.count or finding.ruled != current.ruled
+        more = finding.count > current.count or finding.base != current.base
         if fresh or more or survived:
             finding = self._escalation.escalate(finding, rule, event, survived=survived)
         finding = self._finish(finding, key)
         self._state.findings.put(finding)
-        if current.hearsay and not finding.hearsay:
+        if current.is_hearsay and not finding.is_hearsay:
             self._escalation.note_fault(finding, rule, event)
         return life.moved(current, finding, event)
 
@@ -198,15 +200,15 @@ class FaultEvaluation:
         self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int
     ) -> Transition:
         if key[1] == TOO_MANY:
-            ruling = replace(ruling, title=self._state.catalog.rule(TOO_MANY).title)
+            ruling = replace(ruling, title=self._state.catalog.find_rule(TOO_MANY).title)
         finding = life.opened(self._state.findings.take_id(), key, event, ruling, incident)
         self._escalation.note_process(finding, rule, event)
         finding = self._escalation.escalate(finding, rule, event, survived=False)
         finding = self._finish(finding, key)
-        again, because = event.fields.get("again"), finding.asked.because
+        again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {because}" if because else ""
-        if not (finding.simulated or finding.shadow):
+        if not (finding.is_simulated or finding.on_trial):
             finding, still = self._acceptances.restore(finding, event.time, state=rule.state)
             cause += still
         self._state.findings.put(finding)
@@ -232,7 +234,7 @@ class FaultEvaluation:
         # Rather told again than not at all.
         written = event.time + (_APPROXIMATE_S if event.fields.get("approximate") else 0.0)
         settled_at = self._state.findings.settled_at(event.component, event.code)
-        if written < settled_at and not event.simulated:
+        if written < settled_at and not event.is_simulated:
             return True
         placed_at = devices.placed_at(event.component)
         if placed_at and written < placed_at:
@@ -242,10 +244,10 @@ class FaultEvaluation:
 
     def _is_told(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
         """Whether a cause in the incident explains the event and asks for as much."""
-        member = incident.member(event.component, event.code)
-        return self._correlation.is_told(incident, member, ruling.asked)
+        member = incident.find_member(event.component, event.code)
+        return self._correlation.is_told(incident, member, ruling.requirement)
 
     def _incidents_with_findings(self, event: Event) -> list[Incident]:
         """Those of the event's kind, real or a drill's, that have an open finding."""
         incidents = map(self._state.incidents.get, self._state.findings.incidents)
-        return [one for one in incidents if one is not None and one.simulated is event.simulated]
+        return [one for one in incidents if one is not None and one.simulated is event.is_simulated]

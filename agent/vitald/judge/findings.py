@@ -20,17 +20,17 @@ from vitald.model import (
     VOUCHED,
     Acceptance,
     Action,
-    Asked,
     Event,
     Fields,
     Finding,
     FindingKey,
     FindingState,
     Member,
+    Requirement,
     Transition,
     Trust,
     When,
-    changed,
+    copy_with,
 )
 
 NEVER = float("inf")
@@ -48,7 +48,7 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         component=component,
         code=code,
         kind=code.partition("/")[0],
-        ruled=ruling.asked,
+        base=ruling.requirement,
         since=event.time,
         last=event.time,
         count=1,
@@ -61,7 +61,7 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         heard_since=_unread_until(event),
         quiet_s=ruling.clears.quiet_s,
         confirmed_by=event.vouched_by,
-        shadow=shadow,
+        on_trial=shadow,
         simulated_until=event.simulated_until,
     )
 
@@ -90,14 +90,14 @@ def seen_again(
     current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool
 ) -> Finding:
     """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
-    if current.hearsay and not event.hearsay:
+    if current.is_hearsay and not event.is_hearsay:
         current = replace(
             current,
             fields={
                 name: value for name, value in current.fields.items() if name not in _OF_HEARSAY
             },
         )
-    seen = changed(
+    seen = copy_with(
         current,
         last=max(current.last, event.time),
         count=current.count + counts(event, current),
@@ -111,7 +111,7 @@ def seen_again(
     told_itself = second_hand(current.fields) and not second_hand(event.fields)
     if told_itself:
         seen = replace(seen, source=event.source)
-    if latest or told_itself or ruling.asked.stronger(current.ruled):
+    if latest or told_itself or ruling.requirement.is_stronger_than(current.base):
         # A stronger event must not shorten the wait: it ends by quiet only if all that was seen
         # may, after the longest of them.
         quiet = ruling.clears.quiet_s
@@ -122,10 +122,10 @@ def seen_again(
         raw = event.raw if event.follows is None else current.raw
         fields = merged(event, current)
         unusable = ruling.unusable or (current.unusable and not latest)
-        asked = replace(ruling.asked, unusable=unusable)
+        asked = replace(ruling.requirement, unusable=unusable)
         seen = replace(
             seen,
-            ruled=asked,
+            base=asked,
             context=None,
             title=ruling.title,
             raw=raw,
@@ -133,8 +133,8 @@ def seen_again(
             quiet_s=quiet,
         )
     elif ruling.unusable and not current.unusable:
-        seen = replace(seen, ruled=replace(current.ruled, unusable=True))
-    if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
+        seen = replace(seen, base=replace(current.base, unusable=True))
+    if seen.driver is not None and seen.driver.action.rank < seen.catalog_requirement.action.rank:
         seen = replace(
             seen, driver=None
         )  # the word was given before this; it no longer speaks for what stands now
@@ -146,7 +146,7 @@ def is_worse_than_accepted(finding: Finding) -> bool:
     if finding.accepted is None:
         return False
     then = finding.accepted.asked
-    return finding.asked.stronger(then) or (finding.unusable and not then.unusable)
+    return finding.requirement.is_stronger_than(then) or (finding.unusable and not then.unusable)
 
 
 def shift_finding(finding: Finding, seconds: float) -> Finding:
@@ -179,13 +179,13 @@ def noted(accepted: Acceptance, now: float) -> str:
 def accepted_of(detail: str, time: float) -> Acceptance:
     """What `noted` noted at that time."""
     since, until, (action, when, unusable), by, reason = json.loads(detail)
-    asked = Asked(Action(action), When(when), unusable=unusable)
+    asked = Requirement(Action(action), When(when), unusable=unusable)
     return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
 
 
 def joined(former: Finding, current: Finding) -> Finding:
     """One finding of two of the same fault: what the stronger asks for, seen as often as both."""
-    base = former if former.asked.stronger(current.asked) else current
+    base = former if former.requirement.is_stronger_than(current.requirement) else current
     return replace(
         base,
         id=current.id,
@@ -224,13 +224,13 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
     if _is_only_counted(before, after):
         pass
     elif (before.action, before.when) != (after.action, after.when):
-        asked = after.asked
+        asked = after.requirement
         cause = (
             f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value}"
             f" ({asked.when.value})"
         )
         cause += f": {asked.because}" if asked.because else ""
-    elif after.confirmed and not before.confirmed:
+    elif after.is_confirmed and not before.is_confirmed:
         cause = f"confirmed by {after.confirmed_by}"
     elif before.unusable is not after.unusable:
         cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
@@ -242,11 +242,11 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
 def _is_only_counted(before: Finding, after: Finding) -> bool:
     """Whether nothing was decided, as with most lines."""
     layers = (
-        before.ruled is after.ruled
+        before.base is after.base
         and before.context is after.context
-        and before.told is after.told
+        and before.implied is after.implied
     )
-    others = before.driver is after.driver and before.escalated is after.escalated
+    others = before.driver is after.driver and before.escalation is after.escalation
     return (
         layers
         and others
@@ -256,8 +256,8 @@ def _is_only_counted(before: Finding, after: Finding) -> bool:
 
 
 def rule_of(finding: Finding, catalog: Catalog) -> Rule:
-    rule = catalog.rule(finding.code)
-    return (rule.shadow or rule) if finding.shadow else rule
+    rule = catalog.find_rule(finding.code)
+    return (rule.trial or rule) if finding.on_trial else rule
 
 
 def clears_of(finding: Finding, catalog: Catalog) -> Clears:
@@ -266,11 +266,11 @@ def clears_of(finding: Finding, catalog: Catalog) -> Clears:
 
     What one level of a diagnostic found, a lower one cannot disprove.
     """
-    ruling = rule_of(finding, catalog).rule_on(finding.fields)
+    ruling = rule_of(finding, catalog).apply_to(finding.fields)
     clears = ruling.clears
     if finding.action is not ruling.action:
         asked = CLEARS_OF[finding.action]
-        clears = asked if finding.asked is not finding.driver else asked.or_by(clears)
+        clears = asked if finding.requirement is not finding.driver else asked.join_evidence(clears)
     found_at = finding.fields.get("level")
     if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
         clears = replace(clears, diagnostic=found_at)
@@ -283,7 +283,7 @@ def due_of(finding: Finding) -> float:
     """
     quiet_s = (
         finding.quiet_s
-        if finding.action is finding.ruled.action
+        if finding.action is finding.base.action
         else CLEARS_OF[finding.action].quiet_s
     )
     quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER

@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import islice
 
 from vitald.catalog import Catalog
-from vitald.catalog.correlation import Reach, Role, Story
-from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, changed
+from vitald.catalog.correlation import CorrelationRule, Reach, Role
+from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, copy_with
 
 MOST = 4096
 _MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
@@ -47,9 +47,9 @@ class Incidents:
         self.configure(catalog)
 
     def configure(self, catalog: Catalog) -> None:
-        self._stories = catalog.stories
+        self._stories = catalog.correlation
         self._longest = max(
-            (max(story.within_s, story.early_s) for story in self._stories.told), default=0.0
+            (max(story.within_s, story.early_s) for story in self._stories.rules), default=0.0
         )
 
     @property
@@ -70,7 +70,9 @@ class Incidents:
         return Member(
             component=event.component,
             code=event.code,
-            name=_OUTSIDE if event.hearsay else self._stories.name(event.code, event.fields),
+            name=_OUTSIDE
+            if event.is_hearsay
+            else self._stories.find_name(event.code, event.fields),
             count=1,
             first=event.time,
             last=event.time,
@@ -84,21 +86,23 @@ class Incidents:
 
     def causes(self, member: Member) -> bool:
         """Whether the event is worth an incident even if it asks for nothing."""
-        return self._stories.causes(member.name)
+        return self._stories.is_cause(member.name)
 
     def find(self, fresh: Member, *, simulated: bool) -> Incident | None:
         """The incident that it is a part of: the youngest about its own device, else the youngest
         that reaches it.
         """
-        if not self._stories.places(fresh.name):
+        if not self._stories.find_roles(fresh.name):
             return None
         reached: Incident | None = None
         for incident in self._candidates(fresh):
             story = self._joins(incident, fresh) if incident.simulated == simulated else None
             if story is not None:
-                first = self._stories.index(story.name) < self._stories.index(incident.story)
+                first = self._stories.find_index(story.name) < self._stories.find_index(
+                    incident.story
+                )
                 joined = replace(incident, story=story.name) if first else incident
-                if not story.reach.wide:
+                if not story.reach.crosses_devices:
                     return joined
                 reached = reached or joined
         return reached
@@ -125,10 +129,12 @@ class Incidents:
             place = len(members) - 1
         if place is None:
             members.append(fresh)
-            members.sort(key=lambda one: (self._stories.order(one.name, incident.story), one.first))
+            members.sort(
+                key=lambda one: (self._stories.rank_name(one.name, incident.story), one.first)
+            )
         else:
             members[place] = _again(members[place], fresh, counts=counts)
-        grown = changed(
+        grown = copy_with(
             incident,
             members=tuple(members),
             last=max(incident.last, fresh.last),
@@ -185,12 +191,12 @@ class Incidents:
                 closed_at=closed_at,
             )
 
-    def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, Story]]:
+    def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, CorrelationRule]]:
         """The causes whose echo this member is, and in which story. Empty where it asks for
         something of its own.
         """
         echoed = [
-            place.story for place in self._stories.places(member.name) if place.role is Role.ECHO
+            place.rule for place in self._stories.find_roles(member.name) if place.role is Role.ECHO
         ]
         return [
             (other, story)
@@ -198,7 +204,7 @@ class Incidents:
                 : incident.members.index(member)
             ]  # they are sorted: a cause stands before its echo
             for story in echoed
-            if Role.CAUSE in self._stories.roles(other.name).get(story.name, ())
+            if Role.CAUSE in self._stories.find_role_sets(other.name).get(story.name, ())
             and _reaches(story.reach, other, member)
             and _in_time(story, other, member)
         ]
@@ -221,27 +227,27 @@ class Incidents:
             if incident.id not in own:
                 yield incident
 
-    def _joins(self, incident: Incident, fresh: Member) -> Story | None:
+    def _joins(self, incident: Incident, fresh: Member) -> CorrelationRule | None:
         """The story that they tell together; one about the device before one that only
         reaches it.
         """
-        told: Story | None = None
-        tried: Story | None = None
-        for mine in self._stories.places(fresh.name):
-            story = mine.story
-            if story is tried or (told is not None and story.reach.wide):
+        told: CorrelationRule | None = None
+        tried: CorrelationRule | None = None
+        for mine in self._stories.find_roles(fresh.name):
+            story = mine.rule
+            if story is tried or (told is not None and story.reach.crosses_devices):
                 continue
             tried = story
             if any(
                 self._pairs(story, member, fresh) for member in incident.members
             ) and self._is_told(story, incident, fresh):
-                if not story.reach.wide:
+                if not story.reach.crosses_devices:
                     return story
                 told = story
         return told
 
-    def _pairs(self, story: Story, member: Member, fresh: Member) -> bool:
-        roles = self._stories.roles(member.name).get(story.name)
+    def _pairs(self, story: CorrelationRule, member: Member, fresh: Member) -> bool:
+        roles = self._stories.find_role_sets(member.name).get(story.name)
         if (
             roles is None
             or member.boot_id != fresh.boot_id
@@ -249,7 +255,8 @@ class Incidents:
         ):
             return False
         is_cause, finds_cause = (
-            Role.CAUSE in one for one in (self._stories.roles(fresh.name)[story.name], roles)
+            Role.CAUSE in one
+            for one in (self._stories.find_role_sets(fresh.name)[story.name], roles)
         )
         if story.apart and is_cause and finds_cause:
             return False
@@ -257,12 +264,12 @@ class Incidents:
             return -story.within_s <= _apart(member, fresh) <= story.early_s
         return -story.early_s <= _apart(member, fresh) <= story.within_s
 
-    def _is_told(self, story: Story, incident: Incident, fresh: Member) -> bool:
+    def _is_told(self, story: CorrelationRule, incident: Incident, fresh: Member) -> bool:
         """A story needs its cause; and a cause does not join another device's: two GPUs lost at
         once are two incidents.
         """
         roles = [
-            self._stories.roles(one.name).get(story.name, frozenset())
+            self._stories.find_role_sets(one.name).get(story.name, frozenset())
             for one in (*incident.members, fresh)
         ]
         if not any(Role.CAUSE in one for one in roles):
@@ -308,7 +315,7 @@ def _reaches(reach: Reach, one: Member, other: Member) -> bool:
     return not one.places.isdisjoint(other.places)
 
 
-def _in_time(story: Story, cause: Member, echo: Member) -> bool:
+def _in_time(story: CorrelationRule, cause: Member, echo: Member) -> bool:
     """Whether an echo may be that cause's: some of it came after the cause, or just before it."""
     return echo.last - cause.first >= -story.early_s and echo.first - cause.last <= story.within_s
 
@@ -335,7 +342,7 @@ def _places_of(component: Component, event: Event) -> frozenset[str]:
 
 def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
     known = len(member.pids) >= _NAMES
-    return changed(
+    return copy_with(
         member,
         name=member.name or fresh.name,
         count=member.count + counts,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog.escalation import Step
+from vitald.catalog.escalation import EscalationStep
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.device_history import span
 from vitald.judge.state import State
-from vitald.model import Asked, Component, ComponentKind, Finding, Transition, When
+from vitald.model import Component, ComponentKind, Finding, Requirement, Transition, When
 from vitald.model.codes import SOURCE_FAILED
 
 _QUIET = "quiet for as long as its rule asks"
@@ -60,7 +60,7 @@ class Expiry:
 
     def moves_at(self, finding: Finding) -> float:
         """When time alone will next change it; seconds since the epoch."""
-        if not finding.open:
+        if not finding.is_open:
             return life.NEVER
         accepted_until = finding.accepted.until if finding.accepted is not None else life.NEVER
         return min(self._ends_at(finding), accepted_until, self._find_step(finding)[0])
@@ -76,7 +76,7 @@ class Expiry:
         waited_at, step = self._find_step(current)
         if step is not None and waited_at <= min(now, ends_at):
             waited = f"it has waited {span(step.waited_s)} for maintenance"
-            current = replace(current, escalated=Asked(step.action, step.when, waited))
+            current = replace(current, escalation=Requirement(step.action, step.when, waited))
             self._state.findings.put(current)
             changes.append(Transition(time=waited_at, finding=current, cause=waited))
         if ends_at <= now:
@@ -85,18 +85,20 @@ class Expiry:
             changes.append(self._state.findings.close(current, ends_at, cause))
         return changes
 
-    def _find_step(self, finding: Finding) -> tuple[float, Step | None]:
+    def _find_step(self, finding: Finding) -> tuple[float, EscalationStep | None]:
         """When what is left to maintenance has waited too long, and what it asks for then."""
-        if finding.when is not When.MAINTENANCE or finding.simulated or finding.shadow:
+        if finding.when is not When.MAINTENANCE or finding.is_simulated or finding.on_trial:
             return life.NEVER, None
         catalog = self._state.catalog
-        steps = catalog.ladder(catalog.rule(finding.code), finding.table.action).steps
+        steps = catalog.find_policy(
+            catalog.find_rule(finding.code), finding.catalog_requirement.action
+        ).steps
         waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
         return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
 
     def _ends_at(self, finding: Finding) -> float:
         """Quiet proves nothing while its source is deaf; a drill ends all the same."""
-        if not finding.open:
+        if not finding.is_open:
             return life.NEVER
         source = Component(ComponentKind.NODE, finding.source)
         deaf = (source, SOURCE_FAILED, False, False) in self._state.findings

@@ -37,7 +37,7 @@ class OpenFindings:
         self._of_component: dict[Component, set[FindingKey]] = {}
         self._of_incident: dict[int, set[FindingKey]] = {}
         self._of_fault: dict[Fault, FindingKey] = {}
-        self._settled = {(component, code): time for component, code, time in memory.settled}
+        self._settled = {(component, code): time for component, code, time in memory.resolved}
         self._newly_settled: dict[tuple[Component, str], None] = {}
         for finding in memory.findings:
             self._of_incident.setdefault(finding.incident, set()).add(finding.key)
@@ -48,7 +48,7 @@ class OpenFindings:
         """Tell faults by other rules."""
         self._catalog = catalog
         self._of_fault = {
-            self._fault_of(finding): finding.key for finding in self if not finding.shadow
+            self._fault_of(finding): finding.key for finding in self if not finding.on_trial
         }
 
     # --- looking
@@ -119,7 +119,7 @@ class OpenFindings:
         self._open[key] = finding
         if known is not None and known.incident == finding.incident:
             return
-        if known is None and not finding.shadow:
+        if known is None and not finding.on_trial:
             self._of_fault[self._fault_of(finding)] = key
         self._of_component.setdefault(finding.component, set()).add(key)
         if finding.incident:
@@ -145,7 +145,7 @@ class OpenFindings:
         own.discard(finding.key)
         if not own:
             del self._of_component[finding.component]
-        if settled and not (finding.simulated or finding.shadow):
+        if settled and not (finding.is_simulated or finding.on_trial):
             self._settle((finding.component, finding.code), time)
         keys = self._of_incident.get(finding.incident)
         if keys is not None:
@@ -194,4 +194,4 @@ class OpenFindings:
             del self._settled[next(iter(self._settled))]
 
     def _fault_of(self, finding: Finding) -> Fault:
-        return finding.component, self._catalog.rule(finding.code).fault, finding.simulated
+        return finding.component, self._catalog.find_rule(finding.code).fault, finding.is_simulated

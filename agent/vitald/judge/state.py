@@ -38,7 +38,7 @@ class State:
             incidents=self.incidents.all,
             marks=self.history.marks,
             devices=self.devices.all,
-            settled=self.findings.settled,
+            resolved=self.findings.settled,
             next_finding=self.findings.next_id,
             next_incident=self.incidents.next_id,
         )
@@ -49,7 +49,7 @@ class State:
             self.history.take_changes(),
             incidents=self.incidents.take_touched(),
             devices=self.devices.take_changed(),
-            settled=self.findings.take_newly_settled(),
+            resolved=self.findings.take_newly_settled(),
         )
 
     def configure(self, catalog: Catalog) -> None:

@@ -45,24 +45,24 @@ def fold(
 
     `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
     """
-    stale = [source for source in sources if not source.fresh(monotonic)]
+    stale = [source for source in sources if not source.is_fresh(monotonic)]
     status = status_of(findings, work)
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    counting = [finding for finding in findings if not finding.deferred]
+    counting = [finding for finding in findings if not finding.is_deferred]
     rebooting = [finding for finding in counting if finding.action in reboot]
     replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
     return Verdict(
         status=status,
-        action=Action.strongest(
-            Action.OBSERVE if finding.deferred else finding.action for finding in findings
+        action=Action.find_strongest(
+            Action.OBSERVE if finding.is_deferred else finding.action for finding in findings
         ),
         reboot_required=bool(rebooting),
-        reboot_confirmed=any(finding.confirmed for finding in rebooting),
+        reboot_confirmed=any(finding.is_confirmed for finding in rebooting),
         replacement_required=bool(replacing),
-        replacement_confirmed=any(finding.confirmed for finding in replacing),
-        simulated=any(finding.simulated for finding in findings),
+        replacement_confirmed=any(finding.is_confirmed for finding in replacing),
+        simulated=any(finding.is_simulated for finding in findings),
         reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
     )
 
@@ -85,9 +85,9 @@ def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
     a device comes first.
     """
-    asked = finding.asked
+    asked = finding.requirement
     return (
-        finding.deferred,
+        finding.is_deferred,
         -asked.action.rank,
         not finding.unusable,
         -asked.when.urgency,
@@ -128,7 +128,7 @@ def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> l
 
 def _reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
-    drill = "SIMULATED: " if head.simulated else ""
+    drill = "SIMULATED: " if head.is_simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [
         one.code if one.component == head.component else f"{one.code} on {one.component.name}"
@@ -136,9 +136,9 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
         if one is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
-    unusable = "it cannot be used: " if first.unusable and not first.action.unfit else ""
+    unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
-    todo = f"{unusable}{first.action.words}{first.when.words}"
+    todo = f"{unusable}{first.action.phrase}{first.when.phrase}"
     return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
 
 

@@ -231,7 +231,7 @@ def _evidence(
         finding.component.name,
         finding.code,
         Trust.UNTRUSTED.value,
-        finding.simulated,
+        finding.is_simulated,
         first["id"] if first else 0,
         finding.last + 0.001,
     )

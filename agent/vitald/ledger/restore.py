@@ -222,7 +222,7 @@ def _read_memory(reader: RowReader, findings: tuple[Finding, ...]) -> Memory:
         incidents=read("incidents", rows.incident_of, joinable, last - _JOINABLE_S),
         marks=read("marks", rows.mark_of, build("marks", schema.MARK, "ORDER BY id")),
         devices=read("devices", rows.device_of, build("devices", schema.DEVICE)),
-        settled=read("settled", rows.settled_of, build("settled", schema.SETTLED, "ORDER BY id")),
+        resolved=read("settled", rows.settled_of, build("settled", schema.SETTLED, "ORDER BY id")),
         next_finding=int(max((*finding_ids, *(item.id for item in findings)), default=0)) + 1,
         next_incident=int(max((*incident_ids, *(item.incident for item in findings)), default=0))
         + 1,
@@ -234,7 +234,7 @@ def _read_ended(reader: RowReader) -> dict[tuple[Component, str, bool], str]:
     query = reader.build_query("findings", schema.FINDING, latest)
     cleared = reversed(reader.read_rows("cleared", rows.finding_of, query))
     return {
-        (finding.component, finding.code, finding.simulated): finding.cleared_by or ""
+        (finding.component, finding.code, finding.is_simulated): finding.cleared_by or ""
         for finding in cleared
     }
 

@@ -23,7 +23,6 @@ from vitald.model import (
     KERNEL_LOG,
     Acceptance,
     Action,
-    Asked,
     Component,
     Device,
     Event,
@@ -35,16 +34,24 @@ from vitald.model import (
     MarkKind,
     Member,
     Position,
+    Requirement,
     Transition,
     Trust,
     When,
 )
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 Row = dict[str, object]
 T = TypeVar("T")
 
-_LAYERS = ("ruled", "context", "told", "driver", "escalated")
+# The layers of a finding's requirement: attribute of a finding, key in the column `asked`.
+_LAYERS = {
+    "base": "ruled",
+    "context": "context",
+    "implied": "told",
+    "driver": "driver",
+    "escalation": "escalated",
+}
 _NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
 # What a row that is none of ours raises when it is read.
 UNREADABLE = (
@@ -189,8 +196,8 @@ def event_of(row: sqlite3.Row) -> Event:
 
 
 def finding_row(finding: Finding) -> Row:
-    layers = {name: getattr(finding, name) for name in _LAYERS}
-    asked = {name: _asked_list(one) for name, one in layers.items() if one is not None}
+    layers = {key: getattr(finding, name) for name, key in _LAYERS.items()}
+    asked = {key: _asked_list(layer) for key, layer in layers.items() if layer is not None}
     row: Row = {
         "id": finding.id,
         "component": finding.component.name,
@@ -218,7 +225,7 @@ def finding_row(finding: Finding) -> Row:
         "incident": finding.incident,
         "heard_since": finding.heard_since,
         "quiet_s": finding.quiet_s,
-        "shadow": finding.shadow,
+        "shadow": finding.on_trial,
         "remedy_at": finding.remedy_at,
     }
     return _FINDINGS.summed(row)
@@ -240,18 +247,18 @@ def finding_of(row: sqlite3.Row) -> Finding:
         raw=_text(row["raw"]),
         fields=_fields(row["fields"]),
         source=_text(row["source"]),
-        ruled=layers.get("ruled") or Asked(Action(row["action"]), When(row["due"])),
+        base=layers.get("ruled") or Requirement(Action(row["action"]), When(row["due"])),
         context=layers.get("context"),
-        told=layers.get("told"),
+        implied=layers.get("told"),
         driver=layers.get("driver"),
-        escalated=layers.get("escalated"),
+        escalation=layers.get("escalated"),
         incident=_number(row["incident"]),
         heard_since=_moment(row["heard_since"]),
         quiet_s=_or_none(_moment, row["quiet_s"]),
         confirmed_by=_text(row["confirmed_by"])
         if row["confirmed_by"] is not None
         else _seen_itself(row["source"]),
-        shadow=_flag(row["shadow"]),
+        on_trial=_flag(row["shadow"]),
         accepted=_acceptance(**json.loads(_text(row["accepted"])))
         if row["accepted"] is not None
         else None,
@@ -265,7 +272,7 @@ def finding_of(row: sqlite3.Row) -> Finding:
 
 def _asked_table(value: object) -> dict[str, list[Any]]:
     made = json.loads(_text(value)) if value is not None else {}
-    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS}:
+    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS.values()}:
         raise RowDamaged("what it asks for is not what a finding has")
     return made
 
@@ -275,15 +282,15 @@ def _seen_itself(source: str) -> str:
     return "" if source == KERNEL_LOG else source
 
 
-def _asked_list(asked: Asked) -> list[object]:
+def _asked_list(asked: Requirement) -> list[object]:
     return [asked.action.value, asked.when.value, asked.because, asked.unusable, asked.unknown]
 
 
 def _asked(
     action: object, when: object, because: object, unusable: object = False, unknown: object = False
-) -> Asked:
+) -> Requirement:
     """From what `_asked_list` made of it; former versions wrote three values, and four."""
-    return Asked(Action(action), When(when), _text(because), _flag(unusable), _flag(unknown))
+    return Requirement(Action(action), When(when), _text(because), _flag(unusable), _flag(unknown))
 
 
 def _acceptance_table(accepted: Acceptance) -> Row:
@@ -492,7 +499,7 @@ def run_of(row: sqlite3.Row) -> Run:
     ask, report, raw = told["ask"], told["report"], row["raw"]
     return Run(
         id=row["id"],
-        ask=Ask(**{**ask, "gpus": tuple(ask["gpus"])}),
+        ask=RunRequest(**{**ask, "gpus": tuple(ask["gpus"])}),
         began=row["began"],
         ended=row["ended"],
         exit_code=told["exit_code"],

@@ -256,7 +256,7 @@ class Ledger:
         for finding in findings:
             row = rows.finding_row(finding)
             db.execute(schema.PUT_FINDING, row)
-            sums[finding.id] = int(str(row["sum"])) if finding.open else 0
+            sums[finding.id] = int(str(row["sum"])) if finding.is_open else 0
         return sums
 
     def _still_there(self) -> None:
@@ -408,8 +408,8 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     db.executemany(schema.ADD_MARK, map(rows.mark_row, changes.marks))
     db.executemany(schema.DROP_MARK, map(rows.mark_row, changes.forgotten))
     db.executemany(schema.PUT_DEVICE, map(rows.device_row, changes.devices))
-    if changes.settled:
-        db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.settled))
+    if changes.resolved:
+        db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.resolved))
         db.execute(
             "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1"
             " OFFSET ?)",

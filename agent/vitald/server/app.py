@@ -47,7 +47,7 @@ from vitald.ledger import (
     read_findings,
     read_past,
 )
-from vitald.model import NODE, Component, Event, Finding, Incident, alone
+from vitald.model import NODE, Component, Event, Finding, Incident, make_single_incident
 from vitald.server import serialize
 from vitald.server.connection_limit import Gate
 from vitald.server.peer import Peer, peer_of
@@ -67,7 +67,7 @@ from vitald.server.request import (
 )
 from vitald.server.routes import components, gpus, library
 from vitald.server.routes.diagnostics import Shown, outline
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -108,7 +108,7 @@ class Api:
         catalog: Catalog,
         interpreter: Interpreter,
         inventory: PciInventory,
-        reader: Lane,
+        reader: WorkerThread,
         inject_path: Path,
         group: int,
         diagnostics: Shown,
@@ -302,7 +302,7 @@ class Api:
             found for found in self.board.findings if told is not None and found.incident == told.id
         ]
         verdict = fold(
-            [current] if current.open and not current.shadow else [],
+            [current] if current.is_open and not current.on_trial else [],
             [],
             0.0,
             device_reset=self.board.device_reset,
@@ -323,7 +323,7 @@ class Api:
         """The open incidents with their findings, in the order of the verdict's reasons."""
         incidents = self.board.incidents
         return [
-            (incidents.get(head.incident) or alone(head), own)
+            (incidents.get(head.incident) or make_single_incident(head), own)
             for head, own in told(self.board.findings, incidents)
         ]
 
@@ -382,7 +382,7 @@ class Api:
         read_query(request)
         return web.json_response(
             serialize.rule(
-                self.catalog.rule(f"{request.match_info['kind']}/{request.match_info['code']}")
+                self.catalog.find_rule(f"{request.match_info['kind']}/{request.match_info['code']}")
             )
         )
 
@@ -468,7 +468,7 @@ class Api:
             (found for found in (*self.board.findings, *self.board.trials) if found.id == number),
             None,
         )
-        if replaced and meant is not None and (meant.simulated or meant.component == NODE):
+        if replaced and meant is not None and (meant.is_simulated or meant.component == NODE):
             raise Refused(
                 400,
                 "replaced: a drill and the node itself have no device that could be",
@@ -568,7 +568,7 @@ class Api:
         """
         try:
             stored = await self.reader.call(work, 5.0)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             raise Refused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error

@@ -126,7 +126,7 @@ class FromLedger:
         self._folder = config.paths.state
         self._path = self._folder / FILE
         self._device_reset = config.policy.device_reset
-        self._catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self._catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.origin = f"the ledger {self._path}"
         with as_owner(self._folder):
@@ -259,7 +259,7 @@ class FromLedger:
             one for one in opened if past.incident is not None and one.incident == past.incident.id
         ]
         judged = fold(
-            [past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset
+            [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
         )
         return serialize.why(past, past.incident, own, self._catalog, serialize.flags(judged))
 

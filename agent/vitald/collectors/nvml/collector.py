@@ -27,7 +27,7 @@ from vitald.collectors.nvml.release import Releases, Report
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import Nvml as Settings
 from vitald.model import NODE, Batch, ComponentKind, Event, Position, SourceState
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
@@ -87,7 +87,7 @@ class Nvml:
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: Lane,
+        lane: WorkerThread,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -421,7 +421,7 @@ class Nvml:
         alone = [] if self.releases.everything else self._node.minors(self.releases.gpus)
         found: list[tuple[int, str]] = []
         hidden = -1
-        with suppress(LaneStuck, OSError):
+        with suppress(ThreadStuck, OSError):
             found, hidden = await self._lane.call(lambda: holders(alone))
         return Report(
             holders=tuple(found),
@@ -544,7 +544,7 @@ class Nvml:
         self._walked, self._announced = time.monotonic(), False
         try:
             await self._lane.call(self._inventory.read)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             self._inventory.error = str(error)
         if self._inventory.error:
             log.error(

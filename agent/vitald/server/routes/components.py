@@ -95,7 +95,7 @@ def listed(
                 "action": (
                     whole.action
                     if component == NODE
-                    else Action.strongest(found.action for found in findings)
+                    else Action.find_strongest(found.action for found in findings)
                 ).value,
                 "findings": len(findings),
                 "sources": [sight.source for sight in seen.get(component, ())],

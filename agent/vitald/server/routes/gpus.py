@@ -62,7 +62,7 @@ def listed(board: Board, inventory: PciInventory) -> list[schema.Gpu]:
                 and not any(sight.unseen for sight in by if sight.source == NVML),
                 "simulated": read.simulated
                 if read is not None
-                else any(finding.simulated for finding in own),
+                else any(finding.is_simulated for finding in own),
                 "identity": cast(
                     "schema.GpuIdentity",
                     {name: serialize.plain(values[name]) for name in _WHO if name in values},
