@@ -347,7 +347,7 @@ def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(
     """It made room, and after that its device told its name and the clock was stepped, all before
     anything was stored.
     """
-    monkeypatch.setattr("vitald.judge.device_history._MOST", 1)
+    monkeypatch.setattr("vitald.judge.device_history._MAX_MARKS", 1)
     history = History()
     history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
     ledger.commit([Entry(changes=history.take_changes())])
