@@ -20,7 +20,7 @@ from vitald.catalog import load_catalog
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
-from vitald.ledger import Entry, Ledger
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
 from vitald.worker_thread import WorkerThread
 
@@ -148,7 +148,7 @@ async def _judge(folder: Path) -> None:
     for number in range(EVENTS):
         if number == EVENTS - 1:
             _say("noting")
-            pipeline.ledger.note(Position("kernel_log", _BOOT, "ordinary"))
+            pipeline.ledger.store_position(Position("kernel_log", _BOOT, "ordinary"))
             _say("noted")
         name = f"record-{number}"
         _say("read", name)
@@ -167,9 +167,9 @@ def _note_many(folder: Path) -> None:
     ledger = Ledger(folder)
     ledger.open()
     _say("opened")
-    ledger.commit([Entry(events=(_event("one", 0),))])
+    ledger.commit([LedgerEntry(events=(_event("one", 0),))])
     for number in range(POSITIONS):
-        ledger.note(Position("kernel_log", _BOOT, str(number)))
+        ledger.store_position(Position("kernel_log", _BOOT, str(number)))
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ from vitald.diagnostics.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
+    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
-    Listed,
-    Query,
+    RowList,
     read_events,
     read_run,
     read_runs,
@@ -266,7 +266,7 @@ class Daemon:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
             )
         except (LedgerError, ThreadStuck) as error:
             log.error(
@@ -274,7 +274,7 @@ class Daemon:
                 error=str(error),
                 effect="lines about a Neuron device are told by its index",
             )
-            stored = Listed()
+            stored = RowList()
         placed = [
             one.event
             for one in stored
@@ -400,16 +400,16 @@ class Daemon:
     async def _trim(self, *, due: bool) -> None:
         settings = self.config.ledger
         ledger = self.pipeline.ledger
-        size = await self.lane.call(ledger.size)
+        size = await self.lane.call(ledger.measure_size)
         if due or size > settings.most_bytes:
             while await self.lane.call(
-                lambda: ledger.trim(time.time(), settings.keep_s, settings.most_bytes)
+                lambda: ledger.delete_old(time.time(), settings.keep_s, settings.most_bytes)
             ):
                 await anyio.sleep(0.05)  # commits go between
             await self.lane.call(
                 lambda: ledger.forget_output(time.time() - self.config.diagnostics.keep_s)
             )
-            size = await self.lane.call(ledger.size)
+            size = await self.lane.call(ledger.measure_size)
         self.board.ledger_size(size)
 
     @asynccontextmanager

@@ -206,7 +206,7 @@ def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> 
     for number, text in enumerate(texts):
         sighting = interpreter.recognise(text)
         assert sighting is not None
-        findings.apply(
+        findings.apply_event(
             interpreter.event(
                 sighting,
                 text,

@@ -16,8 +16,8 @@ from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
 from vitald.collectors.kernel_log.lines import Line, strip
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import Work, fold
-from vitald.ledger import Entry, Ledger
+from vitald.judge.verdict import WorkPhase, compute_verdict
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import (
     NODE,
     Component,
@@ -63,7 +63,7 @@ VERBS = (
     ),
     *("expect", "because", "told"),
 )
-_DIFFERENT = {"running": Work.RUNNING, "prolog": Work.PROLOG, "epilog": Work.EPILOG}
+_DIFFERENT = {"running": WorkPhase.RUNNING, "prolog": WorkPhase.PROLOG, "epilog": WorkPhase.EPILOG}
 
 
 class Node:
@@ -104,7 +104,7 @@ class Node:
             0,
         )
         self.events: list[Event] = []
-        self.unsaved: list[Entry] = []
+        self.unsaved: list[LedgerEntry] = []
         self.causes: list[str] = []  # why anything changed since the last `expect`
 
     def tell(self, verb: str, rest: str) -> None:
@@ -118,7 +118,7 @@ class Node:
     def at(self, duration: str) -> None:
         before, self.now = self.now, tomlfile.parse_duration(duration)
         assert before <= self.now, "time does not go back"
-        self._save((), self.judge.expire(self._wall()))
+        self._save((), self.judge.expire_findings(self._wall()))
 
     def line(self, text: str) -> None:
         line = strip(text.encode())
@@ -164,8 +164,8 @@ class Node:
         """The daemon is killed and started again: it knows what its ledger holds."""
         self.ledger.commit(self.unsaved)
         self.unsaved = []
-        self.judge = Judge(self.catalog, self.ledger.remembered().memory)
-        self.judge.recatalogue(self.catalog, self._wall())
+        self.judge = Judge(self.catalog, self.ledger.read_state().memory)
+        self.judge.reload_catalog(self.catalog, self._wall())
 
     def clear(self, rest: str) -> None:
         self._act(CLEARED, rest)
@@ -214,7 +214,7 @@ class Node:
     @property
     def standing(self) -> list[Finding]:
         """The open findings, but for those of rules on trial and what is said of deafness."""
-        opened = self.judge.opened
+        opened = self.judge.open_findings
         return [found for found in opened if not found.on_trial and found.code != SOURCE_FAILED]
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -229,7 +229,7 @@ class Node:
         )
         incidents = {one.id: one for one in self.judge.incidents}
         return {
-            name: fold(
+            name: compute_verdict(
                 self.standing,
                 [source],
                 self.now,
@@ -263,7 +263,9 @@ class Node:
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
         got["confirmed"] = _listed(named(found) for found in standing if found.is_confirmed)
-        got["trials"] = _listed(shown(found) for found in self.judge.opened if found.on_trial)
+        got["trials"] = _listed(
+            shown(found) for found in self.judge.open_findings if found.on_trial
+        )
         got["incidents"] = _listed(
             story(one)
             for one in incidents.values()
@@ -271,7 +273,7 @@ class Node:
         )
         got["over"] = _listed(story(one) for one in incidents.values() if one.closed_at is not None)
         got["lines"] = str(len(verdict.reasons))
-        scores = self.judge.suspects(self._wall())
+        scores = self.judge.score_devices(self._wall())
         got["scores"] = _listed(f"{device}:{score:g}" for device, (score, _) in scores.items())
         wanted = dict(word.split("=", 1) for word in rest.split())
         assert {name: got[name] for name in wanted} == {
@@ -284,7 +286,7 @@ class Node:
         name, _, text = rest.partition(" ")
         (asked,) = [
             found.requirement
-            for found in self.judge.opened
+            for found in self.judge.open_findings
             if named(found) == name and not found.on_trial
         ]
         assert isinstance(asked, Requirement)
@@ -298,10 +300,10 @@ class Node:
         """A fresh judge over the same events comes to the same findings."""
         fresh = Judge(self.catalog)
         for event in self.events:
-            fresh.apply(event)
-        fresh.expire(self._wall())
+            fresh.apply_event(event)
+        fresh.expire_findings(self._wall())
         told, remembered = (
-            [(shown(found), found.confirmed_by) for found in one.opened]
+            [(shown(found), found.confirmed_by) for found in one.open_findings]
             for one in (fresh, self.judge)
         )
         assert told == remembered
@@ -339,7 +341,9 @@ class Node:
     def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
         (found,) = [
-            found for found in self.judge.opened if named(found) == name and not found.on_trial
+            found
+            for found in self.judge.open_findings
+            if named(found) == name and not found.on_trial
         ]
         fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
         self._apply(
@@ -351,12 +355,14 @@ class Node:
 
     def _apply(self, event: Event) -> None:
         self.events.append(event)
-        self._save((event,), self.judge.apply(event))
+        self._save((event,), self.judge.apply_event(event))
 
     def _save(self, events: tuple[Event, ...], transitions: list[Transition]) -> None:
         self.causes += [transition.cause for transition in transitions]
         self.unsaved.append(
-            Entry(events=events, transitions=tuple(transitions), changes=self.judge.take_changes())
+            LedgerEntry(
+                events=events, transitions=tuple(transitions), changes=self.judge.take_changes()
+            )
         )
 
     def _wall(self) -> float:

@@ -195,7 +195,7 @@ class Looking:
                 self.position = batch.position or self.position
                 for event in batch.events:
                     self.events.append(event)
-                    self.judge.apply(event)
+                    self.judge.apply_event(event)
                 self._news.set()
         finally:
             self._news.set()
@@ -253,7 +253,11 @@ class Looking:
         """Open now, of a GPU or (None) of the node."""
         name = "node" if gpu is None else f"gpu/{self.node.addresses[gpu]}"
         return next(
-            (one for one in self.judge.opened if one.component.name == name and one.code == code),
+            (
+                one
+                for one in self.judge.open_findings
+                if one.component.name == name and one.code == code
+            ),
             None,
         )
 
@@ -264,7 +268,7 @@ class Looking:
 
     def found(self) -> set[tuple[str, str, str]]:
         """All that is open: component, code, what it asks for."""
-        return {(one.component.name, one.code, said(one)) for one in self.judge.opened}
+        return {(one.component.name, one.code, said(one)) for one in self.judge.open_findings}
 
     def of(self, *codes: str) -> list[Event]:
         return [event for event in self.events if event.code in codes]
@@ -315,12 +319,12 @@ class Driven:
             events = self.node.digest(answers, set(answers))
         self.events += events
         for event in events:
-            self.judge.apply(event)
+            self.judge.apply_event(event)
         return events
 
     def found(self) -> dict[str, str]:
         """Codes that are open, with what they ask for."""
-        return {one.code: said(one) for one in self.judge.opened}
+        return {one.code: said(one) for one in self.judge.open_findings}
 
 
 def said(finding: Finding) -> str:

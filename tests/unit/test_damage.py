@@ -23,7 +23,7 @@ from tests.unit.builders import EXAMPLES, catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
+from vitald.ledger import FILE, AuditRecord, Ledger, LedgerError, LedgerNewer
 from vitald.model import Batch, Position, Status, Verdict
 from vitald.worker_thread import WorkerThread
 
@@ -125,7 +125,7 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
         )
         await pipeline.store(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number))))
     if len(codes) > 1:
-        audit = Audit(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
+        audit = AuditRecord(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
         await pipeline.clear(2, "root", audit)
         await pipeline.accept(4, "root", audit, 1e9)
     shutil.copytree(folder, killed)

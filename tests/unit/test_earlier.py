@@ -627,7 +627,8 @@ def told_of_the_boot(machine: Machine) -> list[tuple[object, bool]]:
     """
     judge = Judge(catalogue())
     return [
-        (event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)
+        (event.fields["orderly"], bool(judge.apply_event(event)))
+        for event in machine.told(UNWATCHED)
     ]
 
 

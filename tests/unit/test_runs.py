@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.ledger import Entry, Ledger, read_last_runs, read_run, read_runs
+from vitald.ledger import Ledger, LedgerEntry, read_last_runs, read_run, read_runs
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 FULL = Run(
@@ -69,7 +69,7 @@ def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
 
 
 def test_a_run_comes_back_as_it_was(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=(FULL,))])
+    ledger.commit([LedgerEntry(runs=(FULL,))])
     assert read_run(ledger.path, FULL.id) == FULL
     assert read_run(ledger.path, "another") is None
     (listed,) = read_runs(ledger.path, 10)
@@ -78,7 +78,11 @@ def test_a_run_comes_back_as_it_was(ledger: Ledger) -> None:
 
 def test_the_newest_come_first_and_one_check_can_be_asked_for(ledger: Ledger) -> None:
     ledger.commit(
-        [Entry(runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl")))]
+        [
+            LedgerEntry(
+                runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl"))
+            )
+        ]
     )
     assert [one.began for one in read_runs(ledger.path, 3, "nccl")] == [4.0, 3.0, 2.0]
     assert len(read_runs(ledger.path, 100)) == 10
@@ -86,7 +90,11 @@ def test_the_newest_come_first_and_one_check_can_be_asked_for(ledger: Ledger) ->
 
 def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
     ledger.commit(
-        [Entry(runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2)))]
+        [
+            LedgerEntry(
+                runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2))
+            )
+        ]
     )
     found = read_last_runs(ledger.path, 3)
     assert [(one.ask.level, one.began) for one in found if one.ask.level == 1] == [
@@ -98,7 +106,7 @@ def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
 
 
 def test_what_was_printed_is_forgotten_first_and_the_run_with_the_events(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=(run(1), run(100)))])
+    ledger.commit([LedgerEntry(runs=(run(1), run(100)))])
     ledger.forget_output(before=50.0)
     assert [
         getattr(read_run(ledger.path, f"dcgm-1-{number}"), "raw", None) for number in (1, 100)

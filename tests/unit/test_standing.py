@@ -21,8 +21,8 @@ from vitald.collectors.event_factory import Facts
 from vitald.collectors.thresholds import Sign, Watcher
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
-from vitald.ledger import Audit, Entry, Query, read_events
+from vitald.judge.verdict import compute_verdict
+from vitald.ledger import AuditRecord, EventQuery, LedgerEntry, read_events
 from vitald.model import (
     NODE,
     Action,
@@ -120,13 +120,13 @@ class Story:
     def opened(self) -> list[Finding]:
         return [
             found
-            for found in self.pipeline.judge.opened
+            for found in self.pipeline.judge.open_findings
             if found.code == self.watched.code and not found.is_simulated
         ]
 
     def judge(self, *events: Event) -> None:
         self.ledger += events
-        entry = self.pipeline._judge(Entry(), *events)
+        entry = self.pipeline._judge(LedgerEntry(), *events)
         self.pipeline._remember_ends(entry.transitions)
 
     def look(self) -> list[Event]:
@@ -145,7 +145,7 @@ class Story:
         said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
         holding = tuple(self.event(sign) for sign in self.watcher.holding)
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
-        entry = self.pipeline._reconcile(self.pipeline._judge(Entry(), *said), batch)
+        entry = self.pipeline._reconcile(self.pipeline._judge(LedgerEntry(), *said), batch)
         self.pipeline._remember_ends(entry.transitions)
         self.ledger += entry.events
         return list(entry.events)[len(said) :]
@@ -223,7 +223,7 @@ class Story:
     def wait(self) -> None:
         """Long enough for any quiet time to be over, and for nothing else."""
         self.now += 2 * DAY
-        self.pipeline.judge.expire(self.now)
+        self.pipeline.judge.expire_findings(self.now)
 
     def accept(self) -> None:
         """Somebody lives with it for two hours."""
@@ -312,17 +312,19 @@ class Story:
         assert len(self.opened) == (self.holds and asks), self.watched.code
         assert self.settle() == [], "one event for a difference, not one a round"
         accepted = any(found.accepted for found in self.opened)
-        status = fold(self.opened, [], self.now).status
+        status = compute_verdict(self.opened, [], self.now).status
         assert (status is Status.HEALTHY) == (not (self.holds and asks)), (
             "what is read and what is said agree"
         )
         assert status is not Status.UNHEALTHY or not accepted
         again = Judge(self.catalog)
         for one in self.ledger:
-            again.apply(one)
-        again.expire(self.now)
-        self.pipeline.judge.expire(self.now)
-        assert again.opened == self.pipeline.judge.opened, "a replay of the ledger gives the same"
+            again.apply_event(one)
+        again.expire_findings(self.now)
+        self.pipeline.judge.expire_findings(self.now)
+        assert again.open_findings == self.pipeline.judge.open_findings, (
+            "a replay of the ledger gives the same"
+        )
 
     def values_told(self) -> dict[str, Sample]:
         watch = self.watched.thresholds[0]
@@ -374,7 +376,7 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Thre
     story = Story(watched, holds=True)
     story.check()
     story.drill()
-    (drill,) = [found for found in story.pipeline.judge.opened if found.is_simulated]
+    (drill,) = [found for found in story.pipeline.judge.open_findings if found.is_simulated]
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -383,7 +385,7 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Thre
     story.now += 1.0
     cleared = act(CLEARED, drill, story.now)
     story.judge(replace(cleared, fields={**cleared.fields, "drill": True}))
-    assert not any(found.is_simulated for found in story.pipeline.judge.opened)
+    assert not any(found.is_simulated for found in story.pipeline.judge.open_findings)
     story.check()
 
 
@@ -406,14 +408,14 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     story.clear()
     batch = Batch("nvml", holding=late)
     assert not story.pipeline._is_contradicted(batch)
-    assert story.pipeline._reconcile(Entry(), batch).events == ()
+    assert story.pipeline._reconcile(LedgerEntry(), batch).events == ()
 
 
 def test_what_was_told_under_a_cause_says_who_cleared_that() -> None:
     story = Story(next(one for one in STATES if one.code == "nvml/gpu_lost"), holds=True)
     story.judge(event("xid/79", story.component, story.now, boot=BOOT_A))
     story.settle()
-    (cause,) = story.pipeline.judge.opened
+    (cause,) = story.pipeline.judge.open_findings
     assert cause.code == "xid/79", "the loss is told under it"
     story.now += 1.0
     story.judge(act(CLEARED, cause, story.now))
@@ -429,22 +431,22 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
     story.clear()
     story.now += 1.0
     pipeline = story.pipeline
-    apply, other = pipeline.judge.apply, Component(story.component.kind, "0000:66:00.0")
+    apply, other = pipeline.judge.apply_event, Component(story.component.kind, "0000:66:00.0")
 
     def refuse(event: Event) -> list[Transition]:
         return [] if event.component == story.component else apply(event)
 
-    pipeline.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
+    pipeline.judge.apply_event = refuse  # type: ignore[method-assign]  # a fault of ours
     held = story.facts.event(
         "nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending"
     )
     held = replace(held, time=story.now)
     batch = Batch("nvml", holding=(held, replace(held, component=other, identity="other")))
-    codes = [event.code for event in pipeline._reconcile(Entry(), batch).events]
+    codes = [event.code for event in pipeline._reconcile(LedgerEntry(), batch).events]
     assert codes == ["nvml/row_remap_pending", "vitald/not_judged", "nvml/row_remap_pending"]
     assert {found.component for found in story.opened} == {other}
-    assert "vitald/not_judged" in {found.code for found in pipeline.judge.opened}
-    assert pipeline._reconcile(Entry(), batch).events == ()
+    assert "vitald/not_judged" in {found.code for found in pipeline.judge.open_findings}
+    assert pipeline._reconcile(LedgerEntry(), batch).events == ()
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
@@ -469,8 +471,8 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
-            (found,) = pipeline.judge.opened
-            audit = Audit(
+            (found,) = pipeline.judge.open_findings
+            audit = AuditRecord(
                 time=found.last + 0.01,
                 uid=0,
                 pid=1,
@@ -481,15 +483,15 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
             assert await pipeline.clear(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
-            assert pipeline.judge.opened == ()
+            assert pipeline.judge.open_findings == ()
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
-            (found,) = pipeline.judge.opened
+            (found,) = pipeline.judge.open_findings
             assert pipeline.board.verdict().status.value == "unhealthy"
         return [
             stored.event.raw
-            for stored in read_events(tmp_path / "ledger.db", Query())
+            for stored in read_events(tmp_path / "ledger.db", EventQuery())
             if stored.event.code == "nvml/gpu_lost"
         ]
 

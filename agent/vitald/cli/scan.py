@@ -139,10 +139,10 @@ class _Scan:
         for told in saved.lived(self._shown(saved.told())):
             (event,) = told.events
             if event is not None:
-                self._note(self._judge.apply(event), event.time, told.stamp)
+                self._note(self._judge.apply_event(event), event.time, told.stamp)
                 self._judge.take_changes()
         self._until = saved.until
-        self._note(self._judge.expire(self._until), self._until, None)
+        self._note(self._judge.expire_findings(self._until), self._until, None)
 
     def _shown(self, told: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
@@ -168,11 +168,16 @@ class _Scan:
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
     def _end(self, change: Transition) -> None:
-        from vitald.judge.findings import TOLD
+        from vitald.judge.findings import SUPPRESSED
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
-        if stamps is None or found.on_trial or found.is_simulated or change.cause.startswith(TOLD):
+        if (
+            stamps is None
+            or found.on_trial
+            or found.is_simulated
+            or change.cause.startswith(SUPPRESSED)
+        ):
             return  # what its cause explains is told with that
         before = self._ended.pop(key, None)  # the latest stands last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
@@ -204,20 +209,20 @@ class _Scan:
 
     def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
         """The verdict, and what could not be read. The exit code."""
-        from vitald.judge.verdict import by_strength, fold
+        from vitald.judge.verdict import compute_verdict, sort_by_strength
 
-        standing = [found for found in self._judge.opened if not found.on_trial]
+        standing = [found for found in self._judge.open_findings if not found.on_trial]
         told = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in standing if not found.is_simulated]
-        verdict = fold(real, [], self._until, told, device_reset=device_reset)
+        verdict = compute_verdict(real, [], self._until, told, device_reset=device_reset)
         verdict = _with_problem(
             replace(verdict, simulated=len(real) < len(standing)), coverage.problem
         )
         findings = [
             self._dated(found)
             for found in [
-                *by_strength(real),
-                *by_strength([one for one in standing if one.is_simulated]),
+                *sort_by_strength(real),
+                *sort_by_strength([one for one in standing if one.is_simulated]),
             ]
         ]
         if self._json:

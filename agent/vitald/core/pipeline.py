@@ -28,9 +28,9 @@ from vitald.catalog import Catalog
 from vitald.core.ledger_writer import Keeper
 from vitald.core.node_state import Board
 from vitald.judge.engine import Judge
-from vitald.judge.findings import BY_PERSON, TOLD
-from vitald.judge.open_findings import SETTLED
-from vitald.ledger import Audit, Entry, Ledger, Remembered
+from vitald.judge.findings import BY_PERSON, SUPPRESSED
+from vitald.judge.open_findings import MAX_RESOLVED
+from vitald.ledger import AuditRecord, Ledger, LedgerEntry, RestoredState
 from vitald.model import (
     KERNEL_LOG,
     NODE,
@@ -90,7 +90,7 @@ class _Act:
     code: str
     finding: int
     by: str
-    audit: Audit
+    audit: AuditRecord
     replaced: bool
     fields: Fields  # what the event says beside the finding, the person and the reason
     answer: asyncio.Future[Finding | None]
@@ -148,22 +148,24 @@ class Pipeline:
             self.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
         await self._store(
             [
-                self._whole(Entry(transitions=tuple(self.judge.recatalogue(catalog, time.time())))),
+                self._whole(
+                    LedgerEntry(transitions=tuple(self.judge.reload_catalog(catalog, time.time())))
+                ),
                 *self._said(),
             ]
         )
         self.board.publish(self.judge)  # what is remembered is shown from the first answer on
 
-    def _said(self) -> list[Entry]:
+    def _said(self) -> list[LedgerEntry]:
         """What the keeper said of the ledger while it was opened, judged: stored together with what
         was rescued.
         """
         said = [item for item in self._queue if isinstance(item, Batch)]
         self._queue.clear()
         self._queued = 0
-        return [self._whole(self._judge(Entry(), *batch.events)) for batch in said]
+        return [self._whole(self._judge(LedgerEntry(), *batch.events)) for batch in said]
 
-    def _boots_in(self, remembered: Remembered) -> set[str]:
+    def _boots_in(self, remembered: RestoredState) -> set[str]:
         """The boots before this one that what is remembered speaks of."""
         read, seen = remembered.positions.values(), remembered.memory.findings
         return ({one.boot_id for one in read} | {one.boot_id for one in seen}) - {self.boot_id}
@@ -190,7 +192,7 @@ class Pipeline:
                     began,
                     *(
                         finding.last
-                        for finding in self.judge.opened
+                        for finding in self.judge.open_findings
                         if finding.boot_id != self.boot_id
                     ),
                 ]
@@ -278,20 +280,22 @@ class Pipeline:
         self._enqueue(Batch(_OWN, (self._own_event(code, fields, NODE, raw),)))
 
     async def clear(
-        self, finding: int, by: str, audit: Audit, *, replaced: bool = False
+        self, finding: int, by: str, audit: AuditRecord, *, replaced: bool = False
     ) -> Finding | None:
         """Close a finding for a named person; `replaced`: because its device was. Returns it
         closed, and stored; None where it is not open.
         """
         return await self._act(CLEARED, finding, by, audit, replaced=replaced)
 
-    async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
+    async def begin_remedy(self, finding: int, by: str, audit: AuditRecord) -> Finding | None:
         """Somebody begins what a finding asks for. Returns it, and stored; None where it is not
         open.
         """
         return await self._act(REMEDY_BEGUN, finding, by, audit)
 
-    async def accept(self, finding: int, by: str, audit: Audit, seconds: float) -> Finding | None:
+    async def accept(
+        self, finding: int, by: str, audit: AuditRecord, seconds: float
+    ) -> Finding | None:
         """A named person lives with a finding for so long; 0 ends that. Returns it, and stored;
         None where it is not open.
         """
@@ -304,7 +308,7 @@ class Pipeline:
         code: str,
         finding: int,
         by: str,
-        audit: Audit,
+        audit: AuditRecord,
         *,
         replaced: bool = False,
         fields: Fields | None = None,
@@ -316,9 +320,11 @@ class Pipeline:
     def _is_contradicted(self, batch: Batch) -> bool:
         """Whether a look tells of something else than the open findings do."""
         unknown = any(not self.judge.accounts_for(event) for event in batch.holding)
-        return unknown or bool(batch.calm and self.judge.contradicted_by(batch.source, batch.calm))
+        return unknown or bool(
+            batch.calm and self.judge.find_contradicted(batch.source, batch.calm)
+        )
 
-    def _reconcile(self, entry: Entry, batch: Batch) -> Entry:
+    def _reconcile(self, entry: LedgerEntry, batch: Batch) -> LedgerEntry:
         """Make one event of each difference between what a look observed and what is open: a replay
         does the same.
         """
@@ -335,7 +341,7 @@ class Pipeline:
                         f" {event.component.name}: {event.raw}"
                     )
                     entry = self._judge(entry, self._own_event("vitald/not_judged", {}, NODE, said))
-        for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
+        for finding in self.judge.find_contradicted(batch.source, batch.calm) if batch.calm else ():
             raw = f"{batch.source}: {finding.title}: not observed any more"
             over = self._own_event(finding.code, {"recovered": True}, finding.component, raw)
             over = replace(
@@ -351,7 +357,7 @@ class Pipeline:
         """The same fact, told again because the finding of it was closed."""
         again = self._ended.get((event.component, event.code, event.is_simulated), "")
         if not again or again.startswith(
-            TOLD
+            SUPPRESSED
         ):  # it was told under another fault of its device, which somebody cleared
             ends = (
                 f"{code} {cause}"
@@ -420,11 +426,11 @@ class Pipeline:
 
     async def _take(
         self, answers: list[Callable[[], None]], looked: list[Batch]
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[list[LedgerEntry], int]:
         """Judge what is queued, up to a transaction's worth; now and then the others get their
         turn.
         """
-        entries: list[Entry] = []
+        entries: list[LedgerEntry] = []
         taken = 0
         while self._queue and taken < _BATCH:
             item = self._queue.popleft()
@@ -432,14 +438,16 @@ class Pipeline:
                 entry, acted = self._acted(item)
                 answers.append(partial(_answer, item.answer, acted))
             elif isinstance(item, _Recatalogue):
-                entry = Entry(transitions=tuple(self.judge.recatalogue(item.catalog, time.time())))
+                entry = LedgerEntry(
+                    transitions=tuple(self.judge.reload_catalog(item.catalog, time.time()))
+                )
                 answers.append(partial(_answer, item.answer, None))
             elif isinstance(item, _Mark):
-                entry = Entry()
+                entry = LedgerEntry()
                 answers.append(partial(_answer, item.answer, None))
             else:
                 looked.append(item)
-                entry = Entry(position=item.position, runs=item.runs)
+                entry = LedgerEntry(position=item.position, runs=item.runs)
                 for begin in range(0, len(item.events), _SLICE):
                     if taken:
                         await asyncio.sleep(0)
@@ -451,11 +459,13 @@ class Pipeline:
             entries.append(self._whole(entry))
         if not self._queue:  # what is queued happened before now
             entries += [
-                self._whole(self._judge(Entry(), *batch.events)) for batch in self._stepped()
+                self._whole(self._judge(LedgerEntry(), *batch.events)) for batch in self._stepped()
             ]
             if self._caught_up:
                 entries.append(
-                    self._whole(Entry(transitions=tuple(self.judge.expire(time.time()))))
+                    self._whole(
+                        LedgerEntry(transitions=tuple(self.judge.expire_findings(time.time())))
+                    )
                 )
         return entries, taken
 
@@ -465,11 +475,15 @@ class Pipeline:
         """
         batches = [item for item in self._queue if isinstance(item, Batch)]
         entries = [
-            self._whole(self._judge(Entry(position=batch.position, runs=batch.runs), *batch.events))
+            self._whole(
+                self._judge(LedgerEntry(position=batch.position, runs=batch.runs), *batch.events)
+            )
             for batch in batches
         ]
         self._queue.clear()
-        stopped = [Entry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
+        stopped = (
+            [LedgerEntry(position=Position(_OWN, self.boot_id, _STOPPED))] if self._begun else []
+        )
         await self._store([*entries, *stopped])
         await self.keeper.close()
 
@@ -481,15 +495,15 @@ class Pipeline:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = min(self.judge.due - time.time(), self.keeper.tries_in())
+        until = min(self.judge.next_due - time.time(), self.keeper.tries_in())
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
 
-    def _judge(self, entry: Entry, *events: Event) -> Entry:
+    def _judge(self, entry: LedgerEntry, *events: Event) -> LedgerEntry:
         transitions = [*entry.transitions]
         for event in events:
             try:
-                transitions += self.judge.apply(event)
+                transitions += self.judge.apply_event(event)
             except (
                 Exception
             ) as error:  # a fault of ours must not end the judging of everything else
@@ -502,20 +516,22 @@ class Pipeline:
                 with suppress(
                     Exception
                 ):  # if even that cannot be judged, it is at least stored and in the log
-                    transitions += self.judge.apply(failed)
+                    transitions += self.judge.apply_event(failed)
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 
-    def _whole(self, entry: Entry) -> Entry:
+    def _whole(self, entry: LedgerEntry) -> LedgerEntry:
         """With what judging it changed beside the findings; once, when all of it has been
         judged.
         """
         return replace(entry, changes=self.judge.take_changes())
 
-    def _acted(self, item: _Act) -> tuple[Entry, Finding | None]:
+    def _acted(self, item: _Act) -> tuple[LedgerEntry, Finding | None]:
         """What a person does is an event like any other, so that a replay does it too."""
-        meant = next((finding for finding in self.judge.opened if finding.id == item.finding), None)
+        meant = next(
+            (finding for finding in self.judge.open_findings if finding.id == item.finding), None
+        )
         if meant is None:
-            return Entry(), None
+            return LedgerEntry(), None
         fields: dict[str, Value] = {
             **item.fields,
             "code": meant.code,
@@ -534,7 +550,7 @@ class Pipeline:
         events = [self._own_event(item.code, fields, meant.component, said, at)]
         if item.replaced and not meant.is_simulated:
             events.append(self._own_event(REPLACED, {"by": item.by}, meant.component, said, at))
-        entry = self._judge(Entry(audit=item.audit), *events)
+        entry = self._judge(LedgerEntry(audit=item.audit), *events)
         acted = next(
             (change.finding for change in entry.transitions if change.finding.id == meant.id), None
         )
@@ -550,7 +566,7 @@ class Pipeline:
         said = f"the clock was stepped by {seconds:+.3f} s"
         return (Batch(_OWN, (self._own_event(CLOCK_STEPPED, {"seconds": seconds}, NODE, said),)),)
 
-    async def _store(self, entries: Sequence[Entry]) -> None:
+    async def _store(self, entries: Sequence[LedgerEntry]) -> None:
         """Commit, then show."""
         self._shown.clear()
         try:
@@ -584,14 +600,16 @@ class Pipeline:
             key = (finding.component, finding.code, finding.is_simulated)
             self._ended.pop(key, None)  # the latest stands last
             self._ended[key] = transition.cause
-            if len(self._ended) > SETTLED:
+            if len(self._ended) > MAX_RESOLVED:
                 del self._ended[next(iter(self._ended))]
 
-    def adopt(self, remembered: Remembered) -> Entry:
+    def adopt(self, remembered: RestoredState) -> LedgerEntry:
         """Take up what the ledger remembers after all: it was out of reach at the start. Returns
         what that changed.
         """
-        entry = self._whole(Entry(transitions=tuple(self.judge.adopt(remembered.memory))))
+        entry = self._whole(
+            LedgerEntry(transitions=tuple(self.judge.adopt_memory(remembered.memory)))
+        )
         self._former_boots = self._boots_in(remembered)
         last = next(
             (device.uuid for device in remembered.memory.devices if device.component == NODE), ""

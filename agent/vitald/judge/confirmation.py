@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vitald.catalog import FaultClass, Ruling
 from vitald.judge import findings as life
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
     Action,
@@ -32,7 +32,7 @@ from vitald.model.codes import TOO_MANY
 class Confirmation:
     """Marks findings as confirmed, and tells which an observation bears out."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     def confirm_findings(
@@ -53,8 +53,8 @@ class Confirmation:
             witness = by.get(finding.key) or self._find_witness(finding, incident)
             if witness:
                 confirmed = replace(finding, confirmed_by=witness)
-                self._state.findings.put(confirmed)
-                changes.append(life.moved(finding, confirmed, event))
+                self._state.findings.put_finding(confirmed)
+                changes.append(life.make_transition(finding, confirmed, event))
         return changes
 
     def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
@@ -73,7 +73,7 @@ class Confirmation:
         """
         return [
             one
-            for one in self._state.findings.of_incident(incident.id)
+            for one in self._state.findings.list_of_incident(incident.id)
             if not (one.is_confirmed or one.is_hearsay or one.code == TOO_MANY)
         ]
 
@@ -81,7 +81,7 @@ class Confirmation:
         """Who has confirmed another finding of the incident, which bears this one out. Empty for
         nobody.
         """
-        for other in self._state.findings.of_incident(incident.id):
+        for other in self._state.findings.list_of_incident(incident.id):
             member = incident.find_member(other.component, other.code)
             if member is None or not other.is_confirmed or other.key == finding.key:
                 continue

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from vitald.catalog.correlation import CorrelationRule, Reach
 from vitald.judge import findings as life
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     Action,
     Component,
@@ -34,7 +34,7 @@ from vitald.model import (
 class Correlation:
     """Joins events to incidents, and suppresses findings which another one explains."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     # --- the incident of an event
@@ -46,26 +46,26 @@ class Correlation:
         a cause.
         """
         incidents = self._state.incidents
-        if current is not None and (known := incidents.get(current.incident)) is not None:
+        if current is not None and (known := incidents.get_incident(current.incident)) is not None:
             return known
         found = None
         if not event.is_hearsay:
-            found = incidents.find(member, simulated=event.is_simulated) or self._find_same_fault(
-                event
-            )
+            found = incidents.find_incident(
+                member, simulated=event.is_simulated
+            ) or self._find_same_fault(event)
         if found is not None and not (
             found.closed_at is not None and asks and self._is_over(found)
         ):
             return found
-        if asks or incidents.causes(member):
-            return incidents.begin(member, simulated=event.is_simulated)
+        if asks or incidents.is_cause(member):
+            return incidents.begin_incident(member, simulated=event.is_simulated)
         return None
 
-    def grow(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
+    def add_member(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
         """The incident with the member in it."""
-        grown = self._state.incidents.add(incident, member, counts=counts)
+        grown = self._state.incidents.add_member(incident, member, counts=counts)
         if not self._state.findings.has_incident(grown.id):
-            self._state.incidents.close(
+            self._state.incidents.close_incident(
                 grown.id, grown.last
             )  # until a finding of its own is opened
         return grown
@@ -73,10 +73,10 @@ class Correlation:
     def _find_same_fault(self, event: Event) -> Incident | None:
         """The open incident of the same fault of the same device, told by another code."""
         fault = self._state.catalog.find_rule(event.code).fault
-        finding = self._state.findings.of_fault((event.component, fault, event.is_simulated))
+        finding = self._state.findings.find_by_fault((event.component, fault, event.is_simulated))
         if finding is None or finding.is_hearsay:
             return None
-        return self._state.incidents.get(finding.incident)
+        return self._state.incidents.get_incident(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
         """Whether it had findings and they are all closed: what asks for something now is a new
@@ -86,16 +86,19 @@ class Correlation:
 
     # --- what a cause explains
 
-    def is_told(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
+    def is_suppressed(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
         """Whether this is the echo of a cause that asks for as much: it needs no finding of its
         own.
         """
         if member is None:
             return False
-        causes = self._state.incidents.causes_of(incident, member)
-        return any(self._covers(cause, story, member, incident, asked) for cause, story in causes)
+        causes = self._state.incidents.find_causes(incident, member)
+        return any(
+            self._covers_requirement(cause, story, member, incident, asked)
+            for cause, story in causes
+        )
 
-    def tell_under(
+    def imply_requirement(
         self, incident: Incident, code: str, member: Member | None, asked: Requirement, event: Event
     ) -> list[Transition]:
         """A cause that covers a fault may not ask for less than that one did: not when its company
@@ -106,9 +109,9 @@ class Correlation:
             return changes
         causes = {
             (cause.component, cause.code)
-            for cause, _ in self._state.incidents.causes_of(incident, member)
+            for cause, _ in self._state.incidents.find_causes(incident, member)
         }
-        for finding in self._state.findings.of_incident(incident.id):
+        for finding in self._state.findings.list_of_incident(incident.id):
             if (finding.component, finding.code) not in causes or asked.is_stronger_than(
                 finding.requirement
             ):
@@ -116,11 +119,11 @@ class Correlation:
             if finding.implied is None or asked.is_stronger_than(finding.implied):
                 because = f"{code} is told under it and asks for it"
                 told = replace(finding, implied=Requirement(asked.action, asked.when, because))
-                self._state.findings.put(told)
-                changes.append(life.moved(finding, told, event))
+                self._state.findings.put_finding(told)
+                changes.append(life.make_transition(finding, told, event))
         return changes
 
-    def regroup(self, incident: Incident, event: Event) -> list[Transition]:
+    def regroup_findings(self, incident: Incident, event: Event) -> list[Transition]:
         """The incident has a member more: that may explain others of its findings, or change what
         they ask for.
         """
@@ -128,34 +131,36 @@ class Correlation:
         if member is None or member.count > 1 or event.follows is not None:
             return []
         changes = []
-        for key in self._state.findings.keys_of_incident(incident.id):
+        for key in self._state.findings.list_keys_of_incident(incident.id):
             finding = self._state.findings[key]
             own = incident.find_member(finding.component, finding.code)
             if own is None or own is member:
                 continue
-            if self._explains(member, own, incident, finding.requirement):
-                cause = f"{life.TOLD} {incident.root.code} on {incident.root.component.name}"
-                changes += self.tell_under(incident, finding.code, own, finding.requirement, event)
+            if self._is_explained_by(member, own, incident, finding.requirement):
+                cause = f"{life.SUPPRESSED} {incident.root.code} on {incident.root.component.name}"
+                changes += self.imply_requirement(
+                    incident, finding.code, own, finding.requirement, event
+                )
                 changes.append(
-                    self._state.findings.close(finding, event.time, cause, event.identity)
+                    self._state.findings.close_finding(finding, event.time, cause, event.identity)
                 )
                 continue
-            changed = self.apply_company(finding)
+            changed = self.apply_cooccurrence(finding)
             if changed is not finding:
-                self._state.findings.put(changed)
-                changes.append(life.moved(finding, changed, event))
+                self._state.findings.put_finding(changed)
+                changes.append(life.make_transition(finding, changed, event))
         return changes
 
-    def _explains(
+    def _is_explained_by(
         self, cause: Member, member: Member, incident: Incident, asked: Requirement
     ) -> bool:
-        causes = self._state.incidents.causes_of(incident, member)
+        causes = self._state.incidents.find_causes(incident, member)
         return any(
-            one is cause and self._covers(one, story, member, incident, asked)
+            one is cause and self._covers_requirement(one, story, member, incident, asked)
             for one, story in causes
         )
 
-    def _covers(
+    def _covers_requirement(
         self,
         cause: Member,
         story: CorrelationRule,
@@ -175,22 +180,22 @@ class Correlation:
         return any(
             not asked.is_stronger_than(one)
             and (one.action.makes_unfit or one.unusable or not asked.unusable)
-            for one in self._asked_by(cause, incident)
+            for one in self._list_requirements(cause, incident)
         )
 
-    def _asked_by(self, cause: Member, incident: Incident) -> list[Requirement]:
+    def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
         """What the findings of a member ask for: the judged one, and that of a drill."""
         return [
             finding.requirement
-            for finding in self._state.findings.of_incident(incident.id)
+            for finding in self._state.findings.list_of_incident(incident.id)
             if (finding.component, finding.code) == (cause.component, cause.code)
         ]
 
     # --- what the company changes
 
-    def apply_company(self, finding: Finding) -> Finding:
+    def apply_cooccurrence(self, finding: Finding) -> Finding:
         """What other members of its incident change for it."""
-        incident = self._state.incidents.get(finding.incident)
+        incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or finding.on_trial:
             return finding
         for place in self._state.catalog.correlation.find_roles(finding.code):

@@ -24,7 +24,7 @@ from vitald.model import (
 )
 
 
-class Work(Enum):
+class WorkPhase(Enum):
     """What the answer is for. Between jobs, what may wait for the running one is due."""
 
     RUNNING = "running"  # a job is on the node
@@ -32,21 +32,21 @@ class Work(Enum):
     EPILOG = "epilog"  # one has just ended
 
 
-def fold(
+def compute_verdict(
     findings: Sequence[Finding],
     sources: Sequence[SourceHealth],
     monotonic: float,
     incidents: Mapping[int, Incident] | None = None,
     *,
     device_reset: bool = False,
-    work: Work = Work.RUNNING,
+    work: WorkPhase = WorkPhase.RUNNING,
 ) -> Verdict:
     """`monotonic` is the present moment on the clock that the sources' looks were taken by.
 
     `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
     """
     stale = [source for source in sources if not source.is_fresh(monotonic)]
-    status = status_of(findings, work)
+    status = compute_status(findings, work)
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
@@ -63,25 +63,25 @@ def fold(
         replacement_required=bool(replacing),
         replacement_confirmed=any(finding.is_confirmed for finding in replacing),
         simulated=any(finding.is_simulated for finding in findings),
-        reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
+        reasons=(*format_reasons(findings, incidents or {}), *map(_format_silence, stale)),
     )
 
 
-def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
+def compute_status(findings: Sequence[Finding], work: WorkPhase = WorkPhase.RUNNING) -> Status:
     """What findings alone say, of a node or of one component."""
-    if any(finding.makes_unfit(between_jobs=work is not Work.RUNNING) for finding in findings):
+    if any(finding.makes_unfit(between_jobs=work is not WorkPhase.RUNNING) for finding in findings):
         return Status.UNHEALTHY
     if any(finding.unknown for finding in findings):
         return Status.UNKNOWN
     return Status.DEGRADED if findings else Status.HEALTHY
 
 
-def by_strength(findings: Sequence[Finding]) -> list[Finding]:
+def sort_by_strength(findings: Sequence[Finding]) -> list[Finding]:
     """What must be done first comes first; of equals, the older."""
-    return sorted(findings, key=_order)
+    return sorted(findings, key=_rank_finding)
 
 
-def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
+def _rank_finding(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
     a device comes first.
     """
@@ -96,14 +96,14 @@ def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     )
 
 
-def told(
+def group_by_incident(
     findings: Sequence[Finding], incidents: Mapping[int, Incident]
 ) -> list[tuple[Finding, list[Finding]]]:
     """One line an incident, the strongest first: the finding that heads it (its root's, where that
     is open), and all of its findings.
     """
     together: dict[int | FindingKey, list[Finding]] = {}
-    for finding in by_strength(findings):
+    for finding in sort_by_strength(findings):
         together.setdefault(finding.incident or finding.key, []).append(finding)
     lines = []
     for own in together.values():
@@ -121,12 +121,12 @@ def told(
     return lines
 
 
-def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
+def format_reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
     """A line for each incident: what is wrong, and the strongest thing that it asks for."""
-    return [_reason(head, own) for head, own in told(findings, incidents)]
+    return [_format_reason(head, own) for head, own in group_by_incident(findings, incidents)]
 
 
-def _reason(head: Finding, own: Sequence[Finding]) -> str:
+def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
     drill = "SIMULATED: " if head.is_simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
@@ -142,7 +142,7 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
     return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
 
 
-def _silence(source: SourceHealth) -> str:
+def _format_silence(source: SourceHealth) -> str:
     return (
         f"source {source.name} is not being read:"
         f" {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"

@@ -35,17 +35,17 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
-from vitald.judge.verdict import Work, by_strength, fold, told
+from vitald.judge.verdict import WorkPhase, compute_verdict, group_by_incident, sort_by_strength
 from vitald.ledger import (
-    Audit,
+    AuditRecord,
+    EventQuery,
+    FindingHistory,
     LedgerError,
-    Listed,
-    Past,
-    Query,
+    RowList,
     StoredEvent,
     read_events,
+    read_finding_history,
     read_findings,
-    read_past,
 )
 from vitald.model import NODE, Component, Event, Finding, Incident, make_single_incident
 from vitald.server import serialize
@@ -162,10 +162,11 @@ class Api:
         return web.json_response(answer)
 
     async def status(self, request: web.Request) -> web.Response:
-        wanted = read_query(request, "for").get("for", Work.RUNNING.value)
-        if wanted not in [work.value for work in Work]:
+        wanted = read_query(request, "for").get("for", WorkPhase.RUNNING.value)
+        if wanted not in [work.value for work in WorkPhase]:
             raise Refused(
-                400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}"
+                400,
+                f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
             )
         with anyio.move_on_after(
             _FIRST_LOOK_S
@@ -173,7 +174,7 @@ class Api:
             await self.board.answerable.wait()
         now = time.time()
         board, counters = self.board, self.interpreter.counters
-        judged = board.verdict(Work(wanted))
+        judged = board.verdict(WorkPhase(wanted))
         answer: schema.NodeStatus = {
             **serialize.verdict(judged),
             "components": components.listed(
@@ -181,12 +182,12 @@ class Api:
                 self.inventory,
                 judged,
                 components.sights(board, self.inventory),
-                Work(wanted),
+                WorkPhase(wanted),
             ),
             "sources": [serialize.source(source) for source in board.sources.values()],
             "findings": [
                 serialize.finding(found, self.catalog)
-                for found in by_strength(board.findings)[:PAGE]
+                for found in sort_by_strength(board.findings)[:PAGE]
             ],
             "openFindings": len(board.findings),
             "incidents": [
@@ -194,7 +195,8 @@ class Api:
                 for told, own in self._told()[:PAGE]
             ],
             "trials": [
-                serialize.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]
+                serialize.finding(found, self.catalog)
+                for found in sort_by_strength(board.trials)[:PAGE]
             ],
             "suspects": self._suspects(now),
             "diagnostics": outline(self.diagnostics),
@@ -230,7 +232,7 @@ class Api:
             limit_of(query),
         )
         if state == "open":
-            ordered = by_strength(self.board.findings)
+            ordered = sort_by_strength(self.board.findings)
             found = [
                 one
                 for one in ordered
@@ -276,7 +278,7 @@ class Api:
             None,
         )
         try:
-            past = await self._read(lambda: read_past(self.pipeline.ledger.path, number))
+            past = await self._read(lambda: read_finding_history(self.pipeline.ledger.path, number))
         except Refused:
             if current is None:
                 raise
@@ -289,7 +291,7 @@ class Api:
                 for one in self.board.recent
                 if (one.event.component, one.event.code) == (current.component, current.code)
             ]
-            past = Past(current, (), tuple(seen[:4]), None)
+            past = FindingHistory(current, (), tuple(seen[:4]), None)
         if past is None:
             raise Refused(
                 404,
@@ -301,7 +303,7 @@ class Api:
         own = [
             found for found in self.board.findings if told is not None and found.incident == told.id
         ]
-        verdict = fold(
+        verdict = compute_verdict(
             [current] if current.is_open and not current.on_trial else [],
             [],
             0.0,
@@ -324,7 +326,7 @@ class Api:
         incidents = self.board.incidents
         return [
             (incidents.get(head.incident) or make_single_incident(head), own)
-            for head, own in told(self.board.findings, incidents)
+            for head, own in group_by_incident(self.board.findings, incidents)
         ]
 
     def _suspects(self, now: float) -> list[schema.Suspect]:
@@ -340,7 +342,7 @@ class Api:
             raise Refused(
                 400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
             )
-        wanted = Query(
+        wanted = EventQuery(
             after=after,
             since=since,
             component=query.get("component"),
@@ -497,7 +499,7 @@ class Api:
         audit = _audit(peer, "remedy", number, body)
         return self._acted(await self.pipeline.begin_remedy(number, peer.name, audit), audit)
 
-    def _acted(self, found: Finding | None, audit: Audit) -> web.Response:
+    def _acted(self, found: Finding | None, audit: AuditRecord) -> web.Response:
         if found is None:
             raise Refused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
@@ -575,7 +577,7 @@ class Api:
         await self.pipeline.show_committed()  # else an event could be told before its finding
         return stored
 
-    def _from_memory(self, wanted: Query) -> Listed[StoredEvent]:
+    def _from_memory(self, wanted: EventQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             one
@@ -586,7 +588,7 @@ class Api:
             and wanted.component in (None, one.event.component.name)
             and (wanted.since is None or one.event.time >= wanted.since)
         ]
-        listed = Listed(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
+        listed = RowList(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
         listed.last = listed[-1].id if listed else 0
         return listed
 
@@ -643,9 +645,9 @@ def _number(request: web.Request) -> int:
     return int(id_)
 
 
-def _audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> Audit:
+def _audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> AuditRecord:
     """Who did it, to which finding, and why."""
-    return Audit(
+    return AuditRecord(
         time=time.time(),
         uid=peer.uid,
         pid=peer.pid,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
-from vitald.judge.findings import clears_of, rule_of
-from vitald.judge.verdict import by_strength, reasons
-from vitald.ledger import Listed, Past, StoredEvent
+from vitald.judge.findings import find_clears, find_rule
+from vitald.judge.verdict import format_reasons, sort_by_strength
+from vitald.ledger import FindingHistory, RowList, StoredEvent
 from vitald.model import (
     Acceptance,
     Action,
@@ -48,7 +48,7 @@ def moment(time: float | None) -> str | None:
 
 def damaged_in(listed: Sequence[object]) -> int:
     """How many rows of the ledger are left out of a list, for they are not as they were written."""
-    return listed.damaged if isinstance(listed, Listed) else 0
+    return listed.damaged if isinstance(listed, RowList) else 0
 
 
 def event(stored: StoredEvent) -> schema.Event:
@@ -71,7 +71,7 @@ def event(stored: StoredEvent) -> schema.Event:
 
 
 def finding(found: Finding, catalog: Catalog) -> schema.Finding:
-    entry = rule_of(found, catalog)
+    entry = find_rule(found, catalog)
     ruling = entry.apply_to(found.fields)
     asked = found.requirement
     return {
@@ -96,7 +96,7 @@ def finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "raw": found.raw,
         "fields": dict(found.fields),
         "accepted": acceptance(found.accepted),
-        "clears": [*clears_of(found, catalog).list_phrases(), "a named person, with a reason"],
+        "clears": [*find_clears(found, catalog).list_phrases(), "a named person, with a reason"],
         "confirmed": found.is_confirmed,
         "confirmedBy": found.confirmed_by or None,
         "witnesses": (
@@ -215,7 +215,7 @@ def incident(
     """One story: its root, what it asks for, and its members, the root first. `findings` are its
     open ones, `jobs` the work near it.
     """
-    own = by_strength(list(findings))
+    own = sort_by_strength(list(findings))
     root = catalog.find_rule(told.root.code)
     story = next((one for one in catalog.correlation.rules if one.name == told.story), None)
     strongest = own[0] if own else None
@@ -233,7 +233,7 @@ def incident(
         "when": strongest.when.value if strongest else None,
         "todo": (strongest.action if strongest else Action.NONE).phrase,
         "line": next(
-            iter(reasons(own, {told.id: told})),
+            iter(format_reasons(own, {told.id: told})),
             f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.phrase}",
         ),
         "findings": [one.id for one in own],
@@ -264,7 +264,7 @@ def _member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
 
 
 def why(
-    past: Past,
+    past: FindingHistory,
     told: Incident | None,
     own: Iterable[Finding],
     catalog: Catalog,
@@ -275,7 +275,7 @@ def why(
     and every transition.
     """
     found = past.finding
-    entry = rule_of(found, catalog)
+    entry = find_rule(found, catalog)
     layers = (
         (
             "table",

@@ -25,7 +25,7 @@ from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import Facts
 from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
 from vitald.core.node_state import Board
-from vitald.ledger import Query, read_events
+from vitald.ledger import EventQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
@@ -195,8 +195,8 @@ def read_jobs(path: Path) -> list[Event]:
     LedgerError.
     """
     asked = [
-        Query(kind="job", newest=True, limit=_READ),
-        *(Query(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
+        EventQuery(kind="job", newest=True, limit=_READ),
+        *(EventQuery(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
     ]
     stored = [one for query in asked for one in read_events(path, query)]
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
