@@ -17,7 +17,7 @@ import pytest
 from tests.harness import ROOT, Node
 from tests.pace import measure_slowness, patient
 from tests.unit.builders import reference
-from vitald.catalog import Catalog, load
+from vitald.catalog import Catalog, load_catalog
 
 _TEST_S = 120.0  # for one test, on a quiet machine
 
@@ -142,7 +142,7 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
-    return load()
+    return load_catalog()
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def catalog_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that call a verb in this process dozens of times: the same catalogue is loaded for
     all of them.
     """
-    monkeypatch.setattr("vitald.catalog.load", _load_once)
+    monkeypatch.setattr("vitald.catalog.load_catalog", _load_once)
 
 
 _loaded: dict[str, Catalog] = {}
@@ -159,7 +159,7 @@ _loaded: dict[str, Catalog] = {}
 def _load_once(profile: str = "nvidia", overrides: Mapping[str, object] | None = None) -> Catalog:
     key = repr((profile, overrides))
     if key not in _loaded:
-        _loaded[key] = load(profile, overrides)
+        _loaded[key] = load_catalog(profile, overrides)
     return _loaded[key]
 
 

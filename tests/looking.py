@@ -14,7 +14,7 @@ from vitald.collectors import polling as polled_module
 from vitald.collectors.polling import Polled, Subject
 from vitald.model import Batch, Event, Position, Readings
 
-CATALOG = catalog.load("nvidia", {})
+CATALOG = catalog.load_catalog("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test
 
 

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitald.catalog import load
+from vitald.catalog import load_catalog
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
-from vitald.ledger import Entry, Ledger
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import Batch, Component, ComponentKind, Event, Incident, Position, Transition
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 ROOT = Path(__file__).resolve().parent.parent
 EVENTS = 3  # that the pipeline is given
@@ -140,7 +140,7 @@ def _event(identity: str, device: int) -> Event:
 
 async def _judge(folder: Path) -> None:
     """Some events, each waited for; the position of an ordinary line is noted before the last."""
-    lane, catalog = Lane("test"), load()
+    lane, catalog = WorkerThread("test"), load_catalog()
     board = _Told(_BOOT, 0.0, device_reset=False)
     pipeline = Pipeline(Ledger(folder), lane, board, catalog, _BOOT)
     await pipeline.open(catalog)
@@ -148,7 +148,7 @@ async def _judge(folder: Path) -> None:
     for number in range(EVENTS):
         if number == EVENTS - 1:
             _say("noting")
-            pipeline.ledger.note(Position("kernel_log", _BOOT, "ordinary"))
+            pipeline.ledger.store_position(Position("kernel_log", _BOOT, "ordinary"))
             _say("noted")
         name = f"record-{number}"
         _say("read", name)
@@ -167,9 +167,9 @@ def _note_many(folder: Path) -> None:
     ledger = Ledger(folder)
     ledger.open()
     _say("opened")
-    ledger.commit([Entry(events=(_event("one", 0),))])
+    ledger.commit([LedgerEntry(events=(_event("one", 0),))])
     for number in range(POSITIONS):
-        ledger.note(Position("kernel_log", _BOOT, str(number)))
+        ledger.store_position(Position("kernel_log", _BOOT, str(number)))
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def main() -> int:
     gc.disable()
     import vitald.daemon  # noqa: F401  and this is what takes long
 
-    catalog.load()
+    catalog.load_catalog()
     gc.collect()
     gc.freeze()  # what is shared is not to be written to
     words = serve(socket.socket(fileno=int(sys.argv[1])))

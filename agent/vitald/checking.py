@@ -117,9 +117,9 @@ def read_choice(value: object, known: Iterable[str]) -> str:
     """One of the known words. Raises ValueError that lists them, with the one that may be meant."""
     words = tuple(known)
     if value not in words:
-        from vitald.tomlfile import suggest
+        from vitald.tomlfile import suggest_word
 
-        meant = suggest(str(value), words)
+        meant = suggest_word(str(value), words)
         raise ValueError(f"{value!r} is none of {', '.join(words)}{meant}")
     return str(value)
 

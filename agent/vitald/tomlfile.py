@@ -21,7 +21,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
-def parse(text: str, name: str) -> Table:
+def parse_toml(text: str, name: str) -> Table:
     """The tables of a TOML document. Raises ValueError that says `name`, line and column."""
     try:
         return tomli.loads(text)
@@ -32,7 +32,7 @@ def parse(text: str, name: str) -> Table:
         raise ValueError(f"{name}: not valid TOML: {error}") from None
 
 
-def read(path: Path) -> tuple[str, Table]:
+def read_toml(path: Path) -> tuple[str, Table]:
     """A file's text and its tables. Raises ValueError naming the file for whatever is wrong with
     it.
     """
@@ -42,16 +42,16 @@ def read(path: Path) -> tuple[str, Table]:
         raise ValueError(f"{path}: not UTF-8 text at byte {error.start}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    return text, parse(text, str(path))
+    return text, parse_toml(text, str(path))
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest_word(word: str, known: Iterable[str]) -> str:
     """`, did you mean X?`, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]}?" if close else ""
 
 
-def duration(value: object) -> float:
+def parse_duration(value: object) -> float:
     """Seconds: `"90s"`, `"10m"`, `"24h"`, `"7d"`. Raises ValueError."""
     found = (
         re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", value)
@@ -63,7 +63,7 @@ def duration(value: object) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def size(value: object) -> int:
+def parse_size(value: object) -> int:
     """Bytes: `"256MiB"`, `"1GiB"`, or a plain number. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -73,7 +73,7 @@ def size(value: object) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
-def line_of(text: str, table: str, key: str = "") -> int | None:
+def find_line(text: str, table: str, key: str = "") -> int | None:
     """The 1-based line of `[table]`, or of `key` in it: the parser keeps no positions, so this
     looks for them.
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _GRACE_S = 0.2
 
 
-class LaneStuck(Exception):
+class ThreadStuck(Exception):
     """The call before this one has not come back from the kernel."""
 
 
@@ -28,7 +28,7 @@ class NoThread(Exception):
     """This process may have no more threads; the text says whose limit that may be."""
 
 
-def start(thread: threading.Thread) -> None:
+def start_thread(thread: threading.Thread) -> None:
     """Raises NoThread."""
     try:
         thread.start()
@@ -40,19 +40,19 @@ def start(thread: threading.Thread) -> None:
         raise NoThread(f"no thread for {thread.name}: {error}: {limits}") from None
 
 
-class Lane:
+class WorkerThread:
     """One named thread and its queue. Raises NoThread where there is none to be had."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stuck = False
-        start(threading.Thread(target=self._run, name=name, daemon=True))
+        start_thread(threading.Thread(target=self._run, name=name, daemon=True))
 
     async def call(self, work: Callable[[], T], deadline_s: float = 5.0) -> T:
-        """The result of `work`, run in the lane. Raises LaneStuck, or whatever `work` raises."""
+        """The result of `work`, run in the lane. Raises ThreadStuck, or whatever `work` raises."""
         if self._stuck:
-            raise LaneStuck(f"{self.name}: still waiting for an earlier call")
+            raise ThreadStuck(f"{self.name}: still waiting for an earlier call")
         future: Future[T] = Future()
 
         def job() -> None:
@@ -73,7 +73,7 @@ class Lane:
             if waiting.done():
                 return waiting.result()
         self._stuck = not future.done()
-        raise LaneStuck(f"{self.name}: no answer within {deadline_s:g} s")
+        raise ThreadStuck(f"{self.name}: no answer within {deadline_s:g} s")
 
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` when its turn comes; nobody waits for it. It must not raise."""

@@ -14,7 +14,7 @@ import time
 from tests.bench.measure import Json, less, load, scratch, spread, timed
 from vitald import catalog
 from vitald.judge.engine import Judge
-from vitald.ledger import Entry, Ledger
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event, Position
 
 ROUNDS = 300
@@ -30,7 +30,7 @@ def run() -> Json:
         grown, fixed = os.open(folder / "grown", flags), os.open(folder / "fixed", flags)
         os.pwrite(fixed, _BLOCK, 0)
         os.fsync(fixed)
-        findings = Judge(catalog.load())
+        findings = Judge(catalog.load_catalog())
         commits: list[float] = []
         notes: list[float] = []
         appends: list[float] = []
@@ -44,7 +44,7 @@ def run() -> Json:
             time.sleep(_GAP_S)
             overwrites.append(timed(lambda: _written(fixed, 0))[0])
             position = Position("kernel_log", "bench", str(number))
-            notes.append(timed(lambda: ledger.note(position))[0])
+            notes.append(timed(lambda: ledger.store_position(position))[0])
         ledger.close()
         os.close(grown)
         os.close(fixed)
@@ -65,7 +65,7 @@ def _written(fd: int, offset: int) -> None:
     os.fdatasync(fd)
 
 
-def _entry(findings: Judge, number: int) -> Entry:
+def _entry(findings: Judge, number: int) -> LedgerEntry:
     event = Event(
         identity=f"kmsg:bench:{number}",
         time=time.time(),
@@ -86,8 +86,8 @@ def _entry(findings: Judge, number: int) -> Entry:
             "process": "python3",
         },
     )
-    return Entry(
+    return LedgerEntry(
         events=(event,),
-        transitions=tuple(findings.apply(event)),
+        transitions=tuple(findings.apply_event(event)),
         position=Position("kernel_log", "bench", str(number)),
     )

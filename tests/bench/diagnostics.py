@@ -123,7 +123,7 @@ def _listing() -> int:
 
 def _reading() -> Json:
     text = document(level=4, gpus=16)
-    meanings = Meanings(catalog.load())
+    meanings = Meanings(catalog.load_catalog())
     taken = spread(
         [timed(lambda: reading.read(text, meanings, exit_code=0, level=4))[0] for _ in range(READS)]
     )

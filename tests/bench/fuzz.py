@@ -45,8 +45,8 @@ from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import ConfigError
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
-from vitald.ledger import Entry, Ledger, StoredEvent
+from vitald.judge.verdict import compute_verdict
+from vitald.ledger import Ledger, LedgerEntry, StoredEvent
 from vitald.model import Event, Transition
 from vitald.server import serialize
 
@@ -392,7 +392,7 @@ class Fuzz:
             if one["kind"] != "noise" and (line := strip(str(one["line"]).encode())) is not None
         ]
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
-        self.rules = catalog.load()
+        self.rules = catalog.load_catalog()
         self.interpreter = Interpreter(
             self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
         )
@@ -527,7 +527,7 @@ class Fuzz:
         tables = self.report.attempt(
             "toml.parse",
             text,
-            lambda: tomlfile.parse(text, "fuzz"),
+            lambda: tomlfile.parse_toml(text, "fuzz"),
             (ValueError,),
             self.config_limit_s,
         )
@@ -566,7 +566,7 @@ class Fuzz:
     def commit(self) -> None:
         """What was judged, as the ledger stores it, and the verdict that is shown."""
         entries = [
-            Entry(events=(event,), transitions=tuple(changes)) for event, changes in self.held
+            LedgerEntry(events=(event,), transitions=tuple(changes)) for event, changes in self.held
         ]
         self.held.clear()
         self.report.attempt(
@@ -575,7 +575,9 @@ class Fuzz:
         self.report.attempt(
             "verdict",
             "",
-            lambda: json.dumps(serialize.verdict(fold(self.findings.opened, [], self.now))),
+            lambda: json.dumps(
+                serialize.verdict(compute_verdict(self.findings.open_findings, [], self.now))
+            ),
             limit=1.0,
         )
 
@@ -626,7 +628,7 @@ class Fuzz:
             self._apply(event, text)
 
     def _apply(self, event: Event, given: object) -> None:
-        changes = self.report.attempt("apply", given, lambda: self.findings.apply(event))
+        changes = self.report.attempt("apply", given, lambda: self.findings.apply_event(event))
         for change in changes or ():
             self.report.attempt(
                 "json", given, lambda: json.dumps(serialize.transition(change, self.rules)).encode()
@@ -749,7 +751,7 @@ def main() -> int:
             "seconds": round(seconds, 1),
             "attempts": tried,
             "attempts_per_s": round(tried / seconds),
-            "open_findings": len(fuzz.findings.opened),
+            "open_findings": len(fuzz.findings.open_findings),
             "rss_mib": [before, rss_mib("self")],
             **fuzz.report.json(),
         }

@@ -87,12 +87,12 @@ def _judge(rules: Catalog, ledger: Ledger) -> Callable[[Event], object]:
     """The daemon's judge as a start makes it: folds one event in, and hands over what is to be
     stored. The one place that knows how.
     """
-    judge = Judge(rules, ledger.remembered().memory)
-    return lambda event: (judge.apply(event), judge.take_changes())
+    judge = Judge(rules, ledger.read_state().memory)
+    return lambda event: (judge.apply_event(event), judge.take_changes())
 
 
 def _cost(folder: Path) -> Json:
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     figures: Json = {}
     for name, events in (("empty", 0), ("million", EVENTS)):
         ledger = Ledger(folder / name)
@@ -106,7 +106,7 @@ def _cost(folder: Path) -> Json:
         }
         figures[name] = {
             "events": events,
-            "ledger_mib": round(ledger.size() / 2**20),
+            "ledger_mib": round(ledger.measure_size() / 2**20),
             "build_s": round(building, 1),
             "make_judge_ms": spread([timed(lambda: _judge(rules, ledger))[0] for _ in range(20)]),
             **spaced,
@@ -234,7 +234,7 @@ def _fill(path: Path, rules: Catalog, count: int) -> None:
                 "INSERT INTO marks (device, time, kind, fault, detail) VALUES (?, ?, ?, ?, ?)",
                 marks,
             )
-            sums.prepare(db)
+            sums.register_functions(db)
             db.execute(schema.SUM_MARKS)
 
 

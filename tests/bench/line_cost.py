@@ -42,7 +42,7 @@ _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen 
 
 
 def run() -> Json:
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     interpreter = Interpreter(
         rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
     )
@@ -206,7 +206,7 @@ def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> 
     for number, text in enumerate(texts):
         sighting = interpreter.recognise(text)
         assert sighting is not None
-        findings.apply(
+        findings.apply_event(
             interpreter.event(
                 sighting,
                 text,

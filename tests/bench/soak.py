@@ -191,13 +191,13 @@ class Work:
                     work.began()
                 super().put(item)
 
-        def run_lane(one: worker_thread.Lane) -> None:
+        def run_lane(one: worker_thread.WorkerThread) -> None:
             while (job := one._calls.get()) is not None:
                 job()
                 work.ended()
 
         worker_thread.queue = SimpleNamespace(SimpleQueue=Counted)  # type: ignore[assignment]
-        worker_thread.Lane._run = run_lane  # type: ignore[method-assign]
+        worker_thread.WorkerThread._run = run_lane  # type: ignore[method-assign]
         read = Readers._work
 
         def read_on(self: Any, *given: Any) -> None:

@@ -37,7 +37,7 @@ from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
-from vitald.ledger import Entry, Ledger
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import Component, ComponentKind, Event
 
 EVENTS = 1_000_000
@@ -168,14 +168,14 @@ def _forget(folder: Path) -> None:
 
 def _build(folder: Path) -> int:
     """A ledger with a past. Returns its bytes."""
-    rules = catalog.load()
+    rules = catalog.load_catalog()
     ledger = Ledger(folder)
     ledger.open()
     batch: list[Event] = []
     for event in _past(rules):
         batch.append(event)
         if len(batch) == _BATCH:
-            ledger.commit([Entry(events=tuple(batch))])
+            ledger.commit([LedgerEntry(events=tuple(batch))])
             batch.clear()
     findings = Judge(rules)
     opened = [
@@ -183,10 +183,13 @@ def _build(folder: Path) -> int:
         for number, event in enumerate(_newest(rules))
     ]
     ledger.commit(
-        [Entry(events=(event,), transitions=tuple(findings.apply(event))) for event in opened]
+        [
+            LedgerEntry(events=(event,), transitions=tuple(findings.apply_event(event)))
+            for event in opened
+        ]
     )
-    ledger.commit([Entry(events=tuple(batch))])
-    size = ledger.size()
+    ledger.commit([LedgerEntry(events=tuple(batch))])
+    size = ledger.measure_size()
     ledger.close()
     return size
 

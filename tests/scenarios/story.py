@@ -16,16 +16,16 @@ from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
 from vitald.collectors.kernel_log.lines import Line, strip
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import Work, fold
-from vitald.ledger import Entry, Ledger
+from vitald.judge.verdict import WorkPhase, compute_verdict
+from vitald.ledger import Ledger, LedgerEntry
 from vitald.model import (
     NODE,
-    Asked,
     Component,
     ComponentKind,
     Event,
     Finding,
     Incident,
+    Requirement,
     SourceHealth,
     SourceState,
     Transition,
@@ -63,7 +63,7 @@ VERBS = (
     ),
     *("expect", "because", "told"),
 )
-_DIFFERENT = {"running": Work.RUNNING, "prolog": Work.PROLOG, "epilog": Work.EPILOG}
+_DIFFERENT = {"running": WorkPhase.RUNNING, "prolog": WorkPhase.PROLOG, "epilog": WorkPhase.EPILOG}
 
 
 class Node:
@@ -104,7 +104,7 @@ class Node:
             0,
         )
         self.events: list[Event] = []
-        self.unsaved: list[Entry] = []
+        self.unsaved: list[LedgerEntry] = []
         self.causes: list[str] = []  # why anything changed since the last `expect`
 
     def tell(self, verb: str, rest: str) -> None:
@@ -116,9 +116,9 @@ class Node:
     # What happens.
 
     def at(self, duration: str) -> None:
-        before, self.now = self.now, tomlfile.duration(duration)
+        before, self.now = self.now, tomlfile.parse_duration(duration)
         assert before <= self.now, "time does not go back"
-        self._save((), self.judge.expire(self._wall()))
+        self._save((), self.judge.expire_findings(self._wall()))
 
     def line(self, text: str) -> None:
         line = strip(text.encode())
@@ -137,11 +137,11 @@ class Node:
         ago, _, text = rest.partition(" ")
         line = strip(text.encode())
         assert line is not None
-        self._record(line, self.now - tomlfile.duration(ago))
+        self._record(line, self.now - tomlfile.parse_duration(ago))
 
     def drill(self, rest: str) -> None:
         hold, _, text = rest.partition(" ")
-        self.interpreter.announcements.announce(text, self._wall(), tomlfile.duration(hold))
+        self.interpreter.announcements.announce(text, self._wall(), tomlfile.parse_duration(hold))
         self._record(Line(text.encode(), 1), self.now)
 
     def fact(self, rest: str) -> None:
@@ -164,8 +164,8 @@ class Node:
         """The daemon is killed and started again: it knows what its ledger holds."""
         self.ledger.commit(self.unsaved)
         self.unsaved = []
-        self.judge = Judge(self.catalog, self.ledger.remembered().memory)
-        self.judge.recatalogue(self.catalog, self._wall())
+        self.judge = Judge(self.catalog, self.ledger.read_state().memory)
+        self.judge.reload_catalog(self.catalog, self._wall())
 
     def clear(self, rest: str) -> None:
         self._act(CLEARED, rest)
@@ -179,7 +179,9 @@ class Node:
 
     def accept(self, rest: str) -> None:
         name, length, reason = rest.split(" ", 2)
-        self._act(ACCEPTED, f"{name} {reason}", until=self._wall() + tomlfile.duration(length))
+        self._act(
+            ACCEPTED, f"{name} {reason}", until=self._wall() + tomlfile.parse_duration(length)
+        )
 
     def deaf(self, _: str) -> None:
         self.hearing = False
@@ -200,9 +202,9 @@ class Node:
     def step(self, duration: str) -> None:
         """Somebody sets the clock."""
         seconds = (
-            -tomlfile.duration(duration[1:])
+            -tomlfile.parse_duration(duration[1:])
             if duration.startswith("-")
-            else tomlfile.duration(duration)
+            else tomlfile.parse_duration(duration)
         )
         self.stepped += seconds
         self._apply(self._event(CLOCK_STEPPED, NODE, {"seconds": seconds}))
@@ -212,8 +214,8 @@ class Node:
     @property
     def standing(self) -> list[Finding]:
         """The open findings, but for those of rules on trial and what is said of deafness."""
-        opened = self.judge.opened
-        return [found for found in opened if not found.shadow and found.code != SOURCE_FAILED]
+        opened = self.judge.open_findings
+        return [found for found in opened if not found.on_trial and found.code != SOURCE_FAILED]
 
     def verdicts(self) -> dict[str, Verdict]:
         """What would be answered now, by the work that it is asked for."""
@@ -227,7 +229,7 @@ class Node:
         )
         incidents = {one.id: one for one in self.judge.incidents}
         return {
-            name: fold(
+            name: compute_verdict(
                 self.standing,
                 [source],
                 self.now,
@@ -260,8 +262,10 @@ class Node:
         }
         got |= {name: str(flag).lower() for name, flag in flags.items()}
         got["findings"] = _listed(map(shown, standing))
-        got["confirmed"] = _listed(named(found) for found in standing if found.confirmed)
-        got["trials"] = _listed(shown(found) for found in self.judge.opened if found.shadow)
+        got["confirmed"] = _listed(named(found) for found in standing if found.is_confirmed)
+        got["trials"] = _listed(
+            shown(found) for found in self.judge.open_findings if found.on_trial
+        )
         got["incidents"] = _listed(
             story(one)
             for one in incidents.values()
@@ -269,7 +273,7 @@ class Node:
         )
         got["over"] = _listed(story(one) for one in incidents.values() if one.closed_at is not None)
         got["lines"] = str(len(verdict.reasons))
-        scores = self.judge.suspects(self._wall())
+        scores = self.judge.score_devices(self._wall())
         got["scores"] = _listed(f"{device}:{score:g}" for device, (score, _) in scores.items())
         wanted = dict(word.split("=", 1) for word in rest.split())
         assert {name: got[name] for name in wanted} == {
@@ -281,9 +285,11 @@ class Node:
         """CODE@ID TEXT: what it asks for has this reason."""
         name, _, text = rest.partition(" ")
         (asked,) = [
-            found.asked for found in self.judge.opened if named(found) == name and not found.shadow
+            found.requirement
+            for found in self.judge.open_findings
+            if named(found) == name and not found.on_trial
         ]
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, Requirement)
         assert text in asked.because, f"the reason is {asked.because!r}"
 
     def told(self, text: str) -> None:
@@ -294,10 +300,10 @@ class Node:
         """A fresh judge over the same events comes to the same findings."""
         fresh = Judge(self.catalog)
         for event in self.events:
-            fresh.apply(event)
-        fresh.expire(self._wall())
+            fresh.apply_event(event)
+        fresh.expire_findings(self._wall())
         told, remembered = (
-            [(shown(found), found.confirmed_by) for found in one.opened]
+            [(shown(found), found.confirmed_by) for found in one.open_findings]
             for one in (fresh, self.judge)
         )
         assert told == remembered
@@ -335,24 +341,28 @@ class Node:
     def _act(self, code: str, rest: str, **more: Value) -> Component:
         name, _, reason = rest.partition(" ")
         (found,) = [
-            found for found in self.judge.opened if named(found) == name and not found.shadow
+            found
+            for found in self.judge.open_findings
+            if named(found) == name and not found.on_trial
         ]
         fields: dict[str, Value] = {"code": found.code, "by": "alice", "reason": reason, **more}
         self._apply(
             self._event(
-                code, found.component, {**fields, **({"drill": True} if found.simulated else {})}
+                code, found.component, {**fields, **({"drill": True} if found.is_simulated else {})}
             )
         )
         return found.component
 
     def _apply(self, event: Event) -> None:
         self.events.append(event)
-        self._save((event,), self.judge.apply(event))
+        self._save((event,), self.judge.apply_event(event))
 
     def _save(self, events: tuple[Event, ...], transitions: list[Transition]) -> None:
         self.causes += [transition.cause for transition in transitions]
         self.unsaved.append(
-            Entry(events=events, transitions=tuple(transitions), changes=self.judge.take_changes())
+            LedgerEntry(
+                events=events, transitions=tuple(transitions), changes=self.judge.take_changes()
+            )
         )
 
     def _wall(self) -> float:
@@ -404,9 +414,7 @@ def tell_story(
 
 
 def named(found: Finding) -> str:
-    return (
-        f"{'~' if found.simulated else ''}{found.code}@{found.component.id or found.component.name}"
-    )
+    return f"{'~' if found.is_simulated else ''}{found.code}@{found.component.id or found.component.name}"
 
 
 def times(count: int) -> str:

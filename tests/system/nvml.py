@@ -22,7 +22,7 @@ from unittest import mock
 
 from tests.pace import patient
 from vitald import tomlfile
-from vitald.catalog import Catalog, load
+from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.collectors.nvml import attachment
 from vitald.collectors.nvml.client import Worker
@@ -33,7 +33,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
 from vitald.simulator.node import Call, SimulatedNode
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
 PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
@@ -90,7 +90,7 @@ def hasty() -> Catalog:
     with a clock of their own.
     """
     overrides: dict[str, object] = {}
-    for kind, table in tomlfile.read(FOLDER / "nvml.toml")[1].items():
+    for kind, table in tomlfile.read_toml(FOLDER / "nvml.toml")[1].items():
         assert isinstance(table, dict)
         for name, rule in table.items():
             watch = rule.get("watch")
@@ -102,7 +102,7 @@ def hasty() -> Catalog:
                         for one in watches
                     ]
                 }
-    return load(overrides=overrides)
+    return load_catalog(overrides=overrides)
 
 
 _environments: dict[str, dict[str, str]] = {}
@@ -161,7 +161,7 @@ class Looking:
             catalog,
             PciInventory(node.sysfs),
             boot,
-            Lane("nvml test"),
+            WorkerThread("nvml test"),
             expected=expected,
         )
         self.judge = after.judge if after is not None else Judge(catalog)
@@ -195,7 +195,7 @@ class Looking:
                 self.position = batch.position or self.position
                 for event in batch.events:
                     self.events.append(event)
-                    self.judge.apply(event)
+                    self.judge.apply_event(event)
                 self._news.set()
         finally:
             self._news.set()
@@ -253,7 +253,11 @@ class Looking:
         """Open now, of a GPU or (None) of the node."""
         name = "node" if gpu is None else f"gpu/{self.node.addresses[gpu]}"
         return next(
-            (one for one in self.judge.opened if one.component.name == name and one.code == code),
+            (
+                one
+                for one in self.judge.open_findings
+                if one.component.name == name and one.code == code
+            ),
             None,
         )
 
@@ -264,7 +268,7 @@ class Looking:
 
     def found(self) -> set[tuple[str, str, str]]:
         """All that is open: component, code, what it asks for."""
-        return {(one.component.name, one.code, said(one)) for one in self.judge.opened}
+        return {(one.component.name, one.code, said(one)) for one in self.judge.open_findings}
 
     def of(self, *codes: str) -> list[Event]:
         return [event for event in self.events if event.code in codes]
@@ -315,12 +319,12 @@ class Driven:
             events = self.node.digest(answers, set(answers))
         self.events += events
         for event in events:
-            self.judge.apply(event)
+            self.judge.apply_event(event)
         return events
 
     def found(self) -> dict[str, str]:
         """Codes that are open, with what they ask for."""
-        return {one.code: said(one) for one in self.judge.opened}
+        return {one.code: said(one) for one in self.judge.open_findings}
 
 
 def said(finding: Finding) -> str:

@@ -291,9 +291,9 @@ def test_complete_commands_in_the_guide_are_run(machine: Machine) -> None:
 
 
 def test_the_page_of_findings_is_the_catalogues() -> None:
-    assert findings_page.PAGE.read_text("utf-8") == findings_page.page(findings_page.load()), (
-        "run: python -m tests.findings_page"
-    )
+    assert findings_page.PAGE.read_text("utf-8") == findings_page.page(
+        findings_page.load_catalog()
+    ), "run: python -m tests.findings_page"
 
 
 def test_how_documents_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,10 +47,10 @@ from tests.unit.builders import catalogue, event, gpu
 from tests.whole_tree import WholeTree
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import Audit, Ledger
+from vitald.ledger import AuditRecord, Ledger
 from vitald.model import Batch, Position
 from vitald.simulator.node import SimulatedNode
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 Make = Callable[..., Node]
 LOOKS = ("neuron", "network", "pci", "host")
@@ -244,7 +244,7 @@ KNOWN = catalogue()
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
     """As the daemon does it."""
-    lane = Lane("test")
+    lane = WorkerThread("test")
     pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)
@@ -264,14 +264,14 @@ def stand(pipeline: Pipeline) -> Stand:
     return tuple(
         sorted(
             (one.id, one.code, one.component.name)
-            for one in pipeline.judge.opened
+            for one in pipeline.judge.open_findings
             if one.kind != "vitald"
         )
     )
 
 
 def told_of_itself(pipeline: Pipeline) -> set[str]:
-    return {one.code for one in pipeline.judge.opened if one.kind == "vitald"}
+    return {one.code for one in pipeline.judge.open_findings if one.kind == "vitald"}
 
 
 async def fill(folder: Path, killed: Path) -> list[Stand]:
@@ -290,7 +290,7 @@ async def fill(folder: Path, killed: Path) -> list[Stand]:
             )
             stood.append(stand(pipeline))
         for number in (1, 2):
-            audit = Audit(
+            audit = AuditRecord(
                 time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test"
             )
             await pipeline.clear(number, "root", audit)

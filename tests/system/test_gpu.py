@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from vitald.catalog import load
+from vitald.catalog import load_catalog
 from vitald.collectors.nvml.client import Worker, holders
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Batch, Readings, SourceState
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,7 +48,7 @@ async def first(source: Nvml) -> Batch:
 
 
 def source(**settings: Any) -> Nvml:
-    return Nvml(Settings(**settings), load(), inventory(), "boot", Lane("test"))
+    return Nvml(Settings(**settings), load_catalog(), inventory(), "boot", WorkerThread("test"))
 
 
 def look() -> tuple[Batch, tuple[Readings, ...]]:

@@ -480,8 +480,8 @@ async def tried(signal: Signal, folder: Path) -> None:
 
 
 def _lasts(catalog: Catalog, code: str) -> bool:
-    rule = catalog.rule(code)
-    return rule.state or all(watch.lasting for watch in rule.watches)
+    rule = catalog.find_rule(code)
+    return rule.state or all(watch.is_state for watch in rule.thresholds)
 
 
 # --- names
@@ -501,8 +501,8 @@ async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None
             names[ComponentKind.GPU] |= set(one.values)
     unknown = {
         (watched.code, name)
-        for watched in hasty().watched("nvml")
-        for watch in watched.watches
+        for watched in hasty().find_thresholds("nvml")
+        for watch in watched.thresholds
         for name in (watch.of, *watch.only, watch.times, watch.limit)
         if isinstance(name, str) and name and name not in names[watched.component]
     }

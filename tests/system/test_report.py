@@ -28,7 +28,7 @@ from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.lines import dbe, fallen_with_company, remap, wait_for_pid, xid
 from tests.system.people import NOBODY, cli_as_nobody
-from vitald.ledger import MIGRATIONS, Entry, Ledger, sums
+from vitald.ledger import MIGRATIONS, Ledger, LedgerEntry, sums
 from vitald.model import Component, ComponentKind, Event
 from vitald.simulator.node import SimulatedNode
 
@@ -327,7 +327,7 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
     node.state.mkdir()
     path = node.state / "ledger.db"
     with closing(sqlite3.connect(path)) as db:
-        sums.prepare(db)
+        sums.register_functions(db)
         for script in MIGRATIONS[:version]:
             db.executescript(script)
         db.execute(
@@ -376,7 +376,7 @@ def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> N
             )
             for number in range(begin, begin + 10_000)
         )
-        ledger.commit([Entry(events=tuple(events))])
+        ledger.commit([LedgerEntry(events=tuple(events))])
     ledger.close()
 
     def measured(*arguments: str) -> tuple[list[object], Archived, int]:

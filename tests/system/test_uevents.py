@@ -148,7 +148,7 @@ async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None
 def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], object]) -> None:
     source = Polled(
         Pci(REAL, PciInventory(REAL), Settings()),
-        catalog.load(),
+        catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
         look_s=10.0,
@@ -176,7 +176,7 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
     tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia")
     source = Polled(
         Pci(tmp_path, PciInventory(tmp_path), Settings()),
-        catalog.load(),
+        catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
         look_s=10.0,

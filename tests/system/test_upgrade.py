@@ -45,7 +45,7 @@ def read_again(node: Node, raws: list[str]) -> None:
             (json.dumps([node.log.stat().st_ino, *place]),),
         )
         if is_summed(db):
-            sums.prepare(db)
+            sums.register_functions(db)
             db.execute("UPDATE positions SET sum = checksum(source, boot_id, cursor)")
 
 

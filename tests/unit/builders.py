@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from vitald import tomlfile
-from vitald.catalog import Catalog, Ruling, load
+from vitald.catalog import Catalog, Ruling, load_catalog
 from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.lines import strip
@@ -22,11 +22,11 @@ from vitald.judge.engine import Judge
 from vitald.model import (
     NODE,
     Action,
-    Asked,
     Component,
     ComponentKind,
     Event,
     Finding,
+    Requirement,
     SourceHealth,
     SourceState,
     Transition,
@@ -49,7 +49,7 @@ FUZZ = settings(max_examples=EXAMPLES, derandomize=True, deadline=None)
 @cache
 def catalogue(profile: str = "nvidia", overrides: str = "") -> Catalog:
     """`overrides` is what would stand under [catalog.overrides] in a configuration."""
-    return load(profile, tomlfile.parse(overrides, "overrides"))
+    return load_catalog(profile, tomlfile.parse_toml(overrides, "overrides"))
 
 
 def recogniser(profile: str = "nvidia") -> Recogniser:
@@ -73,7 +73,7 @@ def ruling(text: str, profile: str = "nvidia") -> Ruling:
     event = interpreter(profile).event(
         seen(text), text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None
     )
-    return catalogue(profile).rule(event.code).rule_on(event.fields)
+    return catalogue(profile).find_rule(event.code).apply_to(event.fields)
 
 
 def interpreter(
@@ -167,7 +167,7 @@ def finding(
         "component": gpu(number),
         "code": "xid/79",
         "kind": "xid",
-        "ruled": Asked(action, when),
+        "base": Requirement(action, when),
         "source": "kernel_log",
         "since": 0.0,
         "last": 0.0,

@@ -12,7 +12,7 @@ import pytest
 
 from vitald.config import Config, Paths
 from vitald.diagnostics.check import Check, Command, Ended, Output
-from vitald.model.diagnostic import Ask, Report
+from vitald.model.diagnostic import Report, RunRequest
 
 
 class Programs:
@@ -53,13 +53,15 @@ def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
 
 
 def perform(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> Report:
-    return asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), Programs(*outputs).execute))
+    return asyncio.run(
+        check.perform(RunRequest(check=check.name, gpus=gpus), Programs(*outputs).execute)
+    )
 
 
 def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Command]:
     """The commands of a run."""
     programs = Programs(*outputs)
-    asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), programs.execute))
+    asyncio.run(check.perform(RunRequest(check=check.name, gpus=gpus), programs.execute))
     return programs.asked
 
 

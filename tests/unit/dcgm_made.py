@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from vitald.catalog import load
+from vitald.catalog import load_catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.model.diagnostic import Report
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @cache
 def meanings(profile: str = "nvidia") -> Meanings:
-    return Meanings(load(profile))
+    return Meanings(load_catalog(profile))
 
 
 def read(

@@ -19,23 +19,23 @@ from vitald.core.node_state import Board
 from vitald.diagnostics.check import Execute
 from vitald.ledger import LedgerError
 from vitald.model.diagnostic import (
-    Ask,
-    Due,
+    ActiveRun,
     Fault,
-    Going,
     Measure,
     Outcome,
     Refusal,
     Remedy,
     Report,
     Run,
+    RunRequest,
+    ScheduledRun,
     Stage,
     Test,
 )
 from vitald.server import serialize
 from vitald.server.app import Api
 from vitald.server.routes.diagnostics import DiagnosticRoutes, outline
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 T = TypeVar("T")
 BEGAN = 1_795_000_000.0
@@ -86,7 +86,7 @@ def run_of(
     **more: Any,
 ) -> Run:
     began = more.pop("began", BEGAN)
-    ask = Ask(
+    ask = RunRequest(
         check=check,
         level=level,
         by=more.pop("by", "schedule"),
@@ -126,7 +126,7 @@ class FakeCheck:
     def expected_s(self, level: int) -> float:
         return {1: 20.0, 2: 480.0, 3: 1500.0, 4: 5400.0}.get(level, 60.0)
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         raise NotImplementedError
 
 
@@ -143,23 +143,23 @@ class FakeDiagnostics:
     def __init__(self) -> None:
         self.checks = {check.name: check for check in CHECKS}
         self.missing = {name: check.missing() for name, check in self.checks.items()}
-        self.going: tuple[Going, ...] = ()
-        self.due: tuple[Due, ...] = ()
+        self.going: tuple[ActiveRun, ...] = ()
+        self.due: tuple[ScheduledRun, ...] = ()
         self.last: dict[tuple[str, int], Run] = {}
         self.blocked = ""
-        self.asked: list[Ask] = []
+        self.asked: list[RunRequest] = []
         self.cancelled: list[tuple[str | None, str, str]] = []
         self.refusal: Refusal | None = None
         self.remembered: list[Run] = []
         self.ledger_fails = ""
-        self.on_ask: Callable[[Going], Going] = lambda going: going
+        self.on_ask: Callable[[ActiveRun], ActiveRun] = lambda going: going
         self.on_look: Callable[[], object] = lambda: None
 
-    def ask(self, ask: Ask) -> Going:
+    def ask(self, ask: RunRequest) -> ActiveRun:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(ask)
-        made = Going(
+        made = ActiveRun(
             id=f"20261118T134640-{len(self.asked)}-{ask.check}",
             ask=ask,
             asked_at=time.time(),
@@ -169,7 +169,7 @@ class FakeDiagnostics:
         self.going = (*self.going, made)
         return made
 
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
+    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         self.cancelled.append((run_id, by, reason))
         found = next((one for one in self.going if run_id in (None, one.id)), None)
         if found is None:
@@ -219,7 +219,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._runner: web.AppRunner | None = None
-        self._lane = Lane("reader")
+        self._lane = WorkerThread("reader")
 
     def __enter__(self) -> Served:
         self._thread.start()

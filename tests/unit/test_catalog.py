@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builders import catalogue, reference, ruling
-from vitald.catalog import PROFILES, Case, CatalogError, Clears, Rule, load
+from vitald.catalog import PROFILES, Case, CatalogError, Clears, Rule, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.model import Action, When
 
@@ -27,7 +27,7 @@ def with_defaults(profile: str) -> list[Rule]:
     catalog = catalogue(profile)
     return [
         *catalog.rules.values(),
-        *(catalog.rule(f"{kind}/no such code") for kind in sorted(catalog.kinds())),
+        *(catalog.find_rule(f"{kind}/no such code") for kind in sorted(catalog.list_kinds())),
     ]
 
 
@@ -37,7 +37,7 @@ def test_every_code_of_the_reference_is_known(profile: str, kind: str, least: in
     listed = codes_of(reference(f"{kind}-catalog.csv"))
     assert len(listed) >= least
     assert [
-        code for code in listed if not catalogue(profile).rule(f"{kind}/{int(code)}").known
+        code for code in listed if not catalogue(profile).find_rule(f"{kind}/{int(code)}").is_known
     ] == []
 
 
@@ -46,7 +46,7 @@ def test_every_rule_says_what_it_must(profile: str) -> None:
     assert len(catalogue(profile).rules) > 600
     for rule in with_defaults(profile):
         assert rule.title and rule.meaning and rule.source, rule.code
-        assert rule.escalation in catalogue(profile).ladders, rule.code
+        assert rule.escalation in catalogue(profile).escalation_policies, rule.code
         assert len(rule.title) <= 60, rule.code
         assert rule.code.startswith(f"{rule.kind}/")
 
@@ -57,7 +57,7 @@ def rulings(rule: Rule) -> list[tuple[Action, Clears]]:
         Rule(**{**{name: getattr(rule, name) for name in Rule.__slots__}, "cases": (always(case),)})
         for case in rule.cases
     ]
-    said = [rule.rule_on({}), *(one.rule_on({"": True}) for one in alone)]
+    said = [rule.apply_to({}), *(one.apply_to({"": True}) for one in alone)]
     return [(one.action, one.clears) for one in said]
 
 
@@ -78,7 +78,7 @@ def test_every_finding_has_a_way_out(profile: str) -> None:
         rule.code
         for rule in with_defaults(profile)
         for action, clears in rulings(rule)
-        if action is not Action.NONE and not clears.words()
+        if action is not Action.NONE and not clears.list_phrases()
     ]
     assert stuck == []
 
@@ -93,7 +93,7 @@ def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
         rule.code
         for rule in rules
         for action, clears in rulings(rule)
-        if action.unfit and clears.quiet_s is not None
+        if action.makes_unfit and clears.quiet_s is not None
     ] == []
     assert [
         rule.code
@@ -113,7 +113,7 @@ def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     sorted(
-        catalogue().kinds()
+        catalogue().list_kinds()
         - {
             rule.kind
             for rule in catalogue().rules.values()
@@ -125,15 +125,15 @@ def test_time_alone_ends_nothing_that_makes_a_node_unfit(profile: str) -> None:
 def test_an_unlisted_code_of_a_kind_is_unknown_and_asks_for_something(
     profile: str, kind: str
 ) -> None:
-    rule = catalogue(profile).rule(f"{kind}/no-such-code")
-    assert (rule.code, rule.kind, rule.known) == (f"{kind}/no-such-code", kind, False)
+    rule = catalogue(profile).find_rule(f"{kind}/no-such-code")
+    assert (rule.code, rule.kind, rule.is_known) == (f"{kind}/no-such-code", kind, False)
     assert "no-such-code" in rule.title
     assert rule.action is not Action.NONE
 
 
 def test_a_kind_that_nobody_knows_is_not_dropped() -> None:
-    rule = catalogue().rule("nosuchkind/7")
-    assert (rule.code, rule.kind, rule.known, rule.action) == (
+    rule = catalogue().find_rule("nosuchkind/7")
+    assert (rule.code, rule.kind, rule.is_known, rule.action) == (
         "nosuchkind/7",
         "nosuchkind",
         False,
@@ -202,7 +202,7 @@ def test_hyperpod_replaces_for_every_sxid_printed_fatal() -> None:
     assert [
         code
         for code in codes
-        if catalog.rule(code).rule_on({"fatal": True}).action is not Action.REPLACE_NODE
+        if catalog.find_rule(code).apply_to({"fatal": True}).action is not Action.REPLACE_NODE
     ] == []
 
 
@@ -212,15 +212,15 @@ def test_hyperpod_never_asks_for_less() -> None:
     weaker = [
         code
         for code, rule in nvidia.rules.items()
-        if hyperpod.rule(code).action.rank < rule.action.rank
+        if hyperpod.find_rule(code).action.rank < rule.action.rank
     ]
     assert weaker == []
 
 
 def test_what_waits_for_the_job_says_so() -> None:
-    assert catalogue().rule("xid/63").when is When.MAINTENANCE
-    assert catalogue().rule("nvml/page_retirement_pending").when is When.AFTER_JOB
-    assert catalogue().rule("xid/79").when is When.NOW
+    assert catalogue().find_rule("xid/63").when is When.MAINTENANCE
+    assert catalogue().find_rule("nvml/page_retirement_pending").when is When.AFTER_JOB
+    assert catalogue().find_rule("xid/79").when is When.NOW
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.toml")), ids=lambda path: path.stem)
@@ -237,4 +237,4 @@ def test_texts_are_plain(path: Path) -> None:
 
 def test_a_profile_that_does_not_exist_is_told() -> None:
     with pytest.raises(CatalogError, match=r"no profile 'hyperpdo', did you mean hyperpod\?"):
-        load("hyperpdo")
+        load_catalog("hyperpdo")

@@ -210,7 +210,7 @@ def rulings(report: Report) -> dict[tuple[str, int | None], Action]:
         return {"severity": fault.severity, "confirmed": not fault.confirm}
 
     return {
-        (fault.code, fault.gpu): catalogue().rule(fault.code).rule_on(fields(fault)).action
+        (fault.code, fault.gpu): catalogue().find_rule(fault.code).apply_to(fields(fault)).action
         for fault in report.faults
     }  # type: ignore[arg-type]
 

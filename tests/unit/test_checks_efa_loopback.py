@@ -112,13 +112,13 @@ def test_what_is_found_once_is_observed_and_twice_inspected() -> None:
         "nccl/failed",
         "nccl/slow",
     ):
-        rule = catalogue().rule(code)
-        assert rule.known and rule.state
-        assert [rule.rule_on({"confirmed": known}).action for known in (False, True)] == [
+        rule = catalogue().find_rule(code)
+        assert rule.is_known and rule.state
+        assert [rule.apply_to({"confirmed": known}).action for known in (False, True)] == [
             Action.OBSERVE,
             Action.INSPECT,
         ]
-        assert rule.rule_on({"recovered": True}).action is Action.NONE
+        assert rule.apply_to({"recovered": True}).action is Action.NONE
 
 
 @pytest.mark.parametrize(

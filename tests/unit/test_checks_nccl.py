@@ -163,8 +163,11 @@ def test_slower_than_expected(sysfs: Path) -> None:
 def test_wrong_results_are_told_whatever_else_is_said(sysfs: Path, text: str, code: int) -> None:
     report = perform(check(sysfs), printed(text, code))
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("nccl/wrong", False)]
-    rule = catalogue().rule("nccl/wrong")
-    assert (rule.rule_on({"confirmed": True}).action, rule.clears.diagnostic) == (Action.INSPECT, 3)
+    rule = catalogue().find_rule("nccl/wrong")
+    assert (rule.apply_to({"confirmed": True}).action, rule.clears.diagnostic) == (
+        Action.INSPECT,
+        3,
+    )
 
 
 # --- failures

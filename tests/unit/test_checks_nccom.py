@@ -134,7 +134,9 @@ def test_wrong_results_are_told_apart(sysfs: Path) -> None:
     )
     report = perform(check(sysfs), printed(text, 1))
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("nccom/wrong", False)]
-    assert catalogue().rule("nccom/wrong").rule_on({"confirmed": True}).action is Action.INSPECT
+    assert (
+        catalogue().find_rule("nccom/wrong").apply_to({"confirmed": True}).action is Action.INSPECT
+    )
     # Words alone, with everything else well, are neither.
     report = perform(check(sysfs), printed(f"checking that output data does not differ\n{TABLE}"))
     assert (report.outcome, report.faults) == (Outcome.INCONCLUSIVE, ())

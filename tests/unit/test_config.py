@@ -132,7 +132,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
 
 
 def read(text: str) -> Config:
-    return configs.parse(text, tomlfile.parse(text, "c.toml"), "c.toml")
+    return configs.parse(text, tomlfile.parse_toml(text, "c.toml"), "c.toml")
 
 
 def mistakes(text: str) -> list[str]:

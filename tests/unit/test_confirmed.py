@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.builders import catalogue, empty, event, finding, gpu
 from vitald.judge.engine import Judge
-from vitald.judge.open_findings import MOST
+from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.ledger.rows import finding_of, finding_row
 from vitald.ledger.sums import UNSUMMED
 from vitald.model import NODE, Component, ComponentKind, Event, Finding, Trust
@@ -25,7 +25,7 @@ def seen(code: str, component: Component, time: float = 5.0, **fields: object) -
 
 
 def confirmed(judge: Judge) -> dict[str, str]:
-    return {one.code: one.confirmed_by for one in judge.opened if one.confirmed}
+    return {one.code: one.confirmed_by for one in judge.open_findings if one.is_confirmed}
 
 
 def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
@@ -33,30 +33,34 @@ def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
     address.
     """
     judge = empty()
-    judge.apply(event("xid/79", gpu(1), 0.0, fields={"on_pci": False, "port": PORT.id}))
-    judge.apply(seen("expect/gpus", NODE))
-    judge.apply(seen("pci/removed", PORT))
+    judge.apply_event(event("xid/79", gpu(1), 0.0, fields={"on_pci": False, "port": PORT.id}))
+    judge.apply_event(seen("expect/gpus", NODE))
+    judge.apply_event(seen("pci/removed", PORT))
     assert "xid/79" not in confirmed(judge)
-    judge.apply(seen("pci/removed", Component(ComponentKind.PCI, gpu(1).id)))
+    judge.apply_event(seen("pci/removed", Component(ComponentKind.PCI, gpu(1).id)))
     assert confirmed(judge)["xid/79"] == "nvml (pci/removed)"
 
 
 def test_a_count_bears_out_the_loss_of_a_device_that_was_here() -> None:
     judge = empty()
-    judge.apply(event("xid/79", gpu(1), 0.0, fields={"on_pci": True}))
-    judge.apply(seen("expect/gpus", NODE))
+    judge.apply_event(event("xid/79", gpu(1), 0.0, fields={"on_pci": True}))
+    judge.apply_event(seen("expect/gpus", NODE))
     assert confirmed(judge)["xid/79"] == "nvml (expect/gpus)"
 
 
 def test_what_stands_for_many_is_never_confirmed() -> None:
     """Of thousands of findings that had no room one may be no more than text."""
     judge = empty()
-    for number in range(MOST):
-        judge.apply(event("xid/79", Component(ComponentKind.GPU, f"{number:04x}:00:00.0"), 0.0))
-    judge.apply(event("xid/79", Component(ComponentKind.GPU, "ffff:00:00.0"), 1.0))
-    judge.apply(seen("nvml/gpu_lost", Component(ComponentKind.GPU, "ffff:01:00.0"), 2.0, lost=1))
-    (many,) = [one for one in judge.opened if one.code == TOO_MANY]
-    assert (many.count, many.confirmed) == (2, False)
+    for number in range(MAX_FINDINGS):
+        judge.apply_event(
+            event("xid/79", Component(ComponentKind.GPU, f"{number:04x}:00:00.0"), 0.0)
+        )
+    judge.apply_event(event("xid/79", Component(ComponentKind.GPU, "ffff:00:00.0"), 1.0))
+    judge.apply_event(
+        seen("nvml/gpu_lost", Component(ComponentKind.GPU, "ffff:01:00.0"), 2.0, lost=1)
+    )
+    (many,) = [one for one in judge.open_findings if one.code == TOO_MANY]
+    assert (many.count, many.is_confirmed) == (2, False)
 
 
 @pytest.mark.parametrize("by", ["", "nvml", "nvml (nvml/gpu_lost)"])
@@ -76,8 +80,8 @@ def test_what_still_holds_confirms_what_it_was_told_under() -> None:
     one.
     """
     judge = empty()
-    judge.apply(event("xid/79", gpu(1), 0.0))
-    judge.apply(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
+    judge.apply_event(event("xid/79", gpu(1), 0.0))
+    judge.apply_event(seen("nvml/gpu_lost", gpu(1), 1.0, lost=1))
     assert judge.accounts_for(seen("nvml/gpu_lost", gpu(1), 2.0, lost=1))
     memory = judge.memory
     judge = Judge(
@@ -86,19 +90,19 @@ def test_what_still_holds_confirms_what_it_was_told_under() -> None:
     )
     held = seen("nvml/gpu_lost", gpu(1), 2.0, lost=1)
     assert not judge.accounts_for(held), "it has something new to say"
-    judge.apply(held)
+    judge.apply_event(held)
     assert confirmed(judge) == {"xid/79": "nvml (nvml/gpu_lost)"}
     assert judge.accounts_for(held)
 
 
 def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     judge = empty()
-    judge.apply(seen("device/identity", gpu(1), 0.0, uuid="GPU-a"))
-    judge.apply(seen("nvml/row_remap_failed", gpu(1), 1.0, remap_failure=True))
-    judge.apply(seen("device/identity", gpu(2), 2.0, uuid="GPU-a"))
-    (carried,) = judge.opened
-    assert (carried.component, carried.confirmed) == (gpu(2), False)
-    judge.apply(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
+    judge.apply_event(seen("device/identity", gpu(1), 0.0, uuid="GPU-a"))
+    judge.apply_event(seen("nvml/row_remap_failed", gpu(1), 1.0, remap_failure=True))
+    judge.apply_event(seen("device/identity", gpu(2), 2.0, uuid="GPU-a"))
+    (carried,) = judge.open_findings
+    assert (carried.component, carried.is_confirmed) == (gpu(2), False)
+    judge.apply_event(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
     assert confirmed(judge) == {"nvml/row_remap_failed": "nvml"}
 
 
@@ -115,7 +119,7 @@ def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     ],
 )
 def test_who_could_confirm_it(code: str, kind: ComponentKind, witnesses: tuple[str, ...]) -> None:
-    assert catalogue().witnesses(code, kind) == witnesses
+    assert catalogue().find_witnesses(code, kind) == witnesses
 
 
 def back(row: dict[str, object]) -> Finding:

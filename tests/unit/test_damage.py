@@ -23,9 +23,9 @@ from tests.unit.builders import EXAMPLES, catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
 from vitald.core.node_state import Board
 from vitald.core.pipeline import Pipeline
-from vitald.ledger import FILE, Audit, Ledger, LedgerError, LedgerNewer
+from vitald.ledger import FILE, AuditRecord, Ledger, LedgerError, LedgerNewer
 from vitald.model import Batch, Position, Status, Verdict
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"
 KNOWN = catalogue()
@@ -51,7 +51,7 @@ class Found:
 
 async def started(folder: Path) -> Found:
     """As the daemon starts, with no source to look again."""
-    lane, board = Lane("test"), Board(BOOT, 0.0, device_reset=False)
+    lane, board = WorkerThread("test"), Board(BOOT, 0.0, device_reset=False)
     pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)
@@ -98,7 +98,7 @@ FAULTS = {
 
 
 async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> None:
-    lane = Lane("test")
+    lane = WorkerThread("test")
     pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     await pipeline.open(KNOWN)
     judging = asyncio.create_task(pipeline.run())
@@ -125,7 +125,7 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
         )
         await pipeline.store(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number))))
     if len(codes) > 1:
-        audit = Audit(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
+        audit = AuditRecord(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
         await pipeline.clear(2, "root", audit)
         await pipeline.accept(4, "root", audit, 1e9)
     shutil.copytree(folder, killed)
@@ -500,7 +500,7 @@ def test_killed_before_what_was_rescued_is_stored(
     folder = without_its_findings(bases[number], tmp_path / "damaged")
 
     async def begun() -> None:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         await Pipeline(
             Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT
         ).keeper.open()
@@ -524,7 +524,7 @@ def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
         raise LedgerError("out of reach")
 
     async def late(folder: Path) -> tuple[Found, Found]:
-        lane, board = Lane("test"), Board(BOOT, 0.0, device_reset=False)
+        lane, board = WorkerThread("test"), Board(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
         with monkeypatch.context() as patched:
             patched.setattr(Ledger, "open", fails)

@@ -15,7 +15,7 @@ from vitald.config import Config, Dcgm
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Ended, Output
 from vitald.diagnostics.checks.dcgm import GRACE_S, build
-from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
+from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 DOWN = Output(
     ended=Ended.EXITED,
@@ -54,7 +54,9 @@ class Engine:
         self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None
     ) -> Report:
         check = build(Config(dcgm=settings or Dcgm()))
-        return asyncio.run(check.perform(Ask(check="dcgm", level=level, gpus=gpus), self.execute))
+        return asyncio.run(
+            check.perform(RunRequest(check="dcgm", level=level, gpus=gpus), self.execute)
+        )
 
     @property
     def command(self) -> Command:
@@ -139,7 +141,7 @@ def test_the_version_is_asked_once_for_each_program(
 ) -> None:
     install(tmp_path, monkeypatch, "dcgmi")
     engine, check = Engine(), build(Config())
-    ask = Ask(check="dcgm", level=1)
+    ask = RunRequest(check="dcgm", level=1)
 
     async def runs() -> list[int]:
         counts = []
@@ -223,7 +225,7 @@ def test_a_program_that_does_not_even_tell_its_version_is_not_run(ended: Ended) 
         asked.append(command)
         return Output(ended=ended, why="gone")
 
-    report = asyncio.run(build(Config()).perform(Ask(check="dcgm", level=1), execute))
+    report = asyncio.run(build(Config()).perform(RunRequest(check="dcgm", level=1), execute))
     assert (report.outcome, len(asked)) == (Outcome.ERROR, 1)
     assert "gone" in report.reason
 

@@ -101,16 +101,16 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
             row["reboot"] == "yes",
         )
         # What must be confirmed asks for a look first, and for its remedy when it was found twice.
-        drastic = ACTIONS[remedy].unfit
+        drastic = ACTIONS[remedy].makes_unfit
         first, then = (
-            rule.rule_on({"confirmed": False}).action,
-            rule.rule_on({"confirmed": True}).action,
+            rule.apply_to({"confirmed": False}).action,
+            rule.apply_to({"confirmed": True}).action,
         )
         assert first is (Action.INSPECT if confirm and drastic else ACTIONS[remedy]), rule.code
         if drastic or not confirm:
             assert then is ACTIONS[remedy], rule.code
         else:
-            assert then.rank >= first.rank and not then.unfit, rule.code
+            assert then.rank >= first.rank and not then.makes_unfit, rule.code
 
 
 def test_the_other_profile_goes_by_the_severity() -> None:
@@ -122,7 +122,7 @@ def test_the_other_profile_goes_by_the_severity() -> None:
     for row in [*rows, {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:
         fields = {"severity": int(row["severity_code"]), "confirmed": False}
         there, here = (
-            catalogue(profile).rule(f"dcgm/{row['id']}").rule_on(fields).action
+            catalogue(profile).find_rule(f"dcgm/{row['id']}").apply_to(fields).action
             for profile in ("hyperpod", "nvidia")
         )
         least = {2: Action.REPLACE_NODE, 6: Action.REBOOT_NODE}.get(fields["severity"], Action.NONE)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
-from vitald.catalog import CatalogError, load
+from vitald.catalog import CatalogError, load_catalog
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.tables import tables, version_of
 from vitald.model import Action
@@ -22,7 +22,7 @@ def test_every_entry_says_how_it_is_read() -> None:
 
 def test_every_code_that_is_meant_elsewhere_exists() -> None:
     others = {
-        other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.instead
+        other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.alternatives
     }
     exits = {row.code for row in tables().exits.values() if row.code}
     stands_for = {f"dcgm/{row.stands_for}" for row in tables().tests if row.stands_for is not None}
@@ -83,9 +83,9 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
 )
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
-        load(
+        load_catalog(
             overrides={
-                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse"]).parse(
+                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse_toml"]).parse_toml(
                     f"diagnostic = {value}", "x"
                 )
             }
@@ -98,18 +98,18 @@ def test_a_wrong_entry_is_told(value: str, said: str) -> None:
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    changed = load(
+    changed = load_catalog(
         overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}}
     )
-    assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
+    assert changed.find_rule("dcgm/52").apply_to({"confirmed": True}).action is Action.OBSERVE
     assert Meanings(changed).of(Message("x", 52)).remedy is Remedy.MONITOR
-    own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
+    own = load_catalog(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
     assert Meanings(own).of(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
 
 
 def test_an_engine_that_answers_again_is_no_finding_any_more() -> None:
-    rule = catalogue().rule("dcgm/engine_down")
-    assert (rule.state, rule.rule_on({}).action, rule.rule_on({"recovered": True}).action) == (
+    rule = catalogue().find_rule("dcgm/engine_down")
+    assert (rule.state, rule.apply_to({}).action, rule.apply_to({"recovered": True}).action) == (
         True,
         Action.INSPECT,
         Action.NONE,

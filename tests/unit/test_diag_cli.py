@@ -35,14 +35,14 @@ from vitald.cli import main, status
 from vitald.cli.diag import command, progress, views
 from vitald.cli.diag.progress import Progress
 from vitald.model.diagnostic import (
-    Due,
+    ActiveRun,
     Fault,
-    Going,
     Measure,
     Outcome,
     Refusal,
     Report,
     Run,
+    ScheduledRun,
     Stage,
     Test,
 )
@@ -70,7 +70,7 @@ def cli(served: Served, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return lambda *arguments: main(["diag", *arguments, "--socket", str(served.socket)])
 
 
-def ends(fake: FakeDiagnostics, report: Report, *stages: Going, **more: object) -> None:
+def ends(fake: FakeDiagnostics, report: Report, *stages: ActiveRun, **more: object) -> None:
     """Each look shows the next of `stages`; then it has ended so."""
     left = list(stages)
 
@@ -86,14 +86,14 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: Going, **more: object) 
     fake.on_look = look
 
 
-def running(**more: object) -> Going:
+def running(**more: object) -> ActiveRun:
     shown: dict[str, object] = {
         "stage": Stage.RUNNING,
         "began": time.time() - 30.0,
         "expected_s": 480.0,
         **more,
     }
-    return Going(id="", ask=None, asked_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
+    return ActiveRun(id="", ask=None, asked_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
 
 
 # --- run
@@ -244,7 +244,7 @@ def test_progress_without_a_terminal(
 def test_behind_another(
     cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = Going(
+    other = ActiveRun(
         id="other",
         ask=run_of(check="nccl", level=0).ask,
         asked_at=1.0,
@@ -436,11 +436,11 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     ]
     fake.last = {(run.ask.check, run.ask.level): run for run in fake.remembered}
     fake.due = (
-        Due(check="dcgm", level=1, at=now + 3000.5),
-        Due(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
+        ScheduledRun(check="dcgm", level=1, at=now + 3000.5),
+        ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
     )
     fake.going = (
-        Going(
+        ActiveRun(
             id="a-1",
             ask=run_of(level=0, check="dcgm_health").ask,
             asked_at=now,
@@ -533,7 +533,7 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
     ]
     fake.last = {("dcgm", 2): fake.remembered[0]}
     fake.going = (
-        Going(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),
+        ActiveRun(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),
     )
     fake.blocked = evil
     for arguments in (("show", "last"), ("show", "last", "--raw"), ("list",)):
@@ -552,7 +552,9 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
 def test_cancel(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("cancel", "--reason", "a job waits") == 69
     assert "no diagnostic runs" in capsys.readouterr().err
-    fake.going = (Going(id="a-1", ask=run_of().ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),)
+    fake.going = (
+        ActiveRun(id="a-1", ask=run_of().ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
+    )
     assert cli("cancel", "--reason", "a job waits") == 0
     assert capsys.readouterr().out == "dcgm level 2 was told to end: vitald diag show a-1\n"
     assert cli("cancel", "a-1", "--reason", "still", "--json") == 0
@@ -622,7 +624,7 @@ def test_status_tells_of_diagnostics(
     failed: Run = run_of(FAILED, began=time.time() - 360.0)
     fake.last = {("dcgm", 1): run_of(level=1), ("dcgm", 2): failed}
     fake.going = (
-        Going(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
+        ActiveRun(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
     )
 
     def told() -> str:

@@ -13,7 +13,7 @@ from vitald.collectors.event_factory import Facts
 from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
-from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest, Test
 
 GPUS = 4
 WRONG_MEMORY = Fault(
@@ -102,7 +102,7 @@ class Story:
         )
         run = Run(
             id=f"{self.now}",
-            ask=Ask(check=check, level=level, gpus=tuple(gpus), busy=busy),
+            ask=RunRequest(check=check, level=level, gpus=tuple(gpus), busy=busy),
             began=self.now - 50.0,
             ended=self.now,
             report=report,
@@ -111,10 +111,10 @@ class Story:
         )
         self.told = confirmed(run, self.places, self.seen).report
         self.last = events_of(
-            run, self.facts, catalogue(), self.places, self.seen, self.judge.opened, cut=cut
+            run, self.facts, catalogue(), self.places, self.seen, self.judge.open_findings, cut=cut
         )
         for one in self.last:
-            self.judge.apply(one)
+            self.judge.apply_event(one)
         return self
 
     def restart(self) -> Story:
@@ -123,7 +123,7 @@ class Story:
 
     @property
     def findings(self) -> dict[tuple[str, str], Action]:
-        return {(one.component.name, one.code): one.action for one in self.judge.opened}
+        return {(one.component.name, one.code): one.action for one in self.judge.open_findings}
 
     @property
     def codes(self) -> list[str]:
@@ -202,8 +202,8 @@ def test_a_pass_of_some_gpus_speaks_for_these() -> None:
 def test_a_pass_that_missed_a_gpu_says_nothing_of_that_one() -> None:
     tested = replace(MEMORY, gpus={"0": "Pass", "2": "Pass", "3": "Pass"})
     story = Story()
-    story.judge.apply(event("xid/999", gpu(1), 900.0))
-    story.judge.apply(event("xid/999", gpu(2), 900.0))
+    story.judge.apply_event(event("xid/999", gpu(1), 900.0))
+    story.judge.apply_event(event("xid/999", gpu(2), 900.0))
     assert set(story.run(tests=(tested,)).findings) == {(gpu(1).name, "xid/999")}
     assert story.codes.count(PASSED) == 3
     assert story.run(device_ids=("2330",) * 3).findings and story.codes == [RAN], (
@@ -214,8 +214,8 @@ def test_a_pass_that_missed_a_gpu_says_nothing_of_that_one() -> None:
 
 def test_drills_are_neither_cleared_nor_tested() -> None:
     story = Story()
-    story.judge.apply(event("xid/999", gpu(1), 900.0, simulated_until=10_000.0))
-    story.judge.apply(event("dcgm/engine_down", NODE, 900.0, simulated_until=10_000.0))
+    story.judge.apply_event(event("xid/999", gpu(1), 900.0, simulated_until=10_000.0))
+    story.judge.apply_event(event("dcgm/engine_down", NODE, 900.0, simulated_until=10_000.0))
     assert len(story.run().findings) == 2
 
 
@@ -260,7 +260,7 @@ def test_what_goes_on_failing_counts_once_in_the_record() -> None:
     story = Story()
     for _ in range(5):
         story.run(REMAP_FAILED)
-    assert {kind: count for kind, count, _ in story.judge.suspects(story.now)[gpu(2).name][1]}[
+    assert {kind: count for kind, count, _ in story.judge.score_devices(story.now)[gpu(2).name][1]}[
         "diagnostic_failed"
     ] == 1
 
@@ -309,12 +309,12 @@ def test_the_flags_of_a_run_wait_for_the_second_one() -> None:
     """As the finding does: two words of one daemon must not contradict each other."""
     story = Story().run(WRONG_MEMORY)
     assert (story.told.replacement_required, story.told.faults[0].confirmed) == (False, False)
-    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [
+    assert [found.action for found in story.judge.open_findings if found.code == "dcgm/58"] == [
         Action.INSPECT
     ]
     story.run(WRONG_MEMORY)
     assert (story.told.replacement_required, story.told.faults[0].confirmed) == (True, True)
-    assert [found.action for found in story.judge.opened if found.code == "dcgm/58"] == [
+    assert [found.action for found in story.judge.open_findings if found.code == "dcgm/58"] == [
         Action.REPLACE_NODE
     ]
 
@@ -345,6 +345,6 @@ def test_an_xid_that_the_diagnostic_names_is_that_xid() -> None:
     assert story.told.reboot_required
     assert [
         (found.code, found.component, found.action)
-        for found in story.judge.opened
+        for found in story.judge.open_findings
         if found.kind == "xid"
     ] == [("xid/79", gpu(1), Action.REBOOT_NODE)]

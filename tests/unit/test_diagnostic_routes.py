@@ -27,14 +27,14 @@ from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
 from vitald.metrics import diagnostics
 from vitald.model.diagnostic import (
-    Ask,
-    Due,
-    Going,
+    ActiveRun,
     Measure,
     Outcome,
     Refusal,
     Report,
     Run,
+    RunRequest,
+    ScheduledRun,
     Stage,
     Test,
 )
@@ -61,11 +61,11 @@ def get(served: Served, path: str) -> Json:
 
 def full_of(fake: FakeDiagnostics) -> None:
     """One of everything."""
-    ask = Ask(
+    ask = RunRequest(
         check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run"
     )
     fake.going = (
-        Going(
+        ActiveRun(
             id="a-1",
             ask=ask,
             asked_at=BEGAN,
@@ -74,7 +74,7 @@ def full_of(fake: FakeDiagnostics) -> None:
             expected_s=480.0,
             test="memory",
         ),
-        Going(
+        ActiveRun(
             id="a-2",
             ask=replace(ask, level=3, gpus=()),
             asked_at=BEGAN,
@@ -82,8 +82,8 @@ def full_of(fake: FakeDiagnostics) -> None:
         ),
     )
     fake.due = (
-        Due(check="dcgm", level=1, at=BEGAN),
-        Due(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
+        ScheduledRun(check="dcgm", level=1, at=BEGAN),
+        ScheduledRun(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
     )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
     fake.last = {(run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered}

@@ -38,7 +38,7 @@ from vitald.collectors.kernel_log.record import KernelRecord, escape, split
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Position, Trust
 from vitald.model.codes import BOOT
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile
@@ -146,7 +146,7 @@ class Machine:
         return asyncio.run(self._start(most, orderly=orderly))
 
     async def _start(self, most: int, *, orderly: bool) -> bool:
-        lane = Lane("reader")
+        lane = WorkerThread("reader")
         reader = Earlier(
             "/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,)
         )
@@ -630,7 +630,8 @@ def told_of_the_boot(machine: Machine) -> list[tuple[object, bool]]:
     """
     judge = Judge(catalogue())
     return [
-        (event.fields["orderly"], bool(judge.apply(event))) for event in machine.told(UNWATCHED)
+        (event.fields["orderly"], bool(judge.apply_event(event)))
+        for event in machine.told(UNWATCHED)
     ]
 
 

@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
-from vitald.catalog import load
-from vitald.catalog.rules import Instance
+from vitald.catalog import load_catalog
+from vitald.catalog.rules import InstanceType
 from vitald.catalog.tables import read_instances
 from vitald.collectors.inventory.collector import Expected, Learned, Unsettled, learn
 from vitald.collectors.inventory.settings import ExpectSettings
@@ -225,7 +225,7 @@ def test_an_adapter_less_than_the_type_has_is_shown_until_somebody_says_that_it_
     machine.efa(31)
     assert machine.boots("boot-1") == {("expect/efa_not_all", "node")}
     assert machine.boots("boot-2", efa=31) == set()
-    assert load(profile).rule("expect/efa_not_all").action is action
+    assert load_catalog(profile).find_rule("expect/efa_not_all").action is action
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_instance_types_that_make_no_sense() -> None:
             "d.large": {"neuron": True},
         }
     }
-    assert read_instances(tables, errors) == {"a.large": Instance(gpus=8)}
+    assert read_instances(tables, errors) == {"a.large": InstanceType(gpus=8)}
     assert [error.partition(": ")[2] for error in errors] == [
         "[instance.b.large]: gpu: unknown key, did you mean gpus?",
         "[instance.c.large]: efa: expected a number above 0, found 0",

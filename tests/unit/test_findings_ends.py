@@ -20,8 +20,8 @@ DAY = 86400.0
 def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
     findings = empty()
     for number, code in enumerate(("xid/79", "nvml/row_remap_failed", "xid/44", "xid/31")):
-        findings.apply(event(code, gpu(number)))
-    changes = findings.apply(booted("boot-b", 10.0))
+        findings.apply_event(event(code, gpu(number)))
+    changes = findings.apply_event(booted("boot-b", 10.0))
     assert {change.finding.code for change in changes} == {
         "xid/79",
         "xid/31",
@@ -29,15 +29,17 @@ def test_a_reboot_clears_what_its_rule_says_and_no_more() -> None:
     assert {(change.time, change.cause, change.finding.state) for change in changes} == {
         (10.0, "the node was rebooted (boot boot-b)", FindingState.CLEARED)
     }
-    assert [found.code for found in findings.opened] == ["nvml/row_remap_failed", "xid/44"]
+    assert [found.code for found in findings.open_findings] == ["nvml/row_remap_failed", "xid/44"]
 
 
 def test_a_reboot_clears_nothing_that_was_seen_since() -> None:
     findings = empty()
-    findings.apply(event("xid/79"))
-    findings.apply(event("xid/79", boot="boot-b", time=11.0))
-    assert findings.apply(booted("boot-b", 10.0)) == []
-    assert [said(change)[1] for change in findings.apply(booted("boot-c", 20.0))] == ["xid/79"]
+    findings.apply_event(event("xid/79"))
+    findings.apply_event(event("xid/79", boot="boot-b", time=11.0))
+    assert findings.apply_event(booted("boot-b", 10.0)) == []
+    assert [said(change)[1] for change in findings.apply_event(booted("boot-c", 20.0))] == [
+        "xid/79"
+    ]
 
 
 def test_a_reboot_follows_the_action_that_stands() -> None:
@@ -45,15 +47,15 @@ def test_a_reboot_follows_the_action_that_stands() -> None:
     allow.
     """
     findings = Judge(catalogue("hyperpod"))
-    findings.apply(
+    findings.apply_event(
         event(
             "sxid/10001",
             component=Component(ComponentKind.NVSWITCH, "0000:c1:00.0"),
             fields={"fatal": True},
         )
     )
-    assert findings.opened[0].action is Action.REPLACE_NODE
-    assert findings.apply(booted("boot-b", 10.0)) == []
+    assert findings.open_findings[0].action is Action.REPLACE_NODE
+    assert findings.apply_event(booted("boot-b", 10.0)) == []
 
 
 # --- quiet
@@ -61,30 +63,30 @@ def test_a_reboot_follows_the_action_that_stands() -> None:
 
 def test_quiet_ends_at_the_very_moment() -> None:
     findings = empty()
-    findings.apply(event("xid/31", time=100.0))
-    assert findings.due == 3700.0
-    assert findings.expire(3699.999) == []
-    change = only(findings.expire(9000.0))
+    findings.apply_event(event("xid/31", time=100.0))
+    assert findings.next_due == 3700.0
+    assert findings.expire_findings(3699.999) == []
+    change = only(findings.expire_findings(9000.0))
     assert (change.time, change.finding.cleared_at, change.cause) == (
         3700.0,
         3700.0,
         "quiet for as long as its rule asks",
     )
-    assert findings.due == float("inf")
+    assert findings.next_due == float("inf")
 
 
 def test_each_repeat_begins_the_quiet_anew() -> None:
     findings = empty()
-    findings.apply(event("xid/31", time=0.0))
-    findings.apply(event("xid/31", time=3000.0))
-    assert findings.expire(3600.0) == []
-    assert only(findings.expire(6600.0)).time == 6600.0
+    findings.apply_event(event("xid/31", time=0.0))
+    findings.apply_event(event("xid/31", time=3000.0))
+    assert findings.expire_findings(3600.0) == []
+    assert only(findings.expire_findings(6600.0)).time == 6600.0
 
 
 def test_a_later_event_first_ends_what_was_quiet_before_it() -> None:
     findings = empty()
-    findings.apply(event("xid/31", time=0.0))
-    changes = findings.apply(event("xid/31", time=4000.0))
+    findings.apply_event(event("xid/31", time=0.0))
+    changes = findings.apply_event(event("xid/31", time=4000.0))
     assert [(change.time, change.finding.state, change.finding.id) for change in changes] == [
         (3600.0, FindingState.CLEARED, 1),
         (4000.0, FindingState.OPEN, 2),
@@ -93,10 +95,10 @@ def test_a_later_event_first_ends_what_was_quiet_before_it() -> None:
 
 def test_several_ends_come_in_their_order() -> None:
     findings = empty()
-    findings.apply(event("xid/44", time=0.0))
-    findings.apply(event("xid/31", time=50.0))
-    findings.apply(event("xid/13", time=20.0))
-    assert [(change.time, change.finding.code) for change in findings.expire(2 * DAY)] == [
+    findings.apply_event(event("xid/44", time=0.0))
+    findings.apply_event(event("xid/31", time=50.0))
+    findings.apply_event(event("xid/13", time=20.0))
+    assert [(change.time, change.finding.code) for change in findings.expire_findings(2 * DAY)] == [
         (3620.0, "xid/13"),
         (3650.0, "xid/31"),
         (DAY, "xid/44"),
@@ -106,20 +108,22 @@ def test_several_ends_come_in_their_order() -> None:
 @pytest.mark.parametrize("code", ["xid/79", "xid/64", "xid/119", "xid/63"])
 def test_what_needs_a_remedy_never_grows_old(code: str) -> None:
     findings = empty()
-    findings.apply(event(code))
-    assert all(change.finding.open for change in findings.expire(1e12))
-    assert findings.due == float("inf")
-    assert [finding.code for finding in findings.opened] == [code]
+    findings.apply_event(event(code))
+    assert all(change.finding.is_open for change in findings.expire_findings(1e12))
+    assert findings.next_due == float("inf")
+    assert [finding.code for finding in findings.open_findings] == [code]
 
 
 def test_a_stronger_event_does_not_shorten_the_wait() -> None:
     findings = empty()
-    findings.apply(event("xid/145", fields={}))  # not decoded: a person must look, 24 h of quiet
-    findings.apply(
+    findings.apply_event(
+        event("xid/145", fields={})
+    )  # not decoded: a person must look, 24 h of quiet
+    findings.apply_event(
         event("xid/145", fields={"unit": "RLW_REMAP", "status_bits": [1]})
     )  # restart the workload, 1 h of quiet
-    findings.expire(2 * 3600.0)
-    assert len(findings.opened) == 1
+    findings.expire_findings(2 * 3600.0)
+    assert len(findings.open_findings) == 1
 
 
 def test_quiet_counts_from_when_it_was_listened_again() -> None:
@@ -128,8 +132,8 @@ def test_quiet_counts_from_when_it_was_listened_again() -> None:
     """
     findings = empty()
     gap = {"after": 0.0, "before": 3 * DAY, "orderly": False}
-    findings.apply(event("vitald/not_watched", NODE, 0.0, trust=Trust.DAEMON, fields=gap))
-    assert findings.due == 4 * DAY
+    findings.apply_event(event("vitald/not_watched", NODE, 0.0, trust=Trust.DAEMON, fields=gap))
+    assert findings.next_due == 4 * DAY
 
 
 # --- drills
@@ -137,30 +141,30 @@ def test_quiet_counts_from_when_it_was_listened_again() -> None:
 
 def test_a_drill_ends_when_it_said_and_touches_no_real_finding() -> None:
     findings = empty()
-    findings.apply(event("xid/79"))
-    findings.apply(event("xid/79", time=1.0, simulated_until=61.0))
-    assert findings.due == 61.0
-    assert [found.simulated for found in findings.opened] == [False, True]
-    change = only(findings.expire(100.0))
-    assert (change.finding.simulated, change.time, change.cause) == (
+    findings.apply_event(event("xid/79"))
+    findings.apply_event(event("xid/79", time=1.0, simulated_until=61.0))
+    assert findings.next_due == 61.0
+    assert [found.is_simulated for found in findings.open_findings] == [False, True]
+    change = only(findings.expire_findings(100.0))
+    assert (change.finding.is_simulated, change.time, change.cause) == (
         True,
         61.0,
         "the drill is over",
     )
-    assert [found.simulated for found in findings.opened] == [False]
+    assert [found.is_simulated for found in findings.open_findings] == [False]
 
 
 def test_a_drill_may_be_quiet_before_it_is_over() -> None:
     findings = empty()
-    findings.apply(event("xid/31", simulated_until=7200.0))
-    assert only(findings.expire(7200.0)).cause == "quiet for as long as its rule asks"
+    findings.apply_event(event("xid/31", simulated_until=7200.0))
+    assert only(findings.expire_findings(7200.0)).cause == "quiet for as long as its rule asks"
 
 
 def test_a_drill_does_not_raise_a_real_finding() -> None:
     findings = empty()
-    findings.apply(event("xid/94", fields={"rst": False, "drst": False}))
-    findings.apply(event("xid/94", fields={"rst": True, "drst": False}, simulated_until=60.0))
-    assert [(found.simulated, found.action) for found in findings.opened] == [
+    findings.apply_event(event("xid/94", fields={"rst": False, "drst": False}))
+    findings.apply_event(event("xid/94", fields={"rst": True, "drst": False}, simulated_until=60.0))
+    assert [(found.is_simulated, found.action) for found in findings.open_findings] == [
         (False, Action.RESTART_WORKLOAD),
         (True, Action.RESET_DEVICE),
     ]
@@ -171,25 +175,25 @@ def test_a_drill_does_not_raise_a_real_finding() -> None:
 
 def test_a_person_closes_with_name_and_reason() -> None:
     findings = empty()
-    findings.apply(event("xid/64"))
-    findings.apply(event("xid/79", gpu(1)))
-    done = act(CLEARED, findings.opened[0], 50.0, "alice", "board replaced")
-    change = only(findings.apply(done))
+    findings.apply_event(event("xid/64"))
+    findings.apply_event(event("xid/79", gpu(1)))
+    done = act(CLEARED, findings.open_findings[0], 50.0, "alice", "board replaced")
+    change = only(findings.apply_event(done))
     assert (change.finding.code, change.finding.state, change.finding.cleared_at) == (
         "xid/64",
         FindingState.CLEARED,
         50.0,
     )
     assert change.cause == change.finding.cleared_by == "cleared by alice: board replaced"
-    assert [found.code for found in findings.opened] == ["xid/79"]
-    assert findings.apply(done) == []
+    assert [found.code for found in findings.open_findings] == ["xid/79"]
+    assert findings.apply_event(done) == []
 
 
 def test_what_was_cleared_opens_anew_with_a_new_number() -> None:
     findings = empty()
-    findings.apply(event())
-    findings.apply(act(CLEARED, findings.opened[0], 1.0))
-    assert only(findings.apply(event(time=2.0))).finding.id == 2
+    findings.apply_event(event())
+    findings.apply_event(act(CLEARED, findings.open_findings[0], 1.0))
+    assert only(findings.apply_event(event(time=2.0))).finding.id == 2
 
 
 # --- what an end proves about lines that were written before it
@@ -228,15 +232,15 @@ def test_only_evidence_makes_history_of_older_lines(how: str) -> None:
     events, evidence = ends()[how]
     code = "xid/63" if how == "a reset" else "xid/31"
     findings = empty()
-    opened = only(findings.apply(event(code, time=0.0))).finding
+    opened = only(findings.apply_event(event(code, time=0.0))).finding
     closed = [
         change.finding.id
         for one in events
-        for change in findings.apply(one)
-        if not change.finding.open
+        for change in findings.apply_event(one)
+        if not change.finding.is_open
     ]
     assert closed == [opened.id]
-    assert [(component, one) for component, one, _ in findings.memory.settled] == (
+    assert [(component, one) for component, one, _ in findings.memory.resolved] == (
         [(gpu(), code)] if evidence else []
     )
 
@@ -244,10 +248,10 @@ def test_only_evidence_makes_history_of_older_lines(how: str) -> None:
 def test_a_rule_that_asks_for_nothing_makes_no_history() -> None:
     """It is taken back, and an old line is judged by what stands then."""
     findings = empty()
-    findings.apply(event("xid/31", time=0.0))
-    changes = findings.recatalogue(
+    findings.apply_event(event("xid/31", time=0.0))
+    changes = findings.reload_catalog(
         catalogue(overrides='"xid/31" = { action = "none", cases = [] }'), 50.0
     )
     assert [change.finding.state for change in changes] == [FindingState.CLEARED]
-    findings.recatalogue(catalogue(), 60.0)
-    assert only(findings.apply(event("xid/31", time=40.0))).opened
+    findings.reload_catalog(catalogue(), 60.0)
+    assert only(findings.apply_event(event("xid/31", time=40.0))).opened

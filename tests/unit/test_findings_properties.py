@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
+from vitald.judge.verdict import compute_verdict
 from vitald.model import NODE, Action, Event, Finding, Transition, Trust
 from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
 
@@ -119,14 +119,14 @@ def streams(
 
 def folded(events: Iterable[Event]) -> tuple[Judge, list[Transition]]:
     findings = Judge(catalogue())
-    return findings, [change for one in events for change in findings.apply(one)]
+    return findings, [change for one in events for change in findings.apply_event(one)]
 
 
 def standing(findings: Judge) -> set[tuple[object, ...]]:
     """What is open, without when and in which order it came."""
     return {
-        (one.component, one.code, one.simulated, one.action, one.when, one.count, one.boot_id)
-        for one in findings.opened
+        (one.component, one.code, one.is_simulated, one.action, one.when, one.count, one.boot_id)
+        for one in findings.open_findings
     }
 
 
@@ -135,23 +135,23 @@ def asked_of_devices(findings: Judge) -> dict[tuple[object, bool], tuple[int, in
     used.
     """
     asked: dict[tuple[object, bool], tuple[int, int, bool]] = {}
-    for one in findings.opened:
-        if one.action.unfit or one.unusable:
-            rank, urgency, unusable = asked.get((one.component, one.simulated), (0, 0, False))
+    for one in findings.open_findings:
+        if one.action.makes_unfit or one.unusable:
+            rank, urgency, unusable = asked.get((one.component, one.is_simulated), (0, 0, False))
             strongest = max((rank, urgency), (one.action.rank, one.when.urgency))
-            asked[one.component, one.simulated] = (*strongest, unusable or one.unusable)
+            asked[one.component, one.is_simulated] = (*strongest, unusable or one.unusable)
     return asked
 
 
 def worst(opened: Iterable[Finding]) -> int:
-    return fold(list(opened), [], 0.0).action.rank
+    return compute_verdict(list(opened), [], 0.0).action.rank
 
 
 @FUZZ
 @given(streams())
 def test_the_same_events_give_the_same_findings(stream: list[Event]) -> None:
     first, second = folded(stream), folded(stream)
-    assert first[0].opened == second[0].opened
+    assert first[0].open_findings == second[0].open_findings
     assert first[1] == second[1]
 
 
@@ -166,7 +166,7 @@ def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
         told[change.finding.id] = change.finding
         assert change.cause or change.finding.state.value == "open"
     assert {id_: one for id_, one in told.items() if one.state.value == "open"} == {
-        one.id: one for one in findings.opened
+        one.id: one for one in findings.open_findings
     }
     assert [change.time for change in changes] == sorted(change.time for change in changes)
 
@@ -178,8 +178,8 @@ def test_a_restart_in_between_changes_nothing(stream: list[Event], cut: int) -> 
     whole, changes = folded(stream)
     before, first = folded(stream[:cut])
     after = Judge(catalogue(), before.memory)
-    second = [change for one in stream[cut:] for change in after.apply(one)]
-    assert after.opened == whole.opened
+    second = [change for one in stream[cut:] for change in after.apply_event(one)]
+    assert after.open_findings == whole.open_findings
     assert after.incidents == whole.incidents
     assert first + second == changes
 
@@ -194,9 +194,9 @@ def test_looking_at_the_clock_changes_nothing(stream: list[Event], looks: list[f
     for one in stream:
         for look in sorted(looks):
             if look <= one.time:
-                told += looked.expire(look)
-        told += looked.apply(one)
-    assert looked.opened == plain.opened
+                told += looked.expire_findings(look)
+        told += looked.apply_event(one)
+    assert looked.open_findings == plain.open_findings
     assert told == changes
 
 
@@ -205,10 +205,10 @@ def test_looking_at_the_clock_changes_nothing(stream: list[Event], looks: list[f
 def test_due_is_never_late(stream: list[Event]) -> None:
     """Before `due` there is nothing to end; so a sleeper that wakes then misses nothing."""
     findings, _ = folded(stream)
-    due = findings.due
+    due = findings.next_due
     if due != float("inf"):
-        assert findings.expire(due - 0.001) == []
-        assert all(change.time >= due for change in findings.expire(due + 1.0))
+        assert findings.expire_findings(due - 0.001) == []
+        assert all(change.time >= due for change in findings.expire_findings(due + 1.0))
 
 
 @FUZZ
@@ -240,8 +240,8 @@ def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, ex
     more = [*stream[:where], at(extra, time, "boot-0", 99), *stream[where:]]
     for end in range(where, len(stream) + 1):
         without, _ = folded(stream[:end])
-        without.expire(more[end].time)
-        assert worst(folded(more[: end + 1])[0].opened) >= worst(without.opened)
+        without.expire_findings(more[end].time)
+        assert worst(folded(more[: end + 1])[0].open_findings) >= worst(without.open_findings)
 
 
 @FUZZ
@@ -252,11 +252,13 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
     """
     findings = Judge(catalogue())
     for one in stream:
-        before = {found.key: found for found in findings.opened}
+        before = {found.key: found for found in findings.open_findings}
         ended = {
-            change.finding.key: change for change in findings.apply(one) if not change.finding.open
+            change.finding.key: change
+            for change in findings.apply_event(one)
+            if not change.finding.is_open
         }
-        now = {found.key: found for found in findings.opened}
+        now = {found.key: found for found in findings.open_findings}
         for key, old in before.items():
             new = now.get(key)
             if new is not None and new.id == old.id:
@@ -278,18 +280,18 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
 @given(streams())
 def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
     with_drills, _ = folded(stream)
-    without, _ = folded(one for one in stream if not one.simulated)
+    without, _ = folded(one for one in stream if not one.is_simulated)
     if stream:
-        without.expire(stream[-1].time)  # a drill may be the last that was heard
+        without.expire_findings(stream[-1].time)  # a drill may be the last that was heard
     assert {one for one in standing(with_drills) if not one[2]} == standing(without)
 
 
 @FUZZ
 @given(streams())
 def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
-    believed, _ = folded(one for one in stream if one.judged)
+    believed, _ = folded(one for one in stream if one.is_trusted)
     if stream:
-        believed.expire(stream[-1].time)
+        believed.expire_findings(stream[-1].time)
     assert standing(folded(stream)[0]) == standing(believed)
 
 
@@ -312,7 +314,7 @@ def lived_with(draw: st.DrawFn) -> list[Event]:
                 )
             )
         told.append(one)
-        if one.code != BOOT and one.judged and not one.simulated and draw(st.booleans()):
+        if one.code != BOOT and one.is_trusted and not one.is_simulated and draw(st.booleans()):
             fields = {
                 "code": one.code,
                 "by": "alice",
@@ -341,24 +343,24 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
     whole, changes = folded(stream)
     before, first = folded(stream[:cut])
     after = Judge(catalogue(), before.memory)
-    second = [change for one in stream[cut:] for change in after.apply(one)]
-    assert (after.opened, after.memory.marks, first + second) == (
-        whole.opened,
+    second = [change for one in stream[cut:] for change in after.apply_event(one)]
+    assert (after.open_findings, after.memory.marks, first + second) == (
+        whole.open_findings,
         whole.memory.marks,
         changes,
     )
     for change in changes:
         accepted = change.finding.accepted
-        if accepted is not None and change.finding.open:
+        if accepted is not None and change.finding.is_open:
             assert change.time < accepted.until
-            assert not change.finding.asked.stronger(accepted.asked)
+            assert not change.finding.requirement.is_stronger_than(accepted.asked)
 
 
 @FUZZ
 @given(streams())
 def test_text_confirms_nothing(stream: list[Event]) -> None:
     """However much of it there is, of however many codes."""
-    assert not any(change.finding.confirmed for change in folded(stream)[1])
+    assert not any(change.finding.is_confirmed for change in folded(stream)[1])
 
 
 def _written(one: Event) -> Event:
@@ -391,18 +393,18 @@ def test_what_a_process_writes_changes_nothing_that_others_saw(
     ]
     both = sorted([*stream, *beside], key=lambda one: one.time)
     alone, together = folded(stream)[0], folded(both)[0]
-    alone.expire(both[-1].time if both else 0.0)
-    theirs = {one.key: one for one in together.opened if not one.hearsay}
-    assert theirs.keys() == {one.key for one in alone.opened}
-    for one in alone.opened:
-        assert (theirs[one.key].confirmed, theirs[one.key].action.rank >= one.action.rank) == (
-            one.confirmed,
+    alone.expire_findings(both[-1].time if both else 0.0)
+    theirs = {one.key: one for one in together.open_findings if not one.is_hearsay}
+    assert theirs.keys() == {one.key for one in alone.open_findings}
+    for one in alone.open_findings:
+        assert (theirs[one.key].is_confirmed, theirs[one.key].action.rank >= one.action.rank) == (
+            one.is_confirmed,
             True,
         )
-    assert not any(one.confirmed for one in together.opened if one.hearsay)
+    assert not any(one.is_confirmed for one in together.open_findings if one.is_hearsay)
 
 
 def test_every_strength_occurs_in_these_streams() -> None:
     """Otherwise the properties above would say little."""
-    said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
+    said = {catalogue().find_rule(code).apply_to(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
     assert said == set(Action)

@@ -250,7 +250,7 @@ def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.M
         seen |= seen_in(message.text.format(c=name, r=rest[:255]) for name, rest in names())
     for message in OF_A_NETWORK_DEVICE:
         seen |= seen_in(message.text.format(c=name, d=other) for name, other in interfaces())
-    assert {(code, line) for code, line in seen if asks(catalogue().rule(code))} == set()
+    assert {(code, line) for code, line in seen if asks(catalogue().find_rule(code))} == set()
 
 
 def test_a_crash_is_what_it_is() -> None:

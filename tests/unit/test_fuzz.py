@@ -135,7 +135,7 @@ def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
     assert made.code != "vitald/not_read", "the recogniser raised"
     assert made.raw == printable(line.message)
     assert made.code.startswith(f"{made.kind}/")
-    assert known.catalog.rule(made.code).rule_on(made.fields).title
+    assert known.catalog.find_rule(made.code).apply_to(made.fields).title
     if sighting.pci is not None:
         assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", sighting.pci)
 

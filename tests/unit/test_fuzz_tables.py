@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, entry
 from vitald import config, tomlfile
-from vitald.catalog import Catalog, CatalogError, load
+from vitald.catalog import Catalog, CatalogError, load_catalog
 from vitald.config import SECTIONS, ConfigError, settings_of
 
 WORDS = st.one_of(
@@ -104,13 +104,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_overrides_are_taken_or_told(folder: Path, overrides: dict[str, object]) -> None:
     """A mistake is a CatalogError; what is taken can be used."""
     try:
-        catalog: Catalog = load("nvidia", overrides, folder)
+        catalog: Catalog = load_catalog("nvidia", overrides, folder)
     except CatalogError as error:
         assert error.errors
         assert all(one.startswith("[catalog.overrides]: ") for one in error.errors)
         return
     for code in catalog.rules:
-        assert catalog.rule(code).rule_on({"a": 1}).action in type(catalog.rule(code).action)
+        assert catalog.find_rule(code).apply_to({"a": 1}).action in type(
+            catalog.find_rule(code).action
+        )
 
 
 SETTINGS = st.dictionaries(
@@ -170,7 +172,7 @@ def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
 )
 def test_any_text_is_toml_or_told(text: str) -> None:
     try:
-        tables = tomlfile.parse(text, "c.toml")
+        tables = tomlfile.parse_toml(text, "c.toml")
     except ValueError as error:
         assert str(error).startswith("c.toml: not valid TOML: ")
         return
@@ -183,5 +185,5 @@ def test_any_text_is_toml_or_told(text: str) -> None:
 @FUZZ
 @given(text=st.text(max_size=80), table=st.text(max_size=6), key=st.text(max_size=6))
 def test_a_line_number_is_one_of_the_texts(text: str, table: str, key: str) -> None:
-    line = tomlfile.line_of(text, table, key)
+    line = tomlfile.find_line(text, table, key)
     assert line is None or 1 <= line <= len(text.splitlines())

@@ -37,8 +37,8 @@ from vitald import tomlfile
 from vitald.cli import main as call
 from vitald.cli import parser
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
-from vitald.ledger import FILE, Entry, Ledger
+from vitald.judge.verdict import compute_verdict
+from vitald.ledger import FILE, Ledger, LedgerEntry
 from vitald.model import Component, Event, Trust
 from vitald.server import serialize
 
@@ -86,7 +86,7 @@ class Steps:
         self.in_short: list[str] = []
 
     def look(self, node: Node, text: str) -> None:
-        opened, rules = node.judge.opened, node.catalog
+        opened, rules = node.judge.open_findings, node.catalog
         findings = {f"finding {one.id}": serialize.finding(one, rules) for one in opened}
         self.in_short = [" ".join(str(one[key]) for key in _IN_SHORT) for one in findings.values()]
         found_in = defaultdict(list)
@@ -97,7 +97,9 @@ class Steps:
             for number, one in ((one.id, one) for one in node.judge.incidents)
         }
         verdicts = {work: serialize.verdict(verdict) for work, verdict in node.verdicts().items()}
-        scores = serialize.suspects(node.judge.suspects(node.now + node.stepped), node.catalog, {})
+        scores = serialize.score_devices(
+            node.judge.score_devices(node.now + node.stepped), node.catalog, {}
+        )
         shown: Json = {**verdicts, "suspects": scores, **incidents}
         for name, told in findings.items():
             shown[name] = {key: value for key, value in told.items() if key not in _OF_THE_ENTRY}
@@ -392,14 +394,14 @@ def replay(rows: Iterable[Json], folder: Path) -> Json:
     rules = catalogue()
     ledger, judge, told = Ledger(folder), Judge(rules), {}
     ledger.open()
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     counts: Counter[str] = Counter()
     for number, row in enumerate(rows, start=1):
         event = as_event(row)
-        changes = judge.apply(event)
+        changes = judge.apply_event(event)
         remembered = judge.take_changes()
         entries.append(
-            Entry(events=(event,), transitions=tuple(changes), changes=remembered),
+            LedgerEntry(events=(event,), transitions=tuple(changes), changes=remembered),
         )
         counts.update(one.finding.code for one in changes)
         if number % _EACH == 0:
@@ -436,12 +438,12 @@ def standing(path: Path) -> Json:
 def answered(judge: Judge, now: float) -> Json:
     """What the API would answer of what stands: verdict, findings, scores."""
     rules = catalogue()
-    shown = [one for one in judge.opened if not one.shadow]
-    verdict = fold(shown, [source(now)], now, {one.id: one for one in judge.incidents})
+    shown = [one for one in judge.open_findings if not one.on_trial]
+    verdict = compute_verdict(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
         "verdict": serialize.verdict(verdict),
         "answers": [serialize.finding(one, rules) for one in shown],
-        "suspects": serialize.suspects(judge.suspects(now), rules, {}),
+        "suspects": serialize.suspects(judge.score_devices(now), rules, {}),
     }
 
 
@@ -473,7 +475,15 @@ def test_replay(tmp_path: Path) -> None:
 # --- the catalogue: every entry as it is loaded, whatever its file looks like
 
 # Attributes of the catalogue's classes that were renamed: new name -> name in the data.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "clears_codes": "ends",
+    "cooccurrences": "companies",
+    "alternatives": "instead",
+    "driver_recommendation": "word",
+    "evidence": "cures",
+    "thresholds": "watches",
+    "trial": "shadow",
+}
 PROFILES = ("nvidia", "hyperpod")
 
 
@@ -491,11 +501,13 @@ def entries_of(profile: str) -> Json:
     rules = catalogue(profile)
     unlisted = sorted({rule.kind for rule in rules.rules.values()})
     found = {code: plain(rule) for code, rule in rules.rules.items()}
-    found |= {f"{kind}/not-listed": plain(rules.rule(f"{kind}/not-listed")) for kind in unlisted}
-    for number, story in enumerate(rules.stories.told):
+    found |= {
+        f"{kind}/not-listed": plain(rules.find_rule(f"{kind}/not-listed")) for kind in unlisted
+    }
+    for number, story in enumerate(rules.correlation.rules):
         found[f"story {story.name}"] = {"number": number, **plain(story)}
-    found["aliases"] = plain(rules.stories._aliases)
-    found |= {f"ladder {name}": plain(one) for name, one in rules.ladders.items()}
+    found["aliases"] = plain(rules.correlation._aliases)
+    found |= {f"ladder {name}": plain(one) for name, one in rules.escalation_policies.items()}
     found |= {f"instance {name}": plain(one) for name, one in rules.instances.items()}
     return {**found, "lemon": plain(rules.lemon)}
 
@@ -737,7 +749,7 @@ def configuration() -> Json:
 def _is_taken(text: str, key: str) -> bool:
     """Whether no mistake is told that names this key."""
     try:
-        configs.parse(text, tomlfile.parse(text, "file"), "file")
+        configs.parse(text, tomlfile.parse_toml(text, "file"), "file")
     except configs.ConfigError as error:
         return not any(key in one for one in error.errors)
     return True

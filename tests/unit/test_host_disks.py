@@ -346,7 +346,7 @@ def test_what_is_asked_for_where_a_drive_is_lost(
     tree.write("sys/class/nvme/nvme1/address", "0000:00:1f.1")
     mounted(tree, *disks, kind=kind, beneath=beneath)
     subject = host(tree)
-    rule = CATALOG.rule("nvme/lost")
+    rule = CATALOG.find_rule("nvme/lost")
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
         if seen == "state":
@@ -360,7 +360,7 @@ def test_what_is_asked_for_where_a_drive_is_lost(
             event = read_line(known, LINES[seen])
             assert event.code == "nvme/lost"
             fields = event.fields
-    assert rule.rule_on(fields).action is action
+    assert rule.apply_to(fields).action is action
 
 
 def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
@@ -375,7 +375,7 @@ def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -
         CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.about
     )
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
-    assert CATALOG.rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
+    assert CATALOG.find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
 
 def read_line(known: Interpreter, text: str) -> Event:

@@ -160,8 +160,8 @@ def reaching(path: Path) -> Iterator[str]:
         ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in (
-            "tomlfile.read",
-            "catalog.load",
+            "tomlfile.read_toml",
+            "catalog.load_catalog",
         ):
             yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.ImportFrom) and node.module in (
@@ -169,7 +169,7 @@ def reaching(path: Path) -> Iterator[str]:
             "vitald.catalog",
             READER,
         ):
-            names = {one.name for one in node.names} & {"load", "loader", "read"}
+            names = {one.name for one in node.names} & {"load_catalog", "loader", "read_toml"}
             yield from (f"{path.name}:{node.lineno}: {name}" for name in names)
 
 

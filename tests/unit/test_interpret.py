@@ -49,7 +49,12 @@ def test_an_event_holds_what_the_line_says() -> None:
         "boot-a",
     )
     assert seen.component == Component(ComponentKind.GPU, "0000:65:00.0")
-    assert (seen.raw, seen.trust, seen.follows, seen.simulated) == (XID, Trust.KERNEL, None, False)
+    assert (seen.raw, seen.trust, seen.follows, seen.is_simulated) == (
+        XID,
+        Trust.KERNEL,
+        None,
+        False,
+    )
     assert seen.fields == {
         "message": "GPU has fallen off the bus.",
         "number": 79,
@@ -85,7 +90,7 @@ def test_only_facility_zero_is_the_kernel(
     assert {
         name: event.fields[name] for name in ("facility", "vouched") if name in event.fields
     } == said
-    assert (event.hearsay, event.vouched_by) == (
+    assert (event.is_hearsay, event.vouched_by) == (
         said.get("vouched") is False,
         "[kernel_log] userspace" if said.get("vouched") else "",
     )
@@ -294,16 +299,16 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     fstab = Fstab(tree.root / "etc/fstab")
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
-    rule = catalogue().rule("fs/shutdown")
+    rule = catalogue().find_rule("fs/shutdown")
     root, pod = (
         read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1")
     )
-    assert (root.component.name, root.fields["needed"], rule.rule_on(root.fields).action) == (
+    assert (root.component.name, root.fields["needed"], rule.apply_to(root.fields).action) == (
         "disk/nvme0n1p1",
         True,
         Action.REBOOT_NODE,
     )
-    assert (pod.component.name, pod.fields["needed"], rule.rule_on(pod.fields).action) == (
+    assert (pod.component.name, pod.fields["needed"], rule.apply_to(pod.fields).action) == (
         "disk/nvme9n1",
         False,
         Action.INSPECT,
@@ -321,13 +326,13 @@ def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")
     assert (event.component.name, event.fields["needed"]) == ("disk/md127", True)
-    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
+    assert catalogue().find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
 
 def test_a_log_of_another_machine_does_not_say_what_the_node_needs() -> None:
     event = read(interpreter(), "EXT4-fs (nvme0n1p1): Remounting filesystem read-only")
     assert "needed" not in event.fields
-    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.INSPECT
+    assert catalogue().find_rule(event.code).apply_to(event.fields).action is Action.INSPECT
 
 
 def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
@@ -341,12 +346,12 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
         " 0x06] PTE Read access is not set"
     )
     gpu, usb = (read(known, line.format(bus)) for bus in ("81", "0b"))
-    rule = catalogue().rule("iommu/fault")
-    assert (gpu.component.name, rule.rule_on(gpu.fields).action) == (
+    rule = catalogue().find_rule("iommu/fault")
+    assert (gpu.component.name, rule.apply_to(gpu.fields).action) == (
         "gpu/0000:81:00.0",
         Action.INSPECT,
     )
-    assert (usb.component.name, rule.rule_on(usb.fields).action) == (
+    assert (usb.component.name, rule.apply_to(usb.fields).action) == (
         "pci/0000:0b:00.0",
         Action.OBSERVE,
     )

@@ -18,9 +18,9 @@ from tests.pace import patient
 from tests.unit.builders import booted, event, finding
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import Board
-from vitald.model import NODE, Action, Batch, Event, Incident, alone
+from vitald.model import NODE, Action, Batch, Event, Incident, make_single_incident
 from vitald.model.codes import CLOCK_STEPPED
-from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.peer import Peer
 from vitald.server.request import Refused
@@ -60,7 +60,7 @@ def jobs(*events: Event) -> Jobs:
 
 
 def incident(since: float, last: float, code: str = "xid/79") -> Incident:
-    return alone(finding(since=since, last=last, code=code, incident=1))
+    return make_single_incident(finding(since=since, last=last, code=code, incident=1))
 
 
 def near(made: Jobs, since: float, last: float) -> list[str]:
@@ -197,7 +197,7 @@ class Diagnostics:
     began: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[RunRequest] = field(default_factory=list)
     refusal: str = ""
 
     async def job_begins(self, job: str) -> None:
@@ -208,11 +208,11 @@ class Diagnostics:
     def job_ends(self, job: str) -> None:
         self.ended.append(job)
 
-    def ask(self, ask: Ask) -> Going:
+    def ask(self, ask: RunRequest) -> ActiveRun:
         if self.refusal:
             raise Refusal(self.refusal)
         self.asked.append(ask)
-        return Going(id="run-1", ask=ask, asked_at=0.0)
+        return ActiveRun(id="run-1", ask=ask, asked_at=0.0)
 
 
 @dataclass

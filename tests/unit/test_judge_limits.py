@@ -13,16 +13,16 @@ from vitald.model.codes import ACCEPTED, CLEARED
 @pytest.mark.parametrize(("apart", "counts"), [(29.0, False), (31.0, True)])
 def test_two_witnesses_of_one_thing_tell_of_it_within_30_s(apart: float, counts: bool) -> None:
     told = event("xid/79", time=apart, fields={"witness": "nvml"})
-    assert life.counts(told, finding()) is counts
+    assert life.is_counted(told, finding()) is counts
 
 
 @pytest.mark.parametrize(("before", "history"), [(59.0, False), (61.0, True)])
 def test_a_reckoned_time_may_be_off_by_60_s(before: float, history: bool) -> None:
     """A line that may have been written after its fault was dealt with is told again."""
     judge = empty()
-    found = only(judge.apply(event(time=900.0))).finding
-    judge.apply(act(CLEARED, found, 1000.0))
-    changes = judge.apply(event(time=1000.0 - before, fields={"approximate": True}))
+    found = only(judge.apply_event(event(time=900.0))).finding
+    judge.apply_event(act(CLEARED, found, 1000.0))
+    changes = judge.apply_event(event(time=1000.0 - before, fields={"approximate": True}))
     assert (changes == []) is history
 
 
@@ -31,10 +31,10 @@ def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(
     after: float, still: bool
 ) -> None:
     judge = empty()
-    judge.apply(booted("boot-a", 0.0))
-    found = only(judge.apply(event(time=10.0))).finding
+    judge.apply_event(booted("boot-a", 0.0))
+    found = only(judge.apply_event(event(time=10.0))).finding
     asked = act(ACCEPTED, found, 20.0)
-    judge.apply(
+    judge.apply_event(
         event(
             ACCEPTED,
             found.component,
@@ -43,9 +43,9 @@ def test_an_acceptance_outlasts_a_boot_for_an_hour_where_a_line_tells_the_fault(
             fields={**asked.fields, "until": 1e6},
         )
     )
-    judge.apply(booted("boot-b", 100.0))
-    judge.apply(event(time=100.0 + after, boot="boot-b"))
-    (again,) = (one for one in judge.opened if one.code == found.code)
+    judge.apply_event(booted("boot-b", 100.0))
+    judge.apply_event(event(time=100.0 + after, boot="boot-b"))
+    (again,) = (one for one in judge.open_findings if one.code == found.code)
     assert (again.accepted is not None) is still
 
 
@@ -55,18 +55,18 @@ def test_a_driver_takes_30_s_to_load(after: float, stands: bool) -> None:
     that load.
     """
     judge = empty()
-    judge.apply(event("gpu_init_failed/unsupported", time=100.0))
-    judge.apply(event("driver/loaded", NODE, 100.0 + after))
-    assert bool(judge.opened) is stands
+    judge.apply_event(event("gpu_init_failed/unsupported", time=100.0))
+    judge.apply_event(event("driver/loaded", NODE, 100.0 + after))
+    assert bool(judge.open_findings) is stands
 
 
 def test_a_finding_does_not_end_before_the_change_that_ended_it() -> None:
     """The driver's recommendation leaves a quiet time of a day, of which 30 h have passed."""
     judge = empty()
-    judge.apply(event("xid/79", time=0.0))
-    changes = judge.apply(event("xid/154", time=108_000.0, fields={"recovery": 0}))
-    assert [(change.time, change.finding.open) for change in changes] == [
+    judge.apply_event(event("xid/79", time=0.0))
+    changes = judge.apply_event(event("xid/154", time=108_000.0, fields={"recovery": 0}))
+    assert [(change.time, change.finding.is_open) for change in changes] == [
         (108_000.0, True),
         (108_000.0, False),
     ]
-    assert judge.opened == ()
+    assert judge.open_findings == ()

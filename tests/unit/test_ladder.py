@@ -10,7 +10,7 @@ from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
 from vitald.diagnostics.retries import asked, beyond
 from vitald.model import NODE, Action, Component, ComponentKind, Finding
-from vitald.model.diagnostic import Ask, Outcome, Report, Run
+from vitald.model.diagnostic import Outcome, Report, Run, RunRequest
 
 NOW = 100_000.0
 SUSPECT = finding(Action.INSPECT, code="xid/999", last=NOW - 10)
@@ -20,7 +20,7 @@ AT_3, AT_2 = Clears(diagnostic=3, reboot=True), Clears(diagnostic=2)
 def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = "dcgm") -> Run:
     return Run(
         id=f"{check}{level}@{began}",
-        ask=Ask(check=check, level=level),
+        ask=RunRequest(check=check, level=level),
         began=began,
         ended=began + 5,
         report=Report(outcome=outcome),
@@ -96,7 +96,7 @@ def test_what_must_be_found_twice_is_looked_for_again(found_at: int, asked_for: 
         finding(Action.REBOOT_NODE, last=NOW),
         finding(Action.NONE, last=NOW),
         finding(Action.INSPECT, last=NOW, simulated_until=NOW + 600),
-        finding(Action.INSPECT, last=NOW, shadow=True),
+        finding(Action.INSPECT, last=NOW, on_trial=True),
         finding(Action.INSPECT, last=NOW, component=Component(ComponentKind.NIC, "0000:a0:19.0")),
     ],
 )
@@ -131,7 +131,7 @@ def test_what_only_a_person_may_ask_for_is_said() -> None:
 
 
 def test_a_run_of_some_gpus_settles_nothing_and_delays_nothing() -> None:
-    some = replace(run(1, NOW), ask=Ask(check="dcgm", level=1, gpus=(0,)))
+    some = replace(run(1, NOW), ask=RunRequest(check="dcgm", level=1, gpus=(0,)))
     assert levels(SUSPECT, AT_3, some, now=NOW + 10) == [1]
 
 

@@ -8,19 +8,19 @@ import pytest
 
 from tests.unit.builders import act, catalogue, empty, gpu, only
 from tests.unit.builders import event as build
-from vitald.judge.device_history import History
+from vitald.judge.device_history import DeviceHistory
 from vitald.judge.engine import Judge
-from vitald.judge.open_findings import SETTLED
+from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger import (
     FILE,
     MIGRATIONS,
-    Audit,
-    Entry,
+    AuditRecord,
+    EventQuery,
     Ledger,
     LedgerDamaged,
+    LedgerEntry,
     LedgerError,
     LedgerNewer,
-    Query,
     read_events,
     read_findings,
 )
@@ -41,7 +41,7 @@ def event(code: str, **changes: object) -> Event:
 
 def findings_of(*seen: Event) -> tuple[Judge, list[Transition]]:
     findings = empty()
-    return findings, [change for one in seen for change in findings.apply(one)]
+    return findings, [change for one in seen for change in findings.apply_event(one)]
 
 
 def events(count: int, *, at: float = 1000.0, code: str = "xid/79") -> tuple[Event, ...]:
@@ -54,9 +54,9 @@ def test_an_event_is_stored_once(ledger: Ledger) -> None:
     """The identity decides: the same record handed in twice is one row, and keeps its place among
     the others.
     """
-    ledger.commit([Entry(events=events(3))])
-    ledger.commit([Entry(events=events(3))])
-    assert [one.id for one in read_events(ledger.path, Query())] == [1, 2, 3]
+    ledger.commit([LedgerEntry(events=events(3))])
+    ledger.commit([LedgerEntry(events=events(3))])
+    assert [one.id for one in read_events(ledger.path, EventQuery())] == [1, 2, 3]
 
 
 def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
@@ -66,8 +66,8 @@ def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
         identity="one",
         fields={"status_bits": [1, 4], "fatal": True, "unit": "NETIR", "none": None},
     )
-    ledger.commit([Entry(events=(stored,))])
-    assert read_events(ledger.path, Query())[0].event == stored
+    ledger.commit([LedgerEntry(events=(stored,))])
+    assert read_events(ledger.path, EventQuery())[0].event == stored
 
 
 def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
@@ -77,15 +77,20 @@ def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
     findings, transitions = findings_of(
         event("xid/79", identity="a"), event("xid/31", identity="b", component=gpu(1))
     )
-    closed = only(findings.apply(act(CLEARED, findings.opened[0], 2000.0, "root", "reason")))
+    closed = only(
+        findings.apply_event(act(CLEARED, findings.open_findings[0], 2000.0, "root", "reason"))
+    )
     position = Position("kernel_log", "boot", "17")
     ledger.commit(
-        [Entry(transitions=tuple(transitions), position=position), Entry(transitions=(closed,))]
+        [
+            LedgerEntry(transitions=tuple(transitions), position=position),
+            LedgerEntry(transitions=(closed,)),
+        ]
     )
     ledger.close()
     ledger.open()
-    remembered = ledger.remembered()
-    assert remembered.memory.findings == findings.opened
+    remembered = ledger.read_state()
+    assert remembered.memory.findings == findings.open_findings
     assert [found.code for found in remembered.memory.findings] == ["xid/31"]
     assert remembered.memory.next_finding == 3
     assert remembered.positions == {"kernel_log": position}
@@ -96,10 +101,10 @@ def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
     """All or nothing: an entry that cannot be stored takes its whole transaction with it."""
     broken = event("xid/79", identity="broken", fields={"set": {1, 2}})
     with pytest.raises(LedgerError, match="not JSON serializable"):
-        ledger.commit([Entry(events=events(2)), Entry(events=(broken,))])
-    assert read_events(ledger.path, Query()) == []
-    ledger.commit([Entry(events=events(2))])
-    assert len(read_events(ledger.path, Query())) == 2
+        ledger.commit([LedgerEntry(events=events(2)), LedgerEntry(events=(broken,))])
+    assert read_events(ledger.path, EventQuery()) == []
+    ledger.commit([LedgerEntry(events=events(2))])
+    assert len(read_events(ledger.path, EventQuery())) == 2
 
 
 def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> None:
@@ -107,9 +112,9 @@ def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> No
     time.
     """
     _, transitions = findings_of(event("xid/79"))
-    audit = Audit(time=1.0, uid=0, pid=1, verb="clear", target="1", reason="x")
+    audit = AuditRecord(time=1.0, uid=0, pid=1, verb="clear", target="1", reason="x")
     for _ in range(2):
-        ledger.commit([Entry(transitions=tuple(transitions), audit=audit)])
+        ledger.commit([LedgerEntry(transitions=tuple(transitions), audit=audit)])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT count(*) FROM transitions").fetchone() == (1,)
         assert db.execute("SELECT count(*) FROM audit").fetchone() == (1,)
@@ -122,11 +127,11 @@ def test_a_repeat_that_changes_nothing_is_no_transition(ledger: Ledger) -> None:
     findings, transitions = findings_of(
         *[event("xid/79", identity=str(number)) for number in range(50)]
     )
-    ledger.commit([Entry(transitions=tuple(transitions))])
+    ledger.commit([LedgerEntry(transitions=tuple(transitions))])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT count(*) FROM transitions").fetchone() == (1,)
         assert db.execute("SELECT count FROM findings").fetchone() == (50,)
-    assert findings.opened[0].count == 50
+    assert findings.open_findings[0].count == 50
 
 
 def test_a_commit_waits_for_the_disk_and_a_position_alone_does_not(ledger: Ledger) -> None:
@@ -134,19 +139,23 @@ def test_a_commit_waits_for_the_disk_and_a_position_alone_does_not(ledger: Ledge
     themselves are looked at (test_durability).
     """
     for _ in range(2):
-        ledger.note(Position("kernel_log", "boot", "1"))
-        assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 1
-        ledger.commit([Entry(events=events(1))])
-        assert ledger._connection().execute("PRAGMA synchronous").fetchone()[0] == 2
+        ledger.store_position(Position("kernel_log", "boot", "1"))
+        assert ledger._get_connection().execute("PRAGMA synchronous").fetchone()[0] == 1
+        ledger.commit([LedgerEntry(events=events(1))])
+        assert ledger._get_connection().execute("PRAGMA synchronous").fetchone()[0] == 2
 
 
 def test_queries_narrow_and_page(ledger: Ledger) -> None:
-    ledger.commit([Entry(events=events(5)), Entry(events=events(5, at=2000.0, code="xid/31"))])
-    assert [one.id for one in read_events(ledger.path, Query(after=2, limit=3))] == [3, 4, 5]
-    assert [one.id for one in read_events(ledger.path, Query(newest=True, limit=2))] == [9, 10]
-    assert {one.event.code for one in read_events(ledger.path, Query(code="xid/31"))} == {"xid/31"}
-    assert len(read_events(ledger.path, Query(since=2002.0))) == 3
-    assert read_events(ledger.path, Query(component="gpu/0000:99:00.0")) == []
+    ledger.commit(
+        [LedgerEntry(events=events(5)), LedgerEntry(events=events(5, at=2000.0, code="xid/31"))]
+    )
+    assert [one.id for one in read_events(ledger.path, EventQuery(after=2, limit=3))] == [3, 4, 5]
+    assert [one.id for one in read_events(ledger.path, EventQuery(newest=True, limit=2))] == [9, 10]
+    assert {one.event.code for one in read_events(ledger.path, EventQuery(code="xid/31"))} == {
+        "xid/31"
+    }
+    assert len(read_events(ledger.path, EventQuery(since=2002.0))) == 3
+    assert read_events(ledger.path, EventQuery(component="gpu/0000:99:00.0")) == []
 
 
 def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> None:
@@ -155,8 +164,8 @@ def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> Non
         event("sxid/20034", identity=f"more{number}", follows="head", raw=f"record {number}")
         for number in range(2)
     ]
-    ledger.commit([Entry(events=(head, *more))])
-    (shown,) = read_events(ledger.path, Query())
+    ledger.commit([LedgerEntry(events=(head, *more))])
+    (shown,) = read_events(ledger.path, EventQuery())
     assert shown.event == head
     assert shown.followed_by == ("record 0", "record 1")
 
@@ -165,25 +174,25 @@ def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) 
     _, transitions = findings_of(event("xid/79", time=1.0))
     ledger.commit(
         [
-            Entry(events=events(10, at=0.0), transitions=tuple(transitions)),
-            Entry(events=events(10, at=5000.0, code="xid/31")),
+            LedgerEntry(events=events(10, at=0.0), transitions=tuple(transitions)),
+            LedgerEntry(events=events(10, at=5000.0, code="xid/31")),
         ]
     )
-    assert ledger.trim(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 10
-    assert ledger.trim(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 0
-    assert {one.event.code for one in read_events(ledger.path, Query())} == {"xid/31"}
-    assert [found.code for found in ledger.remembered().memory.findings] == ["xid/79"]
+    assert ledger.delete_old(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 10
+    assert ledger.delete_old(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 0
+    assert {one.event.code for one in read_events(ledger.path, EventQuery())} == {"xid/31"}
+    assert [found.code for found in ledger.read_state().memory.findings] == ["xid/79"]
 
 
 def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) -> None:
     most = 2 << 20
-    ledger.commit([Entry(events=events(20_000))])
+    ledger.commit([LedgerEntry(events=events(20_000))])
     assert ledger.path.stat().st_size + ledger.path.with_name(FILE + "-wal").stat().st_size > most
-    while ledger.trim(now=30_000.0, keep_s=1e9, max_bytes=most):
+    while ledger.delete_old(now=30_000.0, keep_s=1e9, max_bytes=most):
         pass
     ledger.close()  # the write-ahead log goes into the file
     assert ledger.path.stat().st_size <= most
-    left = read_events(ledger.path, Query(newest=True, limit=1000))
+    left = read_events(ledger.path, EventQuery(newest=True, limit=1000))
     assert left[-1].event.identity == "xid/79:1000.0:19999"
 
 
@@ -209,7 +218,7 @@ def test_a_damaged_ledger_is_told_apart_and_set_aside(tmp_path: Path, garbage: b
     aside = ledger.set_aside(0.0)
     assert aside.read_bytes() == garbage
     ledger.open()
-    assert ledger.remembered().memory.findings == ()
+    assert ledger.read_state().memory.findings == ()
 
 
 def test_an_obstacle_is_not_damage(tmp_path: Path) -> None:
@@ -235,42 +244,42 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 def test_what_was_dealt_with_is_remembered_in_its_order(ledger: Ledger) -> None:
     first, second = (gpu(), "xid/79", 10.0), (gpu(), "xid/31", 20.0)
     for settled in ((first, second), ((gpu(), "xid/79", 30.0),)):
-        ledger.commit([Entry(changes=Changes(settled=settled))])
-    assert ledger.remembered().memory.settled == (second, (gpu(), "xid/79", 30.0))
+        ledger.commit([LedgerEntry(changes=Changes(resolved=settled))])
+    assert ledger.read_state().memory.resolved == (second, (gpu(), "xid/79", 30.0))
 
 
 def test_what_was_dealt_with_is_bounded_as_the_judge_bounds_it(ledger: Ledger) -> None:
     ledger.commit(
         [
-            Entry(
+            LedgerEntry(
                 changes=Changes(
-                    settled=tuple(
-                        (gpu(), f"xid/{number}", float(number)) for number in range(SETTLED)
+                    resolved=tuple(
+                        (gpu(), f"xid/{number}", float(number)) for number in range(MAX_RESOLVED)
                     )
                 )
             )
         ]
     )
     ledger.commit(
-        [Entry(changes=Changes(settled=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
+        [LedgerEntry(changes=Changes(resolved=((gpu(), "xid/5", 1e6), (gpu(), "xid/new", 1e6))))]
     )
-    kept = [code for _, code, _ in ledger.remembered().memory.settled]
-    assert (len(kept), kept[0], kept[-2:]) == (SETTLED, "xid/1", ["xid/5", "xid/new"])
+    kept = [code for _, code, _ in ledger.read_state().memory.resolved]
+    assert (len(kept), kept[0], kept[-2:]) == (MAX_RESOLVED, "xid/1", ["xid/5", "xid/new"])
 
 
 def test_what_was_dealt_with_is_told_by_the_new_clock_once(ledger: Ledger) -> None:
     """Also where the commit is tried again because its answer came too late."""
-    ledger.commit([Entry(changes=Changes(settled=((gpu(), "xid/79", 100.0),)))])
+    ledger.commit([LedgerEntry(changes=Changes(resolved=((gpu(), "xid/79", 100.0),)))])
     for _ in range(2):
         ledger.commit(
             [
-                Entry(
+                LedgerEntry(
                     events=(event("vitald/clock_stepped", component=NODE),),
                     changes=Changes(shifted=50.0),
                 )
             ]
         )
-    assert ledger.remembered().memory.settled == ((gpu(), "xid/79", 150.0),)
+    assert ledger.read_state().memory.resolved == ((gpu(), "xid/79", 150.0),)
 
 
 @pytest.fixture
@@ -311,28 +320,28 @@ def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> Non
     ledger = Ledger(second_schema)
     for _ in range(2):  # once and for all
         ledger.open()
-        assert ledger.remembered().memory.settled == (
+        assert ledger.read_state().memory.resolved == (
             (gpu(), "xid/63", 500.0),
             (gpu(), "xid/119", 800.0),
         )
         ledger.close()
     judge = Judge(catalogue(), ledger.rescue().memory)  # type: ignore[union-attr]
-    assert judge.apply(event("xid/119", time=799.0)) == []
-    assert only(judge.apply(event("xid/119", time=801.0))).opened
+    assert judge.apply_event(event("xid/119", time=799.0)) == []
+    assert only(judge.apply_event(event("xid/119", time=801.0))).opened
 
 
 def test_a_ledger_of_the_second_schema_that_cannot_be_written_is_read(second_schema: Path) -> None:
     before = (second_schema / FILE).read_bytes()
     remembered = Ledger(second_schema).rescue()
     assert remembered is not None
-    assert [code for _, code, _ in remembered.memory.settled] == ["xid/63", "xid/119"]
+    assert [code for _, code, _ in remembered.memory.resolved] == ["xid/63", "xid/119"]
     assert (second_schema / FILE).read_bytes() == before
 
 
 def test_transitions_name_their_event(ledger: Ledger) -> None:
     _, transitions = findings_of(event("xid/79", identity="the line"))
     assert isinstance(transitions[0], Transition)
-    ledger.commit([Entry(transitions=tuple(transitions))])
+    ledger.commit([LedgerEntry(transitions=tuple(transitions))])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT event, state, action FROM transitions").fetchone() == (
             "the line",
@@ -347,12 +356,12 @@ def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(
     """It made room, and after that its device told its name and the clock was stepped, all before
     anything was stored.
     """
-    monkeypatch.setattr("vitald.judge.device_history._MOST", 1)
-    history = History()
-    history.add("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
-    ledger.commit([Entry(changes=history.take_changes())])
-    history.add("gpu/a", 20.0, MarkKind.FAULT, "xid/79", "incident 2")
-    history.rename("gpu/a", "GPU-1")
-    history.shift(5.0)
-    ledger.commit([Entry(changes=history.take_changes())])
-    assert ledger.remembered().memory.marks == history.marks
+    monkeypatch.setattr("vitald.judge.device_history._MAX_MARKS", 1)
+    history = DeviceHistory()
+    history.add_mark("gpu/a", 10.0, MarkKind.FAULT, "xid/79", "incident 1")
+    ledger.commit([LedgerEntry(changes=history.take_changes())])
+    history.add_mark("gpu/a", 20.0, MarkKind.FAULT, "xid/79", "incident 2")
+    history.rename_device("gpu/a", "GPU-1")
+    history.shift_times(5.0)
+    ledger.commit([LedgerEntry(changes=history.take_changes())])
+    assert ledger.read_state().memory.marks == history.marks

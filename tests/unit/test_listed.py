@@ -11,7 +11,7 @@ import pytest
 
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
-from vitald.catalog.rules import Among
+from vitald.catalog.rules import DeviceListing
 from vitald.cli import render
 from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.interpret import Interpreter
@@ -84,7 +84,7 @@ def test_a_line_about_what_is_not_here_is_shown_and_not_judged(
     tree: Tree, line: str, code: str, why: str
 ) -> None:
     event = read(Listed(tree.root), line)
-    assert (event.code, event.trust, event.judged) == (code, Trust.UNTRUSTED, False)
+    assert (event.code, event.trust, event.is_trusted) == (code, Trust.UNTRUSTED, False)
     assert (event.fields["untrusted"], event.fields["on_node"]) == (why, False)
     assert event.raw == line
 
@@ -124,7 +124,7 @@ def test_what_was_written_before_we_came_counts_and_says_so(tree: Tree) -> None:
     """The device may have gone before the daemon was there."""
     event = read(Listed(tree.root), UE.format("MC7"), live=False)
     assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
-    assert catalogue().rule(event.code).rule_on(event.fields).action is Action.REBOOT_NODE
+    assert catalogue().find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_saved_log_is_another_machines(tree: Tree) -> None:
 
 @pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "", "x" * 65])
 def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
-    assert Listed(tree.root).has(Among.DISKS, name) is False
+    assert Listed(tree.root).has(DeviceListing.DISKS, name) is False
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPat
     listed.look()
     for name in ("nvme0n1", "sda", "dm-0"):
         (tree.root / "class/block" / name).rmdir()
-    assert [listed.has(Among.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [
+    assert [listed.has(DeviceListing.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [
         False,
         True,
         True,
@@ -217,7 +217,7 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
         False,
         Trust.KERNEL,
     )
-    assert catalogue().rule(never.code).rule_on(never.fields).action is Action.REBOOT_NODE
+    assert catalogue().find_rule(never.code).apply_to(never.fields).action is Action.REBOOT_NODE
 
 
 @pytest.mark.parametrize(

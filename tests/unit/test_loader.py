@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load
-from vitald.catalog.escalation import Ladder, Step
+from vitald.catalog import Catalog, CatalogError, Clears, FaultClass, load_catalog
+from vitald.catalog.escalation import EscalationPolicy, EscalationStep
 from vitald.model import Action, ComponentKind, When
 
 LADDERS = (
@@ -60,7 +60,7 @@ def read(
     profile: str = "nvidia",
 ) -> Catalog:
     (folder / "site.toml").write_text(text)
-    return load(profile, overrides, folder)
+    return load_catalog(profile, overrides, folder)
 
 
 def mistakes(
@@ -103,7 +103,7 @@ def test_every_key_arrives(folder: Path) -> None:
         samples="abc",
     )
     catalog = read(folder, text)
-    rule = catalog.rule("xid/1")
+    rule = catalog.find_rule("xid/1")
     assert (rule.code, rule.kind, rule.title, rule.mnemonic, rule.advice) == (
         "xid/1",
         "xid",
@@ -137,11 +137,15 @@ def test_every_key_arrives(folder: Path) -> None:
     )
     assert rule.match[0].startswith("abc (?P<pci>")
     assert "{" not in rule.match[0].replace("{4,8}", "").replace("{2}", "").replace("{1,64}", "")
-    assert catalog.ladders == {
-        "none": Ladder("none", ()),
-        "device": Ladder(
+    assert catalog.escalation_policies == {
+        "none": EscalationPolicy("none", ()),
+        "device": EscalationPolicy(
             "device",
-            (Step(of=Action.RESET_DEVICE, within_s=7 * 86400.0, action=Action.REBOOT_NODE),),
+            (
+                EscalationStep(
+                    of=Action.RESET_DEVICE, within_s=7 * 86400.0, action=Action.REBOOT_NODE
+                ),
+            ),
         ),
     }
 
@@ -357,14 +361,14 @@ def test_a_profile_changes_keys_and_keeps_the_rest(folder: Path) -> None:
         '[xid.1]\naction = "replace_node"\nclears = ["replaced"]\n'
     )
     text = entry(title="kept", cases=[{"when": {"a": 1}, "action": "none"}])
-    changed = read(folder, text, profile="site").rule("xid/1")
+    changed = read(folder, text, profile="site").find_rule("xid/1")
     assert (changed.title, changed.action, changed.clears, len(changed.cases)) == (
         "kept",
         Action.REPLACE_NODE,
         Clears(replaced=True),
         1,
     )
-    assert read(folder, text).rule("xid/1").action is Action.INSPECT
+    assert read(folder, text).find_rule("xid/1").action is Action.INSPECT
 
 
 def test_a_mistake_in_a_profile_names_it(folder: Path) -> None:
@@ -380,7 +384,7 @@ def test_a_mistake_in_a_profile_names_it(folder: Path) -> None:
     "shape", [{"xid/1": {"action": "reboot_node"}}, {"xid": {"1": {"action": "reboot_node"}}}]
 )
 def test_an_override_in_either_form_changes_one_key(folder: Path, shape: dict[str, object]) -> None:
-    rule = read(folder, entry(title="kept"), shape).rule("xid/1")
+    rule = read(folder, entry(title="kept"), shape).find_rule("xid/1")
     assert (rule.action, rule.title, rule.origin) == (
         Action.REBOOT_NODE,
         "kept",
@@ -391,7 +395,7 @@ def test_an_override_in_either_form_changes_one_key(folder: Path, shape: dict[st
 def test_an_override_lies_over_the_profile(folder: Path) -> None:
     (folder / "profiles" / "site.toml").write_text('[xid.1]\naction = "replace_node"\n')
     assert (
-        read(folder, entry(), {"xid/1": {"action": "observe"}}, "site").rule("xid/1").action
+        read(folder, entry(), {"xid/1": {"action": "observe"}}, "site").find_rule("xid/1").action
         is Action.OBSERVE
     )
 
@@ -400,9 +404,9 @@ def test_an_override_may_add_an_entry_and_a_kind(folder: Path) -> None:
     catalog = read(
         folder, entry(), {"xid/777": GOOD, "site": {"fan": {**GOOD, "match": "fan \\d+ failed"}}}
     )
-    assert catalog.rule("xid/777").known
-    assert catalog.rule("site/fan").match == ("fan \\d+ failed",)
-    assert catalog.kinds() == {"xid", "site"}
+    assert catalog.find_rule("xid/777").is_known
+    assert catalog.find_rule("site/fan").match == ("fan \\d+ failed",)
+    assert catalog.list_kinds() == {"xid", "site"}
 
 
 def test_a_new_entry_must_be_whole(folder: Path) -> None:
@@ -426,13 +430,13 @@ def test_entries_inherit_cases_and_component_of_their_default(folder: Path) -> N
         also=[{"when": {"b": 1}, "at_least": "reboot_node"}],
     )
     catalog = read(folder, default + entry("xid.1") + entry("xid.2", cases=[]) + entry("sxid.1"))
-    assert catalog.rule("xid/1").component is ComponentKind.GPU
-    assert catalog.rule("xid/1").rule_on({"a": 1}).action is Action.RESET_DEVICE
-    assert catalog.rule("xid/2").rule_on({"a": 1}).action is Action.INSPECT
-    assert catalog.rule("xid/2").rule_on({"a": 1, "b": 1}).action is Action.REBOOT_NODE
-    assert (catalog.rule("sxid/1").component, catalog.rule("sxid/1").cases) == (
+    assert catalog.find_rule("xid/1").component is ComponentKind.GPU
+    assert catalog.find_rule("xid/1").apply_to({"a": 1}).action is Action.RESET_DEVICE
+    assert catalog.find_rule("xid/2").apply_to({"a": 1}).action is Action.INSPECT
+    assert catalog.find_rule("xid/2").apply_to({"a": 1, "b": 1}).action is Action.REBOOT_NODE
+    assert (catalog.find_rule("sxid/1").component, catalog.find_rule("sxid/1").cases) == (
         ComponentKind.NODE,
         (),
     )
     assert "xid/default" not in catalog.rules
-    assert catalog.rule("xid/3").title == "3!"
+    assert catalog.find_rule("xid/3").title == "3!"

@@ -21,19 +21,19 @@ def test_the_order_of_actions() -> None:
         "replace_node",
     ]
     assert [action.value for action in sorted(Action, key=lambda action: action.rank)] == words
-    assert [action.value for action in Action if action.unfit] == words[4:]
+    assert [action.value for action in Action if action.makes_unfit] == words[4:]
 
 
 def test_the_strongest_of_nothing_is_nothing() -> None:
-    assert Action.strongest([]) is Action.NONE
+    assert Action.find_strongest([]) is Action.NONE
     assert (
-        Action.strongest(iter([Action.OBSERVE, Action.REPLACE_NODE, Action.INSPECT]))
+        Action.find_strongest(iter([Action.OBSERVE, Action.REPLACE_NODE, Action.INSPECT]))
         is Action.REPLACE_NODE
     )
 
 
 def test_every_action_has_words_of_its_own() -> None:
-    assert len({action.words for action in Action}) == len(Action)
+    assert len({action.phrase for action in Action}) == len(Action)
 
 
 @FUZZ
@@ -54,7 +54,7 @@ def test_the_node_has_no_number() -> None:
 
 
 def test_only_what_a_process_wrote_uninvited_is_not_judged() -> None:
-    assert [trust for trust in Trust if not event(trust=trust).judged] == [Trust.UNTRUSTED]
+    assert [trust for trust in Trust if not event(trust=trust).is_trusted] == [Trust.UNTRUSTED]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_source_is_fresh_within_its_deadline(
     state: SourceState, looked: float, fresh: bool
 ) -> None:
     assert (
-        SourceHealth(name="x", state=state, deadline=30.0, last_seen=5.0, looked=looked).fresh(
+        SourceHealth(name="x", state=state, deadline=30.0, last_seen=5.0, looked=looked).is_fresh(
             100.0
         )
         is fresh

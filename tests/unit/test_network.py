@@ -644,7 +644,7 @@ def test_an_interface_that_lost_its_link_is_only_shown(
     node.rounds(2)
     tree.net("ens5", carrier=0, operstate="down")
     assert node.told() == {("net/carrier_lost", f"nic/{ENA}")}
-    assert catalogue().rule("net/carrier_lost").action.value == "observe"
+    assert catalogue().find_rule("net/carrier_lost").action.value == "observe"
 
 
 def test_an_interface_that_is_off_is_asked_again_when_it_is_on(

@@ -218,9 +218,9 @@ def test_what_is_asked_for_where_the_firmware_goes_on_naming_a_part(
         monkeypatch.setattr(polled_module, "time", Ahead(61.0))
         assert told(node.look()) == ({(expected, f"neuron/{TRN2[3]}")} if expected else set())
         rules = (
-            CATALOG.rule("neuron/unhealthy_confirmed"),
-            CATALOG.rule("neuron/unhealthy_restart"),
-            CATALOG.rule("neuron/unhealthy_unlisted"),
+            CATALOG.find_rule("neuron/unhealthy_confirmed"),
+            CATALOG.find_rule("neuron/unhealthy_restart"),
+            CATALOG.find_rule("neuron/unhealthy_unlisted"),
         )
         assert [rule.action.value for rule in rules] == ["replace_node", "reboot_node", "inspect"]
 

@@ -906,9 +906,9 @@ def test_fewer_links_than_the_siblings_from_the_start(
     found = [event for event in events if event.code == "nvml/nvlink_down"]
     assert [event.component.id for event in found] == ([GPUS[2]] if down else [])
     assert [event.fields["links"] for event in found] == ([down] if down else [])
-    assert [CATALOG.rule(event.code).rule_on(event.fields).action.value for event in found] == (
-        ["reset_device"] if down else []
-    )
+    assert [
+        CATALOG.find_rule(event.code).apply_to(event.fields).action.value for event in found
+    ] == (["reset_device"] if down else [])
     assert node.read(2).values["nvlinks_expected"] == 18.0
 
 
@@ -1249,16 +1249,16 @@ def test_what_the_number_of_a_recovery_action_means(
     (event,) = [
         event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"
     ]
-    ruling = CATALOG.rule(event.code).rule_on(event.fields)
+    ruling = CATALOG.find_rule(event.code).apply_to(event.fields)
     assert (ruling.action.value, words in ruling.title) == (action, True), ruling.title
     assert ruling.unusable is (action == "inspect")
     node.look(recovery=float(number))
     (still,) = [one for one in node.node.holding if one.code == "nvml/recovery_action"]
-    assert CATALOG.rule(still.code).rule_on(still.fields).title == ruling.title
+    assert CATALOG.find_rule(still.code).apply_to(still.fields).title == ruling.title
 
 
 @pytest.mark.parametrize(
     "code", ["fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required"]
 )
 def test_a_gpu_that_cannot_be_used_makes_the_node_unfit(code: str) -> None:
-    assert CATALOG.rule(f"nvml/{code}").rule_on({}).unusable
+    assert CATALOG.find_rule(f"nvml/{code}").apply_to({}).unusable

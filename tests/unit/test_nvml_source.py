@@ -12,7 +12,7 @@ from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import SourceState
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 
 class Counted(PciInventory):
@@ -27,7 +27,7 @@ class Counted(PciInventory):
 
 def test_pci_is_walked_when_something_is_announced_and_not_all_the_time(tmp_path: Path) -> None:
     inventory = Counted(Tree(tmp_path).root)
-    source = Nvml(Settings(), CATALOG, inventory, "boot-1", Lane("nvml"))
+    source = Nvml(Settings(), CATALOG, inventory, "boot-1", WorkerThread("nvml"))
     source.deadline_s = 0.03  # it says every third of this that it has looked
 
     async def run() -> None:
@@ -48,7 +48,7 @@ def test_a_bus_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
     tree.remove("bus/pci/devices")
     tree.write("bus/pci/devices", "no folder")
     inventory = Counted(tree.root)
-    source = Nvml(Settings(), CATALOG, inventory, "boot-1", Lane("nvml"))
+    source = Nvml(Settings(), CATALOG, inventory, "boot-1", WorkerThread("nvml"))
 
     async def run() -> None:
         async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]

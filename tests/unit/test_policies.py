@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, mistakes, read, toml_value
-from vitald.catalog import CatalogError, Clears, load
+from vitald.catalog import CatalogError, Clears, load_catalog
 from vitald.model import Action
 
 SHARED = {key: value for key, value in GOOD.items() if key not in ("title", "meaning")}
@@ -83,8 +83,8 @@ def test_a_policys_keys_win_over_those_inherited_from_the_kind(folder: Path) -> 
 def test_a_profile_and_overrides_lie_over_what_a_policy_gave(folder: Path) -> None:
     (folder / "profiles" / "site.toml").write_text('[xid.1]\naction = "observe"\n')
     text = policy(action="reset_device") + user()
-    assert read(folder, text, profile="site").rule("xid/1").action is Action.OBSERVE
-    rule = read(folder, text, {"xid/1": {"action": "reboot_node"}}, "site").rule("xid/1")
+    assert read(folder, text, profile="site").find_rule("xid/1").action is Action.OBSERVE
+    rule = read(folder, text, {"xid/1": {"action": "reboot_node"}}, "site").find_rule("xid/1")
     assert (rule.action, rule.clears, rule.title) == (Action.REBOOT_NODE, Clears(reboot=True), "t")
 
 
@@ -95,7 +95,7 @@ def test_overrides_have_policies_of_their_own(folder: Path, form: str) -> None:
         "policies": {"ours": {**SHARED, "action": "replace_node", "clears": ["replaced"]}},
         form: entry if "/" in form else {"2": entry},
     }
-    assert read(folder, "", overrides).rule("xid/2").action is Action.REPLACE_NODE
+    assert read(folder, "", overrides).find_rule("xid/2").action is Action.REPLACE_NODE
 
 
 def test_an_override_may_try_a_policy(folder: Path) -> None:
@@ -103,9 +103,9 @@ def test_an_override_may_try_a_policy(folder: Path) -> None:
         "policies": {"ours": {"action": "reboot_node"}},
         "xid/1": {"policy": "ours", "shadow": True},
     }
-    rule = read(folder, policy() + user(), overrides).rule("xid/1")
+    rule = read(folder, policy() + user(), overrides).find_rule("xid/1")
     assert rule.action is Action.INSPECT
-    assert rule.shadow is not None and rule.shadow.action is Action.REBOOT_NODE
+    assert rule.trial is not None and rule.trial.action is Action.REBOOT_NODE
 
 
 def test_a_folder_that_is_laid_over_the_catalogue_has_policies_of_its_own(folder: Path) -> None:
@@ -113,10 +113,10 @@ def test_a_folder_that_is_laid_over_the_catalogue_has_policies_of_its_own(folder
     extra.mkdir()
     (extra / "site.toml").write_text(policy(action="reboot_node") + user())
     (folder / "site.toml").write_text(policy() + user())
-    assert load(folder=folder, extra=extra).rule("xid/1").action is Action.REBOOT_NODE
+    assert load_catalog(folder=folder, extra=extra).find_rule("xid/1").action is Action.REBOOT_NODE
     (extra / "site.toml").write_text(user())
     with pytest.raises(CatalogError) as caught:
-        load(folder=folder, extra=extra)
+        load_catalog(folder=folder, extra=extra)
     file = extra / "site.toml"
     assert caught.value.errors == [f"{file}: [xid.1] policy: no policy 'shared' in {file}"]
 

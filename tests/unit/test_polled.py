@@ -534,7 +534,7 @@ def test_a_changed_entry_is_judged_anew() -> None:
     """An entry that asked for nothing for a while had its finding closed; what holds must be said
     when it asks again.
     """
-    quiet = catalog.load("nvidia", {"neuron": {"lost": {"action": "none"}}})
+    quiet = catalog.load_catalog("nvidia", {"neuron": {"lost": {"action": "none"}}})
     things = Things(a=Part("A", {"lost": 1.0, "hbm_ecc_repairable": 1.0}))
     with watching(things) as node:
         assert begun(node.look()) == {("lost", "a"), ("hbm_ecc_repairable", "a")}

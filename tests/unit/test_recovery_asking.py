@@ -19,7 +19,7 @@ from vitald.core.node_state import Board, LedgerHealth
 from vitald.model import Action, Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, parse
 from vitald.server.recovery_requester import Asking
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
 
@@ -31,7 +31,7 @@ class Asked:
         self.settings = AUTOMATIC
         self.board = Board("boot-b", 0.0, device_reset=False)
         self.path = folder / FILE
-        self.lane = Lane("test")
+        self.lane = WorkerThread("test")
         self.asking = Asking(self.board, folder, self.lane, lambda: self.settings, asyncio.Event())
 
     def open(self, *findings: Finding) -> None:

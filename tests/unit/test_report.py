@@ -193,7 +193,7 @@ def test_no_planted_secret_is_shown(text: str, broken: str) -> None:
     assert SECRET not in shown
     assert bool(wrong) == bool(broken)
     if not broken:
-        tomlfile.parse(shown, "shown")
+        tomlfile.parse_toml(shown, "shown")
 
 
 @pytest.mark.parametrize("value", SHAPES)
@@ -217,7 +217,7 @@ def test_ordinary_settings_are_shown_as_they_are() -> None:
     )
     redactor = Redactor()
     shown, wrong = configuration(ordinary, redactor)
-    assert tomlfile.parse(shown, "shown") == tomlfile.parse(ordinary, "ordinary")
+    assert tomlfile.parse_toml(shown, "shown") == tomlfile.parse_toml(ordinary, "ordinary")
     assert (wrong, redactor.said, redactor.secrets) == ("", [], set())
 
 
@@ -242,7 +242,7 @@ def test_what_is_shown_is_toml_again(tables: Json) -> None:
 
     redactor = Redactor()
     shown = redactor.tables(tables)
-    parsed = tomlfile.parse("\n".join(_written(shown)), "shown")
+    parsed = tomlfile.parse_toml("\n".join(_written(shown)), "shown")
     assert parsed == shown
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
 from vitald.catalog import Case, Clears, FaultClass, Rule
-from vitald.catalog.correlation import Stories
-from vitald.catalog.lemon import Lemon
+from vitald.catalog.correlation import CorrelationRules
+from vitald.catalog.lemon import LemonScoring
 from vitald.catalog.rules import Catalog
 from vitald.model import Action, When
 
@@ -38,7 +38,7 @@ def case(action: Action | None = None, **changes: object) -> Case:
 
 
 def test_without_a_case_the_table_decides() -> None:
-    said = rule(case(Action.REBOOT_NODE)).rule_on({"a": 2})
+    said = rule(case(Action.REBOOT_NODE)).apply_to({"a": 2})
     assert (said.action, said.when, said.title, said.advice, said.clears) == (
         Action.OBSERVE,
         When.NOW,
@@ -54,7 +54,7 @@ def test_the_strongest_case_wins_whatever_the_order() -> None:
         case(Action.REPLACE_NODE, title="strong"),
     )
     for cases in ((weak, strong), (strong, weak)):
-        said = rule(*cases).rule_on({"a": 1})
+        said = rule(*cases).apply_to({"a": 1})
         assert (said.action, said.title) == (Action.REPLACE_NODE, "strong")
 
 
@@ -72,20 +72,20 @@ def test_the_strongest_case_wins_whatever_the_order() -> None:
 )
 def test_a_case_may_ask_for_a_number_above_a_limit(value: object, holds: bool) -> None:
     lasting = case(Action.INSPECT, where={"a_above": (119,)})
-    assert lasting.holds({"a": value}) is holds  # type: ignore[dict-item]
-    assert not lasting.holds({})
+    assert lasting.matches({"a": value}) is holds  # type: ignore[dict-item]
+    assert not lasting.matches({})
 
 
 def test_a_case_may_ask_for_less_than_the_table() -> None:
     assert (
-        rule(case(Action.NONE), action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.NONE
+        rule(case(Action.NONE), action=Action.REBOOT_NODE).apply_to({"a": 1}).action is Action.NONE
     )
 
 
 def test_of_equal_cases_the_first_gives_the_words() -> None:
     said = rule(
         case(Action.RESET_DEVICE, title="first"), case(Action.RESET_DEVICE, title="second")
-    ).rule_on({"a": 1})
+    ).apply_to({"a": 1})
     assert said.title == "first"
 
 
@@ -95,18 +95,18 @@ def test_of_equal_actions_the_one_due_now_is_stronger() -> None:
         case(Action.RESET_DEVICE, when=When.NOW),
     )
     for cases in ((later, now), (now, later)):
-        assert rule(*cases).rule_on({"a": 1}).when is When.NOW
+        assert rule(*cases).apply_to({"a": 1}).when is When.NOW
 
 
 def test_a_case_without_words_keeps_the_tables() -> None:
-    said = rule(case(Action.RESET_DEVICE), when=When.AFTER_JOB).rule_on({"a": 1})
+    said = rule(case(Action.RESET_DEVICE), when=When.AFTER_JOB).apply_to({"a": 1})
     assert (said.title, said.advice, said.when) == ("own title", "own advice", When.AFTER_JOB)
 
 
 def test_at_least_raises_and_never_lowers() -> None:
     raising = case(at_least=Action.RESET_DEVICE, title="raised")
-    assert rule(raising).rule_on({"a": 1}).action is Action.RESET_DEVICE
-    kept = rule(raising, action=Action.REPLACE_NODE).rule_on({"a": 1})
+    assert rule(raising).apply_to({"a": 1}).action is Action.RESET_DEVICE
+    kept = rule(raising, action=Action.REPLACE_NODE).apply_to({"a": 1})
     assert (kept.action, kept.title, kept.clears) == (Action.REPLACE_NODE, "own title", OWN)
 
 
@@ -114,14 +114,14 @@ def test_at_least_comes_after_the_replacing_cases() -> None:
     raising, lowering = case(at_least=Action.RESET_DEVICE), case(Action.NONE)
     for cases in ((raising, lowering), (lowering, raising)):
         assert (
-            rule(*cases, action=Action.REBOOT_NODE).rule_on({"a": 1}).action is Action.RESET_DEVICE
+            rule(*cases, action=Action.REBOOT_NODE).apply_to({"a": 1}).action is Action.RESET_DEVICE
         )
 
 
 def test_of_several_at_least_the_strongest_stands() -> None:
     cases = [case(at_least=Action.REPLACE_NODE), case(at_least=Action.RESET_DEVICE)]
-    assert rule(*cases).rule_on({"a": 1}).action is Action.REPLACE_NODE
-    assert rule(*reversed(cases)).rule_on({"a": 1}).action is Action.REPLACE_NODE
+    assert rule(*cases).apply_to({"a": 1}).action is Action.REPLACE_NODE
+    assert rule(*reversed(cases)).apply_to({"a": 1}).action is Action.REPLACE_NODE
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_of_several_at_least_the_strongest_stands() -> None:
 def test_when_a_case_holds(
     where: dict[str, tuple[object, ...]], fields: dict[str, object], holds: bool
 ) -> None:
-    assert Case(where=where).holds(fields) is holds  # type: ignore[arg-type]
+    assert Case(where=where).matches(fields) is holds  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,15 @@ def test_when_a_case_holds(
     ],
 )
 def test_the_way_out_follows_the_action(action: Action, clears: Clears) -> None:
-    assert rule(case(action)).rule_on({"a": 1}).clears == clears
+    assert rule(case(action)).apply_to({"a": 1}).clears == clears
     if action is not Action.OBSERVE:
-        assert rule(case(at_least=action)).rule_on({"a": 1}).clears == clears
+        assert rule(case(at_least=action)).apply_to({"a": 1}).clears == clears
 
 
 def test_a_case_that_says_the_tables_action_keeps_the_tables_way_out() -> None:
-    assert rule(case(Action.REBOOT_NODE), action=Action.REBOOT_NODE).rule_on({"a": 1}).clears == OWN
+    assert (
+        rule(case(Action.REBOOT_NODE), action=Action.REBOOT_NODE).apply_to({"a": 1}).clears == OWN
+    )
 
 
 def test_a_case_that_asks_for_a_person_has_a_way_out() -> None:
@@ -195,7 +197,7 @@ def test_a_case_that_asks_for_a_person_has_a_way_out() -> None:
         source="s",
         cases=(case(Action.INSPECT),),
     )
-    assert silent.rule_on({"a": 1}).clears.words()
+    assert silent.apply_to({"a": 1}).clears.list_phrases()
 
 
 ACTIONS = st.sampled_from(list(Action))
@@ -225,9 +227,9 @@ def test_ruling_depends_on_no_order(cases: list[Case], own: Action, value: int) 
         (one.action for one in matching if one.action), key=lambda action: action.rank, default=own
     )
     floors = [one.at_least for one in matching if one.at_least]
-    expected = Action.strongest([base, *floors])
+    expected = Action.find_strongest([base, *floors])
     for order in (cases, cases[::-1]):
-        assert rule(*order, action=own).rule_on({"a": value}).action is expected
+        assert rule(*order, action=own).apply_to({"a": value}).action is expected
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_ruling_depends_on_no_order(cases: list[Case], own: Action, value: int) 
     ],
 )
 def test_what_clears_is_said_in_words(clears: Clears, words: list[str]) -> None:
-    assert clears.words() == words
+    assert clears.list_phrases() == words
 
 
 def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
@@ -258,19 +260,19 @@ def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
         {"xid/1": rule()},
         {"xid": default},
         ladders={},
-        stories=Stories(),
-        lemon=Lemon(),
+        stories=CorrelationRules(),
+        lemon=LemonScoring(),
         instances={},
         profile="nvidia",
     )
-    assert catalog.rule("xid/1").title == "own title"
+    assert catalog.find_rule("xid/1").title == "own title"
     assert (
-        catalog.rule("xid/9").title,
-        catalog.rule("xid/9").code,
-        catalog.rule("xid/9").kind,
+        catalog.find_rule("xid/9").title,
+        catalog.find_rule("xid/9").code,
+        catalog.find_rule("xid/9").kind,
     ) == ("Xid 9, new", "xid/9", "xid")
-    assert (catalog.rule("odd/9").title, catalog.rule("odd/9").action) == (
+    assert (catalog.find_rule("odd/9").title, catalog.find_rule("odd/9").action) == (
         "9: not in the catalogue",
         Action.INSPECT,
     )
-    assert catalog.kinds() == {"xid"}
+    assert catalog.list_kinds() == {"xid"}

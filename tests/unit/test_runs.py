@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vitald.ledger import Entry, Ledger, read_last_runs, read_run, read_runs
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.ledger import Ledger, LedgerEntry, read_last_runs, read_run, read_runs
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 FULL = Run(
     id="20261121T010203-1-dcgm-2",
-    ask=Ask(check="dcgm", level=2, gpus=(1, 3), by="finding #7", reason="xid/999", busy=True),
+    ask=RunRequest(
+        check="dcgm", level=2, gpus=(1, 3), by="finding #7", reason="xid/999", busy=True
+    ),
     began=1000.0,
     ended=1100.5,
     exit_code=205,
@@ -58,7 +60,7 @@ def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
     report = Report(outcome=Outcome.PASS)
     return Run(
         id=f"{check}-{level}-{number}",
-        ask=Ask(check=check, level=level),
+        ask=RunRequest(check=check, level=level),
         began=float(number),
         ended=number + 0.5,
         report=report,
@@ -67,7 +69,7 @@ def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
 
 
 def test_a_run_comes_back_as_it_was(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=(FULL,))])
+    ledger.commit([LedgerEntry(runs=(FULL,))])
     assert read_run(ledger.path, FULL.id) == FULL
     assert read_run(ledger.path, "another") is None
     (listed,) = read_runs(ledger.path, 10)
@@ -76,7 +78,11 @@ def test_a_run_comes_back_as_it_was(ledger: Ledger) -> None:
 
 def test_the_newest_come_first_and_one_check_can_be_asked_for(ledger: Ledger) -> None:
     ledger.commit(
-        [Entry(runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl")))]
+        [
+            LedgerEntry(
+                runs=tuple(run(number, check) for number in range(5) for check in ("dcgm", "nccl"))
+            )
+        ]
     )
     assert [one.began for one in read_runs(ledger.path, 3, "nccl")] == [4.0, 3.0, 2.0]
     assert len(read_runs(ledger.path, 100)) == 10
@@ -84,7 +90,11 @@ def test_the_newest_come_first_and_one_check_can_be_asked_for(ledger: Ledger) ->
 
 def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
     ledger.commit(
-        [Entry(runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2)))]
+        [
+            LedgerEntry(
+                runs=tuple(run(number, "dcgm", level) for number in range(20) for level in (1, 2))
+            )
+        ]
     )
     found = read_last_runs(ledger.path, 3)
     assert [(one.ask.level, one.began) for one in found if one.ask.level == 1] == [
@@ -96,7 +106,7 @@ def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
 
 
 def test_what_was_printed_is_forgotten_first_and_the_run_with_the_events(ledger: Ledger) -> None:
-    ledger.commit([Entry(runs=(run(1), run(100)))])
+    ledger.commit([LedgerEntry(runs=(run(1), run(100)))])
     ledger.forget_output(before=50.0)
     assert [
         getattr(read_run(ledger.path, f"dcgm-1-{number}"), "raw", None) for number in (1, 100)

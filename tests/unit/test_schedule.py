@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
 from vitald.diagnostics.schedule import AGAIN_MOST, SETTLE_S, Moment, Plan, Schedule
-from vitald.model.diagnostic import Ask, Outcome, Remedy, Report, Run
+from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -36,7 +36,7 @@ def run(
     preempted: str = "",
     **ask: object,
 ) -> Run:
-    asked = replace(Ask(check=plan.check, level=plan.level), **ask)  # type: ignore[arg-type]
+    asked = replace(RunRequest(check=plan.check, level=plan.level), **ask)  # type: ignore[arg-type]
     return Run(
         id=f"{began}",
         ask=asked,
@@ -397,7 +397,7 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
                     seconds=seconds,
                     preempted=preempted,
                 ),
-                ask=Ask(check="dcgm", level=plan.level, by=by, gpus=gpus),
+                ask=RunRequest(check="dcgm", level=plan.level, by=by, gpus=gpus),
             ),
             st.sampled_from([LEVEL_1, LEVEL_2]),
             st.floats(-1e9, 1e9),

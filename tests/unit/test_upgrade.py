@@ -27,21 +27,21 @@ from vitald import config as configs
 from vitald.cli import main
 from vitald.config import Moved
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
+from vitald.judge.verdict import compute_verdict
 from vitald.ledger import (
     FILE,
     MIGRATIONS,
+    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
-    Query,
+    open_snapshot,
     read_events,
     read_findings,
     read_run,
-    reading,
     sums,
 )
-from vitald.ledger.schema import VERSION, found
+from vitald.ledger.schema import VERSION, inspect_version
 
 LEDGERS = ROOT / "tests" / "data" / "ledgers"
 OLD = [*range(1, VERSION + 1)]  # a new schema brings a ledger of the one before it with it
@@ -118,12 +118,14 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(
 ) -> None:
     ledger = Ledger(laid_out(tmp_path, schema))
     ledger.open()
-    memory = ledger.remembered().memory
+    memory = ledger.read_state().memory
     told = said(schema)
     of_its_day = catalogue(overrides=REPLACED_AT_ONCE)
     judge = Judge(of_its_day, memory)
-    assert judge.recatalogue(of_its_day, 0.0) == []
-    verdict = fold(judge.opened, [], 0.0, {one.id: one for one in judge.incidents})
+    assert judge.reload_catalog(of_its_day, 0.0) == []
+    verdict = compute_verdict(
+        judge.open_findings, [], 0.0, {one.id: one for one in judge.incidents}
+    )
     assert verdict.status.value == told["status"] == "unhealthy"
     flags = {
         "rebootRequired": verdict.reboot_required,
@@ -139,14 +141,14 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(
             "component": one.component.name,
             "action": one.action.value,
         }
-        for one in judge.opened
+        for one in judge.open_findings
     ]
     opened_then: list[Json] = told["findings"]
     assert sorted(opened, key=str) == sorted(
         ({key: one[key] for key in opened[0]} for one in opened_then), key=str
     )
     assert sorted(one.id for one in read_findings(ledger.path, 100)) == told["cleared"]
-    assert [one.event.raw for one in read_events(ledger.path, Query())] == told["events"]
+    assert [one.event.raw for one in read_events(ledger.path, EventQuery())] == told["events"]
     if schema >= 2:  # the record of a device that failed twice
         assert len(memory.marks) == 11
     if schema >= 4:
@@ -160,7 +162,7 @@ def on_the_way(schema: int) -> dict[str, list[str]]:
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.executescript((LEDGERS / f"schema-{schema}.sql").read_text())
-        sums.prepare(db)
+        sums.register_functions(db)
         stages = {str(schema): [*db.iterdump()]}
         for number, script in enumerate(MIGRATIONS[schema:], start=schema + 1):
             db.executescript(script)
@@ -321,15 +323,15 @@ def test_a_newer_ledger_is_not_touched(tmp_path: Path, left: str) -> None:
 @pytest.mark.parametrize("schema", OLD)
 def test_the_version_is_found_without_touching_anything(tmp_path: Path, schema: int) -> None:
     before = everything(laid_out(tmp_path, schema))
-    assert found(tmp_path / FILE) == schema
+    assert inspect_version(tmp_path / FILE) == schema
     assert everything(tmp_path) == before
 
 
 def test_a_strange_name_is_no_part_of_an_address(tmp_path: Path) -> None:
     """SQLite reads the path as a URI where it is asked to."""
     folder = laid_out(tmp_path / "a?mode=rw&b#c%41", VERSION)
-    assert found(folder / FILE) == VERSION
-    assert len(read_events(folder / FILE, Query())) == len(said(VERSION)["events"])
+    assert inspect_version(folder / FILE) == VERSION
+    assert len(read_events(folder / FILE, EventQuery())) == len(said(VERSION)["events"])
     assert Ledger(folder).rescue() is not None
 
 
@@ -338,7 +340,7 @@ def test_a_ledger_of_any_age_is_replayed(tmp_path: Path) -> None:
     for schema in OLD:
         folder = laid_out(tmp_path / str(schema), schema)
         before = everything(folder)
-        with reading(folder / FILE) as stored:
+        with open_snapshot(folder / FILE) as stored:
             assert len([*stored.events]) >= len(said(schema)["events"])
             assert len(stored.opened) == len(said(schema)["findings"])
         assert everything(folder) == before
@@ -347,7 +349,7 @@ def test_a_ledger_of_any_age_is_replayed(tmp_path: Path) -> None:
 def test_a_newer_ledger_is_not_replayed(tmp_path: Path) -> None:
     with closing(sqlite3.connect(laid_out(tmp_path, VERSION) / FILE)) as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(LedgerNewer), reading(tmp_path / FILE):
+    with pytest.raises(LedgerNewer), open_snapshot(tmp_path / FILE):
         pass
 
 
@@ -355,7 +357,7 @@ def test_a_newer_ledger_is_not_replayed(tmp_path: Path) -> None:
 
 
 def config_of(text: str) -> configs.Config:
-    return configs.parse(text, tomlfile.parse(text, "c.toml"), "c.toml")
+    return configs.parse(text, tomlfile.parse_toml(text, "c.toml"), "c.toml")
 
 
 @pytest.fixture

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding, source
-from vitald.judge.verdict import Work, by_strength, fold
-from vitald.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
+from vitald.judge.verdict import WorkPhase, compute_verdict, sort_by_strength
+from vitald.model import (
+    NODE,
+    Acceptance,
+    Action,
+    Requirement,
+    SourceHealth,
+    SourceState,
+    Status,
+    When,
+)
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)
@@ -19,7 +28,7 @@ MILD = [Action.OBSERVE, Action.INSPECT, Action.RESTART_WORKLOAD]
 
 
 def test_nothing_open_and_all_looked_at_is_healthy() -> None:
-    verdict = fold([], [FRESH], NOW)
+    verdict = compute_verdict([], [FRESH], NOW)
     assert (
         verdict.status,
         verdict.action,
@@ -36,18 +45,20 @@ def test_nothing_open_and_all_looked_at_is_healthy() -> None:
 
 @pytest.mark.parametrize("action", UNFIT)
 def test_what_must_be_done_now_is_unhealthy(action: Action) -> None:
-    assert fold([finding(action)], [FRESH], NOW).status is Status.UNHEALTHY
+    assert compute_verdict([finding(action)], [FRESH], NOW).status is Status.UNHEALTHY
 
 
 @pytest.mark.parametrize("action", UNFIT)
 def test_what_may_wait_for_the_job_is_degraded(action: Action) -> None:
-    assert fold([finding(action, When.AFTER_JOB)], [FRESH], NOW).status is Status.DEGRADED
+    assert (
+        compute_verdict([finding(action, When.AFTER_JOB)], [FRESH], NOW).status is Status.DEGRADED
+    )
 
 
 @pytest.mark.parametrize("action", MILD)
 @pytest.mark.parametrize("when", When)
 def test_what_asks_for_less_is_degraded(action: Action, when: When) -> None:
-    assert fold([finding(action, when)], [FRESH], NOW).status is Status.DEGRADED
+    assert compute_verdict([finding(action, when)], [FRESH], NOW).status is Status.DEGRADED
 
 
 @pytest.mark.parametrize(
@@ -60,29 +71,31 @@ def test_what_asks_for_less_is_degraded(action: Action, when: When) -> None:
 )
 def test_a_source_that_does_not_look_makes_unknown(ill: SourceHealth) -> None:
     """Silence is not health, and not a fault either: only what stands may be worse."""
-    assert fold([], [ill], NOW).status is Status.UNKNOWN
-    assert fold([], [FRESH, ill], NOW).status is Status.UNKNOWN
+    assert compute_verdict([], [ill], NOW).status is Status.UNKNOWN
+    assert compute_verdict([], [FRESH, ill], NOW).status is Status.UNKNOWN
     for action in MILD:
-        assert fold([finding(action)], [ill], NOW).status is Status.UNKNOWN
+        assert compute_verdict([finding(action)], [ill], NOW).status is Status.UNKNOWN
     for action in UNFIT:
-        assert fold([finding(action, When.AFTER_JOB)], [ill], NOW).status is Status.UNKNOWN
-        assert fold([finding(action)], [ill], NOW).status is Status.UNHEALTHY
+        assert (
+            compute_verdict([finding(action, When.AFTER_JOB)], [ill], NOW).status is Status.UNKNOWN
+        )
+        assert compute_verdict([finding(action)], [ill], NOW).status is Status.UNHEALTHY
 
 
 @pytest.mark.parametrize(("looked", "status"), [(70.0, Status.HEALTHY), (69.9, Status.UNKNOWN)])
 def test_the_deadline_is_the_last_fresh_moment(looked: float, status: Status) -> None:
-    assert fold([], [source(looked=looked, deadline=30.0)], NOW).status is status
+    assert compute_verdict([], [source(looked=looked, deadline=30.0)], NOW).status is status
 
 
 def test_no_sources_are_no_reason_to_doubt() -> None:
-    assert fold([], [], NOW).status is Status.HEALTHY
+    assert compute_verdict([], [], NOW).status is Status.HEALTHY
 
 
 def test_the_action_is_the_strongest_open_one() -> None:
     for actions in itertools.permutations(Action, 3):
         strongest = max(actions, key=list(Action).index)
         assert (
-            fold(
+            compute_verdict(
                 [finding(action, number=number) for number, action in enumerate(actions)], [], NOW
             ).action
             is strongest
@@ -109,8 +122,8 @@ def test_the_flags(
     alone.
     """
     ours, sites = (
-        fold([finding(action, when)], [], NOW),
-        fold([finding(action, when)], [], NOW, device_reset=True),
+        compute_verdict([finding(action, when)], [], NOW),
+        compute_verdict([finding(action, when)], [], NOW, device_reset=True),
     )
     assert (ours.reboot_required, ours.replacement_required) == (reboot, replacement)
     assert (sites.reboot_required, sites.replacement_required) == (reboot_by_site, replacement)
@@ -118,46 +131,50 @@ def test_the_flags(
 
 
 @pytest.mark.parametrize("action", Action)
-@pytest.mark.parametrize("work", Work)
+@pytest.mark.parametrize("work", WorkPhase)
 def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
-    action: Action, work: Work
+    action: Action, work: WorkPhase
 ) -> None:
     """Shown as degraded, at any time; a device that cannot be used waits for nothing, unless
     somebody accepted it.
     """
     accepted = Acceptance(
-        by="alice", reason="why", since=0.0, until=9.0, asked=Asked(action, When.NOW)
+        by="alice", reason="why", since=0.0, until=9.0, asked=Requirement(action, When.NOW)
     )
-    unusable = Asked(action, When.MAINTENANCE, unusable=True)
+    unusable = Requirement(action, When.MAINTENANCE, unusable=True)
     for one in (
         finding(action, When.MAINTENANCE),
         finding(action, accepted=accepted),
-        finding(ruled=unusable, accepted=accepted),
+        finding(base=unusable, accepted=accepted),
     ):
-        verdict = fold([one], [], NOW, work=work)
+        verdict = compute_verdict([one], [], NOW, work=work)
         assert (verdict.status, verdict.reboot_required, verdict.replacement_required) == (
             Status.DEGRADED,
             False,
             False,
         )
         assert verdict.action is Action.OBSERVE
-    assert fold([finding(ruled=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
+    assert compute_verdict([finding(base=unusable)], [], NOW, work=work).status is Status.UNHEALTHY
 
 
 def test_the_remedy_is_told_before_the_device_that_cannot_be_used() -> None:
     """A line that asks a person to look beside a flag that asks for a reboot would be read as no
     reboot.
     """
-    look = finding(ruled=Asked(Action.INSPECT, When.NOW, unusable=True), number=1)
+    look = finding(base=Requirement(Action.INSPECT, When.NOW, unusable=True), number=1)
     idle = finding(Action.INSPECT, number=2)
     reboot = finding(Action.REBOOT_NODE, number=3)
     waits = finding(Action.REPLACE_NODE, When.MAINTENANCE, number=4)
-    assert by_strength([waits, idle, look, reboot]) == [reboot, look, idle, waits]
-    assert fold([waits, idle, look, reboot], [], NOW).reasons[0].endswith(": reboot the node")
+    assert sort_by_strength([waits, idle, look, reboot]) == [reboot, look, idle, waits]
+    assert (
+        compute_verdict([waits, idle, look, reboot], [], NOW)
+        .reasons[0]
+        .endswith(": reboot the node")
+    )
 
 
 def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:
-    verdict = fold(
+    verdict = compute_verdict(
         [
             finding(Action.REPLACE_NODE, number=1),
             finding(Action.REBOOT_NODE, number=2),
@@ -174,7 +191,7 @@ def test_the_flags_are_of_all_findings_not_of_the_strongest() -> None:
 
 
 def test_a_drill_counts_and_says_so() -> None:
-    verdict = fold([finding(Action.REBOOT_NODE, simulated_until=500.0)], [], NOW)
+    verdict = compute_verdict([finding(Action.REBOOT_NODE, simulated_until=500.0)], [], NOW)
     assert (verdict.status, verdict.reboot_required, verdict.simulated) == (
         Status.UNHEALTHY,
         True,
@@ -191,7 +208,7 @@ def test_the_reasons_say_all_the_worst_first() -> None:
         finding(Action.RESET_DEVICE, When.AFTER_JOB, number=4),
         finding(Action.RESET_DEVICE, number=5, since=50.0),
     ]
-    verdict = fold(
+    verdict = compute_verdict(
         findings, [FRESH, SourceHealth(name="nvml", state=SourceState.FAILED, deadline=1.0)], NOW
     )
     assert verdict.reasons == (
@@ -210,7 +227,7 @@ def test_of_equals_the_older_comes_first_and_then_the_lower_number() -> None:
         finding(number=2, since=1.0),
         finding(number=9, since=0.0),
     ]
-    assert [found.id for found in by_strength(findings)] == [9, 2, 3]
+    assert [found.id for found in sort_by_strength(findings)] == [9, 2, 3]
 
 
 def test_a_silent_source_tells_why() -> None:
@@ -220,13 +237,13 @@ def test_a_silent_source_tells_why() -> None:
         deadline=30.0,
         detail="/dev/kmsg: Permission denied",
     )
-    assert fold([], [failed], NOW).reasons == (
+    assert compute_verdict([], [failed], NOW).reasons == (
         "source kernel_log is not being read: /dev/kmsg: Permission denied",
     )
 
 
 def test_a_source_past_its_deadline_is_not_told_to_be_ok() -> None:
-    (reason,) = fold([], [STALE], NOW).reasons
+    (reason,) = compute_verdict([], [STALE], NOW).reasons
     assert not reason.endswith("ok")
 
 
@@ -250,8 +267,8 @@ def test_the_order_of_what_is_folded_does_not_matter(
     other = list(findings)
     chance.shuffle(other)  # type: ignore[attr-defined]
     one, two = (
-        fold(findings, sources, NOW, device_reset=site),
-        fold(other, sources[::-1], NOW, device_reset=site),
+        compute_verdict(findings, sources, NOW, device_reset=site),
+        compute_verdict(other, sources[::-1], NOW, device_reset=site),
     )
     assert (one.status, one.action, one.reboot_required, one.replacement_required) == (
         two.status,
@@ -266,7 +283,10 @@ def test_the_order_of_what_is_folded_does_not_matter(
 @FUZZ
 @given(findings=FINDINGS, sources=SOURCES, more=FINDINGS)
 def test_more_findings_never_make_it_better(findings: list, sources: list, more: list) -> None:
-    fewer, all_ = fold(findings, sources, NOW), fold(findings + more, sources, NOW)
+    fewer, all_ = (
+        compute_verdict(findings, sources, NOW),
+        compute_verdict(findings + more, sources, NOW),
+    )
     order = [Status.HEALTHY, Status.DEGRADED, Status.UNKNOWN, Status.UNHEALTHY]
     assert order.index(all_.status) >= order.index(fewer.status)
     assert all_.action.rank >= fewer.action.rank

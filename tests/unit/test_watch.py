@@ -11,14 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.catalog.threshold import Watched, read
+from vitald.catalog.threshold import ThresholdGroup, read_threshold
 from vitald.collectors.thresholds import Sign, Watcher
 from vitald.model import Component, ComponentKind, Readings, Sample
 
 
-def watched(*watches: dict[str, Any], code: str = "nvml/test", state: bool = False) -> Watched:
-    return Watched(
-        code=code, component=ComponentKind.GPU, watches=tuple(map(read, watches)), state=state
+def watched(
+    *watches: dict[str, Any], code: str = "nvml/test", state: bool = False
+) -> ThresholdGroup:
+    return ThresholdGroup(
+        code=code,
+        component=ComponentKind.GPU,
+        thresholds=tuple(map(read_threshold, watches)),
+        state=state,
     )
 
 
@@ -39,7 +44,7 @@ def look(
     return watcher.look(readings, now, siblings or readings)
 
 
-def again(watcher: Watcher, one: Watched) -> Watcher:
+def again(watcher: Watcher, one: ThresholdGroup) -> Watcher:
     """As after a restart: through JSON, as it is stored."""
     return Watcher([one], json.loads(json.dumps(watcher.memory)))
 
@@ -322,7 +327,7 @@ def test_other_watches_over_the_same_memory() -> None:
 )
 def test_a_watch_that_makes_no_sense_is_refused(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        read(table)
+        read_threshold(table)
 
 
 def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:

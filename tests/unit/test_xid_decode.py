@@ -206,7 +206,7 @@ def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
     said = ruling(f"{WHERE} 999, something new")
     assert said.action is INSPECT
     assert "999" in said.title
-    assert not catalogue().rule("xid/999").known
+    assert not catalogue().find_rule("xid/999").is_known
 
 
 @pytest.mark.parametrize(

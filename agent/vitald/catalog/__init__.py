@@ -4,8 +4,17 @@ checks them.
 
 from __future__ import annotations
 
-from vitald.catalog.loader import PROFILES, CatalogError, load
-from vitald.catalog.rules import CLEARS_OF, Case, Catalog, Clears, Cure, FaultClass, Rule, Ruling
+from vitald.catalog.loader import PROFILES, CatalogError, load_catalog
+from vitald.catalog.rules import (
+    CLEARS_OF,
+    Case,
+    Catalog,
+    Clears,
+    Evidence,
+    FaultClass,
+    Rule,
+    Ruling,
+)
 
 __all__ = [
     "CLEARS_OF",
@@ -14,9 +23,9 @@ __all__ = [
     "Catalog",
     "CatalogError",
     "Clears",
-    "Cure",
+    "Evidence",
     "FaultClass",
     "Rule",
     "Ruling",
-    "load",
+    "load_catalog",
 ]

@@ -28,7 +28,7 @@ class Role(Enum):
     WORD = "word"
 
     @property
-    def rank(self) -> int:
+    def order(self) -> int:
         return _RANK[self]
 
 
@@ -44,7 +44,7 @@ class Reach(Enum):
     NODE = "node"  # what is said of the node as a whole, because of any part of it
 
     @property
-    def wide(self) -> bool:
+    def crosses_devices(self) -> bool:
         """Whether it goes beyond the device: then a story about the device alone is the
         better one.
         """
@@ -52,7 +52,7 @@ class Reach(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
+class Cooccurrence:
     """What other members of the incident change for a finding. `beside` names them; one that is
     there is enough.
     """
@@ -65,7 +65,7 @@ class Company:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class CorrelationRule:
     """One entry of `stories.toml`."""
 
     name: str
@@ -78,14 +78,14 @@ class Story:
     consequences: tuple[str, ...] = ()
     echoes: tuple[str, ...] = ()
     apart: bool = False  # it joins consequences to their cause, and no two causes
-    companies: tuple[Company, ...] = ()
+    cooccurrences: tuple[Cooccurrence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class IncidentRole:
     """Where a code stands in a story."""
 
-    story: Story
+    rule: CorrelationRule
     role: Role
     order: tuple[int, int, int]  # role, story, place in the list
     exact: bool = True  # named itself, not by its kind
@@ -101,7 +101,7 @@ class Alias:
     code: str
     holds: Collection[tuple[str, tuple[object, ...]]]
 
-    def fits(self, fields: Fields) -> bool:
+    def matches(self, fields: Fields) -> bool:
         for name, wanted in self.holds:
             value = fields.get(name)
             if not any(one in wanted for one in (value if isinstance(value, list) else [value])):
@@ -110,24 +110,27 @@ class Alias:
 
 
 @dataclass(slots=True)
-class Stories:
+class CorrelationRules:
     """All stories, by the codes that stand in them. `kind/*` stands for every code of a kind."""
 
-    told: tuple[Story, ...] = ()
-    _places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
-    _kinds: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    rules: tuple[CorrelationRule, ...] = ()
+    _places: dict[str, tuple[IncidentRole, ...]] = field(default_factory=dict)
+    _kinds: dict[str, tuple[IncidentRole, ...]] = field(default_factory=dict)
     _aliases: dict[str, tuple[Alias, ...]] = field(default_factory=dict)
     _roles: dict[str, Mapping[str, frozenset[Role]]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, told: Iterable[Story], aliases: Iterable[Alias] = (), words: Collection[str] = ()
-    ) -> Stories:
+    def from_rules(
+        cls,
+        told: Iterable[CorrelationRule],
+        aliases: Iterable[Alias] = (),
+        words: Collection[str] = (),
+    ) -> CorrelationRules:
         stories = cls(tuple(told))
         for alias in aliases:
             stories._aliases[alias.code] = (*stories._aliases.get(alias.code, ()), alias)
-        listed: dict[str, list[Place]] = {}
-        for number, story in enumerate(stories.told):
+        listed: dict[str, list[IncidentRole]] = {}
+        for number, story in enumerate(stories.rules):
             for role, names in (
                 (Role.CAUSE, story.causes),
                 (Role.CONSEQUENCE, story.consequences),
@@ -136,7 +139,9 @@ class Stories:
                 for position, name in enumerate(names):
                     own = Role.WORD if name in words and role is Role.CONSEQUENCE else role
                     listed.setdefault(name, []).append(
-                        Place(story, own, (own.rank, number, position), not name.endswith("/*"))
+                        IncidentRole(
+                            story, own, (own.order, number, position), not name.endswith("/*")
+                        )
                     )
         for name, places in listed.items():
             kind, _, code = name.partition("/")
@@ -144,58 +149,61 @@ class Stories:
                 tuple(places)
             )
         for name, own_places in tuple(stories._places.items()):
-            seen = {place.story.name for place in own_places}
+            seen = {place.rule.name for place in own_places}
             of_kind = (
                 place
                 for place in stories._kinds.get(name.partition("/")[0], ())
-                if place.story.name not in seen
+                if place.rule.name not in seen
             )
             stories._places[name] = (*own_places, *of_kind)
         return stories
 
-    def name(self, code: str, fields: Fields) -> str:
+    def find_name(self, code: str, fields: Fields) -> str:
         """What an event is called in the stories: its code, or the alias that fits it."""
         return next(
-            (alias.name for alias in self._aliases.get(code, ()) if alias.fits(fields)), code
+            (alias.name for alias in self._aliases.get(code, ()) if alias.matches(fields)), code
         )
 
-    def places(self, name: str) -> tuple[Place, ...]:
+    def find_roles(self, name: str) -> tuple[IncidentRole, ...]:
         places = self._places.get(name)
         return places if places is not None else self._kinds.get(name.partition("/")[0], ())
 
-    def roles(self, name: str) -> Mapping[str, frozenset[Role]]:
+    def find_role_sets(self, name: str) -> Mapping[str, frozenset[Role]]:
         """The stories that a code stands in, by name, with its roles there."""
         key = name if name in self._places else f"{name.partition('/')[0]}/*"
         known = self._roles.get(key)
         if known is None:
             found: dict[str, set[Role]] = {}
-            for place in self.places(name):
-                found.setdefault(place.story.name, set()).add(place.role)
+            for place in self.find_roles(name):
+                found.setdefault(place.rule.name, set()).add(place.role)
             known = self._roles[key] = {story: frozenset(roles) for story, roles in found.items()}
         return known
 
-    def causes(self, name: str) -> bool:
+    def is_cause(self, name: str) -> bool:
         """Whether some story names it as a cause: it is worth telling even if it asks for
         nothing.
         """
-        return any(place.role is Role.CAUSE and place.exact for place in self.places(name))
+        return any(place.role is Role.CAUSE and place.exact for place in self.find_roles(name))
 
-    def order(self, name: str, story: str) -> tuple[int, int, int, int]:
+    def rank_name(self, name: str, story: str) -> tuple[int, int, int, int]:
         """The least comes first as root: by its place in the incident's own story, else behind
         those that stand in it.
         """
-        own = [place.order for place in self.places(name) if place.story.name == story]
+        own = [place.order for place in self.find_roles(name) if place.rule.name == story]
         if own:
             return (0, *min(own))
-        return (1, *min((place.order for place in self.places(name)), default=(len(Role), 0, 0)))
+        return (
+            1,
+            *min((place.order for place in self.find_roles(name)), default=(len(Role), 0, 0)),
+        )
 
-    def index(self, story: str) -> int:
+    def find_index(self, story: str) -> int:
         return next(
-            (number for number, one in enumerate(self.told) if one.name == story), len(self.told)
+            (number for number, one in enumerate(self.rules) if one.name == story), len(self.rules)
         )
 
 
-def aliases_of(tables: Mapping[str, Mapping[str, object]]) -> list[Alias]:
+def read_aliases(tables: Mapping[str, Mapping[str, object]]) -> list[Alias]:
     """From `[alias."NAME"]` tables. Raises ValueError, KeyError."""
     made = []
     for name, table in tables.items():

@@ -18,7 +18,7 @@ from vitald.model.diagnostic import Remedy
 
 
 @dataclass(frozen=True, slots=True)
-class Instead:
+class Alternative:
     """Another entry that is meant where the text contains one of these."""
 
     contains: tuple[str, ...]  # lower case
@@ -33,7 +33,7 @@ class Diagnosis:
     words: tuple[
         str, ...
     ] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
-    instead: tuple[Instead, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     xid: bool = (
         False  # its text names an Xid, whose entry is meant where that asks for a reset or more
     )
@@ -42,7 +42,7 @@ class Diagnosis:
     )  # of a default: the remedy by the severity that is printed
 
     @property
-    def of_hardware(self) -> bool:
+    def concerns_hardware(self) -> bool:
         return not (self.environment or self.remedy in _NOT_OF_HARDWARE)
 
 
@@ -50,13 +50,13 @@ _NOT_OF_HARDWARE = (Remedy.NONE, Remedy.RETRY, Remedy.FIX_CONFIG)
 _KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity", "xid")
 
 
-def read(table: object) -> Diagnosis:
+def read_diagnosis(table: object) -> Diagnosis:
     """The value of the key. Raises ValueError that says what is wrong with it."""
     if not isinstance(table, dict):
         raise ValueError(f'expected a table such as {{ remedy = "retry" }}, found {table!r}')
     for key in table:
         if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{tomlfile.suggest(str(key), _KEYS)}")
+            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(str(key), _KEYS)}")
     if "remedy" not in table:
         raise ValueError("remedy: missing")
     severity = table.get("severity", {})
@@ -70,23 +70,23 @@ def read(table: object) -> Diagnosis:
         remedy=read_key("remedy", _remedy, table["remedy"]),
         confirm=read_key("confirm", read_flag, table.get("confirm", False)),
         environment=read_key("environment", read_flag, table.get("environment", False)),
-        words=_phrases("words", table.get("words", [])),
-        instead=_instead(table.get("instead", [])),
+        words=_read_phrases("words", table.get("words", [])),
+        alternatives=_read_alternatives(table.get("instead", [])),
         xid=read_key("xid", read_flag, table.get("xid", False)),
-        severity=_by_severity(severity),
+        severity=_read_severities(severity),
     )
 
 
 _remedy = partial(read_member, enum=Remedy)
 
 
-def _by_severity(table: Mapping[str, object]) -> dict[int, Remedy]:
+def _read_severities(table: Mapping[str, object]) -> dict[int, Remedy]:
     return {
         int(number): read_key(f"severity.{number}", _remedy, word) for number, word in table.items()
     }
 
 
-def _phrases(key: str, value: object) -> tuple[str, ...]:
+def _read_phrases(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(
         isinstance(item, str) and item.strip("*# ") for item in value
     ):
@@ -97,7 +97,7 @@ def _phrases(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _instead(value: object) -> tuple[Instead, ...]:
+def _read_alternatives(value: object) -> tuple[Alternative, ...]:
     if not isinstance(value, list):
         raise ValueError(f"instead: expected a list of tables, found {value!r}")
     found = []
@@ -107,11 +107,11 @@ def _instead(value: object) -> tuple[Instead, ...]:
                 f"instead #{number}: expected {{ contains = [...], code = ... }}, found {table!r}"
             )
         code = table["code"]
-        contains = _phrases(f"instead #{number} contains", table["contains"])
+        contains = _read_phrases(f"instead #{number} contains", table["contains"])
         if not isinstance(code, str) or "/" not in code or not contains:
             raise ValueError(
                 f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found'
                 f" {table!r}"
             )
-        found.append(Instead(contains, code))
+        found.append(Alternative(contains, code))
     return tuple(found)

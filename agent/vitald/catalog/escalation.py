@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitald.model import Action, Asked, When
+from vitald.model import Action, Requirement, When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EscalationStep:
     """One rung. One of `of`, `processes`, `survived`, `waited_s` and `times` says what it takes."""
 
     within_s: float  # the window in which they count; of `of` and `processes`
@@ -33,16 +33,16 @@ class Step:
     ] = ()  # fields that must be equal to count together, e.g. the GPC and TPC of an Xid 13
 
     @property
-    def asks(self) -> Asked:
-        return Asked(self.action, self.when)
+    def requirement(self) -> Requirement:
+        return Requirement(self.action, self.when)
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class EscalationPolicy:
     """`serves` is the action whose findings climb it where a case changed what their entry asks
     for.
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[EscalationStep, ...]
     serves: Action | None = None

@@ -16,7 +16,7 @@ from vitald.model import MarkKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lemon:
+class LemonScoring:
     """`weights` are points; a mark loses half of them in `half_life_s`, and all of them after
     `window_s`.
     """

@@ -16,13 +16,28 @@ from typing import TypeVar, overload
 
 from vitald import tomlfile
 from vitald.catalog.diagnosis import Diagnosis
-from vitald.catalog.diagnosis import read as read_diagnosis
-from vitald.catalog.policies import SECTION, Policies
-from vitald.catalog.rules import Among, Case, Catalog, Clears, Cure, FaultClass, Rule, Scalar
-from vitald.catalog.shape import HEAD, begins_with_driver, expand, first_letters
-from vitald.catalog.tables import FILES, read_instances, read_ladders, read_lemon, read_stories
-from vitald.catalog.threshold import Watch
-from vitald.catalog.threshold import read as read_watch
+from vitald.catalog.diagnosis import read_diagnosis as read_diagnosis
+from vitald.catalog.policies import SECTION, EntryPolicies
+from vitald.catalog.rules import (
+    Case,
+    Catalog,
+    Clears,
+    DeviceListing,
+    Evidence,
+    FaultClass,
+    Rule,
+    Scalar,
+)
+from vitald.catalog.shape import HEAD, begins_with_driver, expand_macros, first_letters
+from vitald.catalog.tables import (
+    FILES,
+    read_correlation,
+    read_escalation_policies,
+    read_instances,
+    read_lemon,
+)
+from vitald.catalog.threshold import Threshold
+from vitald.catalog.threshold import read_threshold as read_watch
 from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
@@ -42,7 +57,7 @@ class CatalogError(Exception):
         self.errors = errors
 
 
-def load(
+def load_catalog(
     profile: str = "nvidia",
     overrides: Mapping[str, object] | None = None,
     folder: Path = FOLDER,
@@ -55,24 +70,24 @@ def load(
     raw: Raw = {}
     trial: Raw = {}
     tables = {
-        name: _read(path, errors)
+        name: _read_file(path, errors)
         for source in (folder, extra)
         if source
         for name in FILES
         if (path := source / f"{name}.toml").exists()
     }
-    ladders = read_ladders(tables.get("ladders", {"ladder": {}}), errors)
+    ladders = read_escalation_policies(tables.get("ladders", {"ladder": {}}), errors)
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in FILES:
-            _overlay(raw, trial, _read(path, errors), path.name, errors, ladders, fresh=True)
+            _overlay(raw, trial, _read_file(path, errors), path.name, errors, ladders, fresh=True)
     if profile != "nvidia":
         path = folder / "profiles" / f"{profile}.toml"
         if path.is_file():
-            _overlay(raw, trial, _read(path, errors), f"profiles/{path.name}", errors, ladders)
+            _overlay(raw, trial, _read_file(path, errors), f"profiles/{path.name}", errors, ladders)
         else:
             errors.append(
                 "[catalog] profile: there is no profile"
-                f" {profile!r}{tomlfile.suggest(profile, PROFILES)}"
+                f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
 
@@ -82,7 +97,7 @@ def load(
             errors.append(f"{extra}: no *.toml file there")
         for path in paths:
             if path.stem not in FILES:
-                _overlay(raw, trial, _read(path, errors), str(path), errors, ladders)
+                _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
 
     rules: dict[str, Rule] = {}
     defaults: dict[str, Rule] = {}
@@ -93,17 +108,17 @@ def load(
             **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
             **keys,
         }
-        return _Entry(code, keys, origin, ladders, errors).rule()
+        return _EntryReader(code, keys, origin, ladders, errors).read_rule()
 
     for code, (keys, origin) in raw.items():
         kind, _, name = code.partition("/")
         rule = entry(code, keys, origin)
         if rule is not None and code in trial:
-            rule = replace(rule, shadow=entry(code, *trial[code]))
+            rule = replace(rule, trial=entry(code, *trial[code]))
         if rule is not None:
             (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
-    words = {code for code, rule in rules.items() if rule.word}
-    stories = read_stories(tables.get("stories", {"story": {}}), raw, words, errors)
+    words = {code for code, rule in rules.items() if rule.driver_recommendation}
+    stories = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
     instances = read_instances(tables.get("instances"), errors)
     if errors:
@@ -119,9 +134,9 @@ def load(
     )
 
 
-def _read(path: Path, errors: list[str]) -> tomlfile.Table:
+def _read_file(path: Path, errors: list[str]) -> tomlfile.Table:
     try:
-        return tomlfile.read(path)[1]
+        return tomlfile.read_toml(path)[1]
     except ValueError as error:
         errors.append(str(error))
         return {}
@@ -142,9 +157,9 @@ def _overlay(
     """
 
     def check(code: str, keys: tomlfile.Table) -> None:
-        _Entry(code, keys, origin, ladders, errors).rule()
+        _EntryReader(code, keys, origin, ladders, errors).read_rule()
 
-    policies = Policies(tables, origin, errors, check)
+    policies = EntryPolicies(tables, origin, errors, check)
     for kind, entries in tables.items():
         if kind == SECTION:
             continue
@@ -160,7 +175,7 @@ def _overlay(
             if not isinstance(entry, dict):
                 errors.append(f"{origin}: [{code.replace('/', '.')}]: expected a table")
                 continue
-            entry = policies.expand(code, entry)
+            entry = policies.expand_entry(code, entry)
             if entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
                 # What is in force meanwhile for a code that is new: its kind's default; for a new
@@ -186,7 +201,7 @@ def _overlay(
     policies.report_unused()
 
 
-class _Entry:
+class _EntryReader:
     """Checks one table key by key; mistakes go to `errors`."""
 
     def __init__(
@@ -206,87 +221,89 @@ class _Entry:
         )
         self.kind, _, self.name = code.partition("/")
 
-    def wrong(self, key: str, what: str) -> None:
+    def report(self, key: str, what: str) -> None:
         self.errors.append(f"{self.origin}: [{self.kind}.{self.name}] {key}: {what}")
 
-    def rule(self) -> Rule | None:
+    def read_rule(self) -> Rule | None:
         before = len(self.errors)
         for key in self.keys:
             if key not in _KEYS:
-                self.wrong(key, f"unknown key{tomlfile.suggest(key, _KEYS)}")
-        watches = self.watches()
-        lasting = bool(watches) and watches[0].lasting
+                self.report(key, f"unknown key{tomlfile.suggest_word(key, _KEYS)}")
+        watches = self.read_thresholds()
+        lasting = bool(watches) and watches[0].is_state
         rule = Rule(
             code=self.code,
             kind=self.kind,
-            title=self.text("title", required=True),
-            meaning=self.text("meaning", required=True),
-            advice=self.text("advice"),
-            mnemonic=self.text("mnemonic"),
+            title=self.read_text("title", required=True),
+            meaning=self.read_text("meaning", required=True),
+            advice=self.read_text("advice"),
+            mnemonic=self.read_text("mnemonic"),
             fault_class=self.member("class", FaultClass, FaultClass.UNKNOWN, required=True),
             action=self.member("action", Action, Action.INSPECT, required=True),
             when=self.member("when", When, When.NOW),
-            unusable=self.flag("unusable") or False,
-            unknown=self.flag("unknown") or False,
-            clears=self.clears(),
-            escalation=self.escalation(),
-            source=self.text("source", required=True),
-            cases=self.cases("cases") + self.cases("also") + ((_RECOVERED,) if lasting else ()),
-            fault=self.text("fault") or self.code,
-            state=self.flag("state") or lasting,
-            watches=watches,
-            word=self.flag("word") or False,
-            context=self.flag("context") or False,
-            cures=self.member("cures", Cure, None),
-            ends=self.texts("ends"),
-            of=self.kinds("of"),
+            unusable=self.read_flag("unusable") or False,
+            unknown=self.read_flag("unknown") or False,
+            clears=self.read_clears(),
+            escalation=self.read_escalation(),
+            source=self.read_text("source", required=True),
+            cases=self.read_cases("cases")
+            + self.read_cases("also")
+            + ((_RECOVERED,) if lasting else ()),
+            fault=self.read_text("fault") or self.code,
+            state=self.read_flag("state") or lasting,
+            thresholds=watches,
+            driver_recommendation=self.read_flag("word") or False,
+            context=self.read_flag("context") or False,
+            evidence=self.member("cures", Evidence, None),
+            clears_codes=self.read_texts("ends"),
+            of=self.read_kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
-            at_probe=self.flag("at_probe") or False,
-            fatal=self.flag("fatal"),
-            among=self.member("among", Among, None),
-            match=self.match(),
-            starts=self.texts("starts"),
-            contains=self.texts("contains"),
-            samples=self.texts("samples"),
-            diagnostic=self.diagnostic(),
+            at_probe=self.read_flag("at_probe") or False,
+            fatal=self.read_flag("fatal"),
+            among=self.member("among", DeviceListing, None),
+            match=self.read_match(),
+            starts=self.read_texts("starts"),
+            contains=self.read_texts("contains"),
+            samples=self.read_texts("samples"),
+            diagnostic=self.read_diagnostic(),
             origin=self.origin,
         )
         return rule if len(self.errors) == before else None
 
-    def text(self, key: str, *, required: bool = False) -> str:
+    def read_text(self, key: str, *, required: bool = False) -> str:
         value = self.keys.get(key, "")
         if not isinstance(value, str) or (required and not value):
-            self.wrong(
+            self.report(
                 key, "missing" if key not in self.keys else f"expected text, found {value!r}"
             )
             return ""
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def read_texts(self, key: str) -> tuple[str, ...]:
         value = self.keys.get(key, [])
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-            self.wrong(key, f"expected a list of texts, found {value!r}")
+            self.report(key, f"expected a list of texts, found {value!r}")
             return ()
         return tuple(values)
 
-    def flag(self, key: str) -> bool | None:
+    def read_flag(self, key: str) -> bool | None:
         value = self.keys.get(key)
-        return None if value is None else self.checked(key, read_flag, value)
+        return None if value is None else self.read_checked(key, read_flag, value)
 
-    def checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
+    def read_checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
         """What `read` makes of a value; None, and a mistake told, where it raises ValueError."""
         try:
             return read(value)
         except ValueError as error:
-            self.wrong(key, str(error))
+            self.report(key, str(error))
             return None
 
-    def kinds(self, key: str) -> tuple[ComponentKind, ...]:
+    def read_kinds(self, key: str) -> tuple[ComponentKind, ...]:
         return tuple(
             kind
-            for word in self.texts(key)
-            if (kind := self.of_enum(key, word, ComponentKind)) is not None
+            for word in self.read_texts(key)
+            if (kind := self.read_enum(key, word, ComponentKind)) is not None
         )
 
     @overload
@@ -300,21 +317,23 @@ class _Entry:
     ) -> E | None:
         if key not in self.keys:
             if required:
-                self.wrong(key, "missing")
+                self.report(key, "missing")
             return default
-        return self.of_enum(key, self.keys[key], enum) or default
+        return self.read_enum(key, self.keys[key], enum) or default
 
-    def of_enum(self, key: str, value: object, enum: type[E]) -> E | None:
-        return self.checked(key, lambda word: read_member(word, enum), value)
+    def read_enum(self, key: str, value: object, enum: type[E]) -> E | None:
+        return self.read_checked(key, lambda word: read_member(word, enum), value)
 
-    def escalation(self) -> str:
-        name = self.text("escalation", required=True)
+    def read_escalation(self) -> str:
+        name = self.read_text("escalation", required=True)
         if name and name not in self.ladders:
-            self.wrong("escalation", f"no ladder {name!r}{tomlfile.suggest(name, self.ladders)}")
+            self.report(
+                "escalation", f"no ladder {name!r}{tomlfile.suggest_word(name, self.ladders)}"
+            )
         return name
 
-    def clears(self) -> Clears:
-        words = self.texts("clears")
+    def read_clears(self) -> Clears:
+        words = self.read_texts("clears")
         flags: dict[str, bool] = {}
         diagnostic: int | None = None
         quiet_s: float | None = None
@@ -322,7 +341,7 @@ class _Entry:
             name, _, value = word.partition(":")
             try:
                 if name == "quiet":
-                    quiet_s = tomlfile.duration(value)
+                    quiet_s = tomlfile.parse_duration(value)
                 elif name == "diagnostic":
                     diagnostic = int(value)
                     if diagnostic not in (1, 2, 3, 4):
@@ -335,9 +354,9 @@ class _Entry:
                         " diagnostic:LEVEL, quiet:DURATION"
                     )
             except ValueError as error:
-                self.wrong("clears", str(error))
+                self.report("clears", str(error))
         if not words and self.keys.get("action") != "none":
-            self.wrong("clears", "missing: a finding must have a way out")
+            self.report("clears", "missing: a finding must have a way out")
         return Clears(
             reboot=flags.get("reboot", False),
             device_reset=flags.get("device_reset", False),
@@ -347,39 +366,40 @@ class _Entry:
             quiet_s=quiet_s,
         )
 
-    def cases(self, name: str) -> tuple[Case, ...]:
+    def read_cases(self, name: str) -> tuple[Case, ...]:
         tables = self.keys.get(name, [])
         if not isinstance(tables, list):
-            self.wrong(name, f"expected a list of tables, found {tables!r}")
+            self.report(name, f"expected a list of tables, found {tables!r}")
             return ()
         cases = []
         for number, table in enumerate(tables, start=1):
             if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
-                self.wrong(
+                self.report(
                     f"{name} #{number}", "expected { when = { field = value }, action = ... }"
                 )
                 continue
             for key in table:
                 if key not in _CASE_KEYS:
-                    self.wrong(
-                        f"{name} #{number} {key}", f"unknown key{tomlfile.suggest(key, _CASE_KEYS)}"
+                    self.report(
+                        f"{name} #{number} {key}",
+                        f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}",
                     )
-            where = {field: _scalars(value) for field, value in table["when"].items()}
+            where = {field: _read_scalars(value) for field, value in table["when"].items()}
             for field, scalars in where.items():
                 if not scalars:
-                    self.wrong(
+                    self.report(
                         f"{name} #{number} when.{field}",
                         "expected a text, a number, true, false, or a list of them",
                     )
             if ("action" in table) == ("at_least" in table):
-                self.wrong(f"{name} #{number}", "needs either action or at_least")
+                self.report(f"{name} #{number}", "needs either action or at_least")
 
             for key in ("title", "advice"):
                 if not isinstance(table.get(key, ""), str):
-                    self.wrong(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
+                    self.report(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
 
             if not isinstance(table.get("unusable", False), bool):
-                self.wrong(
+                self.report(
                     f"{name} #{number} unusable",
                     f"expected true or false, found {table['unusable']!r}",
                 )
@@ -388,7 +408,7 @@ class _Entry:
                 key: str, enum: type[E], table: dict[str, object] = table, number: int = number
             ) -> E | None:
                 return (
-                    self.of_enum(f"{name} #{number} {key}", table[key], enum)
+                    self.read_enum(f"{name} #{number} {key}", table[key], enum)
                     if key in table
                     else None
                 )
@@ -406,44 +426,44 @@ class _Entry:
             )
         return tuple(cases)
 
-    def watches(self) -> tuple[Watch, ...]:
+    def read_thresholds(self) -> tuple[Threshold, ...]:
         tables = self.keys.get("watch", [])
         tables = [tables] if isinstance(tables, dict) else tables
         if not isinstance(tables, list):
-            self.wrong("watch", f"expected a table or a list of tables, found {tables!r}")
+            self.report("watch", f"expected a table or a list of tables, found {tables!r}")
             return ()
         watches = []
         for number, table in enumerate(tables, start=1):
             try:
                 watches.append(read_watch(table))
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
-                self.wrong(f"watch #{number}", str(error))
-        if len({one.lasting for one in watches}) > 1:
-            self.wrong("watch", "either all of them last, or none (rises, changes)")
+                self.report(f"watch #{number}", str(error))
+        if len({one.is_state for one in watches}) > 1:
+            self.report("watch", "either all of them last, or none (rises, changes)")
         return tuple(watches)
 
-    def diagnostic(self) -> Diagnosis | None:
+    def read_diagnostic(self) -> Diagnosis | None:
         if "diagnostic" not in self.keys:
             return None
-        return self.checked("diagnostic", read_diagnosis, self.keys["diagnostic"])
+        return self.read_checked("diagnostic", read_diagnosis, self.keys["diagnostic"])
 
-    def match(self) -> tuple[str, ...]:
+    def read_match(self) -> tuple[str, ...]:
         patterns = []
-        starts = self.texts("starts")
+        starts = self.read_texts("starts")
         if any(len(start) < HEAD for start in starts):
-            self.wrong("starts", f"needs the first {HEAD} letters of each beginning")
-        for pattern in map(expand, self.texts("match")):
+            self.report("starts", f"needs the first {HEAD} letters of each beginning")
+        for pattern in map(expand_macros, self.read_texts("match")):
             try:
                 re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as error:
-                self.wrong("match", f"not a regular expression: {error}: {pattern}")
+                self.report("match", f"not a regular expression: {error}: {pattern}")
                 continue
             if not (
                 begins_with_driver(pattern)
                 or first_letters(starts, pattern)
-                or self.texts("contains")
+                or self.read_texts("contains")
             ):
-                self.wrong(
+                self.report(
                     "match",
                     f"needs {HEAD} fixed letters at its beginning, or `starts`, or `contains`:"
                     f" {pattern}",
@@ -452,7 +472,7 @@ class _Entry:
         return tuple(patterns)
 
 
-def _scalars(value: object) -> tuple[Scalar, ...]:
+def _read_scalars(value: object) -> tuple[Scalar, ...]:
     """The values, or nothing where one of them is neither text, number nor flag."""
     values = value if isinstance(value, list) else [value]
     scalars = tuple(item for item in values if isinstance(item, (str, int, bool)))

@@ -34,7 +34,7 @@ _STAND_IN: tomlfile.Table = {
 Check = Callable[[str, tomlfile.Table], None]
 
 
-class Policies:
+class EntryPolicies:
     """
     The policies of one file, or of the configuration's overrides.
 
@@ -59,22 +59,22 @@ class Policies:
             return
         for name, keys in section.items():
             self._unused.add(name)
-            self._policies[name] = self._checked(name, keys, check)
+            self._policies[name] = self._check_keys(name, keys, check)
 
-    def _checked(self, name: str, keys: object, check: Check) -> tomlfile.Table:
+    def _check_keys(self, name: str, keys: object, check: Check) -> tomlfile.Table:
         """The keys of a policy; of a wrong one, keys that cause no further mistakes."""
         before = len(self._errors)
         if not isinstance(keys, dict):
-            self._errors.append(f"{self._place(name)}: expected a table")
+            self._errors.append(f"{self._format_place(name)}: expected a table")
             return _STAND_IN
         for key in _ENTRY_KEYS:
             if key in keys:
-                self._errors.append(f"{self._place(name)} {key}: belongs in each entry")
+                self._errors.append(f"{self._format_place(name)} {key}: belongs in each entry")
         shared = {key: value for key, value in keys.items() if key not in _ENTRY_KEYS}
         check(f"{SECTION}/{name}", {"title": "-", "meaning": "-", **_STAND_IN, **shared})
         return shared if len(self._errors) == before else _STAND_IN
 
-    def expand(self, code: str, entry: tomlfile.Table) -> tomlfile.Table:
+    def expand_entry(self, code: str, entry: tomlfile.Table) -> tomlfile.Table:
         """The entry with the keys of its policy below its own, or as it is if it names none."""
         if "policy" not in entry:
             return entry
@@ -85,7 +85,7 @@ class Policies:
             return {**self._policies[name], **own}
         problem = f"expected text, found {name!r}"
         if isinstance(name, str):
-            hint = tomlfile.suggest(name, self._policies)
+            hint = tomlfile.suggest_word(name, self._policies)
             problem = f"no policy {name!r} in {self._origin}{hint}"
         place = f"{self._origin}: [{code.replace('/', '.')}]"
         self._errors.append(f"{place} policy: {problem}")
@@ -95,7 +95,7 @@ class Policies:
         """Every policy serves an entry: one that none names is misspelt there, or left over."""
         for name in self._policies:
             if name in self._unused:
-                self._errors.append(f"{self._place(name)}: no entry names this policy")
+                self._errors.append(f"{self._format_place(name)}: no entry names this policy")
 
-    def _place(self, name: str) -> str:
+    def _format_place(self, name: str) -> str:
         return f"{self._origin}: [{SECTION}.{name}]"

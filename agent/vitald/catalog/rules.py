@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Union
 
-from vitald.catalog.correlation import Stories
+from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.diagnosis import Diagnosis
-from vitald.catalog.escalation import Ladder
-from vitald.catalog.lemon import Lemon
-from vitald.catalog.threshold import Watch, Watched
-from vitald.model import Action, Asked, ComponentKind, Fields, When
+from vitald.catalog.escalation import EscalationPolicy
+from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.threshold import Threshold, ThresholdGroup
+from vitald.model import Action, ComponentKind, Fields, Requirement, When
 
 
 class FaultClass(Enum):
@@ -44,18 +44,18 @@ class Clears:
     diagnostic: int | None = None  # passed at this DCGM run level
     quiet_s: float | None = None
 
-    def by(self, cure: Cure, level: int = 0) -> bool:
+    def is_cleared_by(self, cure: Evidence, level: int = 0) -> bool:
         """Whether this evidence closes the finding."""
-        if cure is Cure.DIAGNOSTIC:
+        if cure is Evidence.DIAGNOSTIC:
             return self.diagnostic is not None and level >= self.diagnostic
         # A board that was replaced has had its reset, and a reboot too is a reset of every device.
         return {
-            Cure.REBOOT: self.reboot,
-            Cure.DEVICE_RESET: self.device_reset,
-            Cure.REPLACED: True,
+            Evidence.REBOOT: self.reboot,
+            Evidence.DEVICE_RESET: self.device_reset,
+            Evidence.REPLACED: True,
         }[cure]
 
-    def or_by(self, other: Clears) -> Clears:
+    def join_evidence(self, other: Clears) -> Clears:
         """By this evidence or the other's; the quiet time stays this one's."""
         levels = [one.diagnostic for one in (self, other) if one.diagnostic is not None]
         return Clears(
@@ -67,7 +67,7 @@ class Clears:
             quiet_s=self.quiet_s,
         )
 
-    def words(self) -> list[str]:
+    def list_phrases(self) -> list[str]:
         """For people: `a reboot`, `24 h without another`."""
         said = []
         if self.device_reset:
@@ -90,7 +90,7 @@ class Clears:
         return said
 
 
-class Among(Enum):
+class DeviceListing(Enum):
     """Devices that a node lists: one that a line names must be one of them, on the node that the
     line is from.
     """
@@ -101,12 +101,12 @@ class Among(Enum):
     NETWORK_DEVICES = "network_devices"
 
     @property
-    def word(self) -> str:
+    def noun(self) -> str:
         """One of them, for people."""
         return self.value.replace("_", " ").removesuffix("s")
 
 
-class Cure(Enum):
+class Evidence(Enum):
     """What an event is evidence of: that something was done which ends findings."""
 
     REBOOT = "reboot"
@@ -136,7 +136,7 @@ class Case:
     title: str | None = None
     advice: str | None = None
 
-    def holds(self, fields: Fields) -> bool:
+    def matches(self, fields: Fields) -> bool:
         for name, wanted in self.where.items():
             if name.endswith("_above"):
                 if not _is_above(fields.get(name.removesuffix("_above")), wanted):
@@ -171,8 +171,8 @@ class Ruling:
     unknown: bool = False
 
     @property
-    def asked(self) -> Asked:
-        return Asked(
+    def requirement(self) -> Requirement:
+        return Requirement(
             self.action,
             self.when,
             unusable=self.unusable,
@@ -219,24 +219,26 @@ class Rule:
         ""  # codes with one name here are one fault, for escalation and the device's record
     )
     state: bool = False  # each event replaces the former action, and `none` closes the finding
-    word: bool = (
+    driver_recommendation: bool = (
         False  # the driver's own word on its device: it outranks what other codes' entries ask for
     )
     context: bool = False  # no fault: it explains others
-    cures: Cure | None = (
+    evidence: Evidence | None = (
         # Evidence that ends findings, of the event's component or, where it is the node, of `of`
         None
     )
     of: tuple[ComponentKind, ...] = ()
-    ends: tuple[str, ...] = ()  # other codes of the component that end with this one's `none`
-    watches: tuple[Watch, ...] = ()  # which readings mean it
-    shadow: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
+    clears_codes: tuple[
+        str, ...
+    ] = ()  # other codes of the component that end with this one's `none`
+    thresholds: tuple[Threshold, ...] = ()  # which readings mean it
+    trial: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
     component: ComponentKind = ComponentKind.NODE
     at_probe: bool = (
         False  # printed while the driver probes: the banner of the same load ends nothing
     )
     fatal: bool | None = None  # for a line that says so in words
-    among: Among | None = None  # what the device is one of that the line names
+    among: DeviceListing | None = None  # what the device is one of that the line names
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
@@ -245,14 +247,14 @@ class Rule:
     origin: str = ""  # file that holds the entry
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.fault_class is not FaultClass.UNKNOWN
 
     @property
     def _makes_unusable(self) -> bool:
         return self.unusable and self.action is not Action.NONE
 
-    def rule_on(self, fields: Fields) -> Ruling:
+    def apply_to(self, fields: Fields) -> Ruling:
         """The strongest matching case replaces the action; `at_least` cases then raise what
         stands.
         """
@@ -265,23 +267,23 @@ class Rule:
             self._makes_unusable,
             self.unknown,
         )
-        matching = [case for case in self.cases if case.holds(fields)]
+        matching = [case for case in self.cases if case.matches(fields)]
         replacing = [case for case in matching if case.action is not None]
         if replacing:
-            ruling = _by_case(ruling, max(replacing, key=lambda case: _strength(case, self)))
+            ruling = _apply_case(ruling, max(replacing, key=lambda case: _rank_case(case, self)))
         for case in matching:
             if case.at_least is not None and case.at_least.rank > ruling.action.rank:
-                ruling = _by_case(ruling, case)
+                ruling = _apply_case(ruling, case)
         return ruling
 
 
-def _strength(case: Case, rule: Rule) -> tuple[int, int, bool]:
+def _rank_case(case: Case, rule: Rule) -> tuple[int, int, bool]:
     """Of two cases with one action, the one that is due earlier is the stronger."""
     unusable = rule.unusable if case.unusable is None else case.unusable
     return (case.action or Action.NONE).rank, (case.when or rule.when).urgency, unusable
 
 
-def _by_case(ruling: Ruling, case: Case) -> Ruling:
+def _apply_case(ruling: Ruling, case: Case) -> Ruling:
     action = case.action or case.at_least or ruling.action
     return replace(
         ruling,
@@ -296,7 +298,7 @@ def _by_case(ruling: Ruling, case: Case) -> Ruling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class InstanceType:
     """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores`
     are those of each Neuron device.
     """
@@ -317,15 +319,15 @@ class Catalog:
         rules: Mapping[str, Rule],
         defaults: Mapping[str, Rule],
         *,
-        ladders: Mapping[str, Ladder],
-        stories: Stories,
-        lemon: Lemon,
-        instances: Mapping[str, Instance],
+        ladders: Mapping[str, EscalationPolicy],
+        stories: CorrelationRules,
+        lemon: LemonScoring,
+        instances: Mapping[str, InstanceType],
         profile: str,
     ) -> None:
         self.rules = rules
-        self.ladders = ladders
-        self.stories = stories
+        self.escalation_policies = ladders
+        self.correlation = stories
         self.lemon = lemon
         self.instances = instances  # by their names
         self.profile = profile
@@ -336,7 +338,7 @@ class Catalog:
         self._unlisted: dict[str, Rule] = {}
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
-    def rule(self, code: str) -> Rule:
+    def find_rule(self, code: str) -> Rule:
         """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is
         said, never dropped.
         """
@@ -352,40 +354,47 @@ class Catalog:
         )
         return self._unlisted.setdefault(code, made)
 
-    def instance(self, name: str) -> Instance:
+    def find_instance(self, name: str) -> InstanceType:
         """What an instance type has: nothing, of one that is not listed."""
-        return self.instances.get(name, Instance())
+        return self.instances.get(name, InstanceType())
 
-    def ladder(self, rule: Rule, action: Action) -> Ladder:
+    def find_policy(self, rule: Rule, action: Action) -> EscalationPolicy:
         """The ladder that a fault climbs: its entry's, or, where something else is asked for, the
         one that serves that.
         """
-        own = self.ladders[rule.escalation]
-        return own if action is rule.action or rule.word else self._serving.get(action, own)
+        own = self.escalation_policies[rule.escalation]
+        return (
+            own
+            if action is rule.action or rule.driver_recommendation
+            else self._serving.get(action, own)
+        )
 
-    def watched(self, kind: str) -> tuple[Watched, ...]:
+    def find_thresholds(self, kind: str) -> tuple[ThresholdGroup, ...]:
         """What to look for in the readings of a source."""
-        own = (rule for rule in self.rules.values() if rule.kind == kind and rule.watches)
+        own = (rule for rule in self.rules.values() if rule.kind == kind and rule.thresholds)
         return tuple(
-            Watched(
-                code=rule.code, component=rule.component, watches=rule.watches, state=rule.state
+            ThresholdGroup(
+                code=rule.code,
+                component=rule.component,
+                thresholds=rule.thresholds,
+                state=rule.state,
             )
             for rule in own
         )
 
-    def witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
+    def find_witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
         """Which kinds of codes, that are no lines of a log, would bear it out of such a component:
         of its stories, or its fault by another name.
         """
         known = self._witnesses.get((code, kind))
         if known is None:
-            stories = [place.story for place in self.stories.places(code)]
+            stories = [place.rule for place in self.correlation.find_roles(code)]
             told = {
                 name
                 for story in stories
                 for name in (*story.causes, *story.consequences, *story.echoes)
             }
-            fault = self.rule(code).fault
+            fault = self.find_rule(code).fault
             same = (rule.code for rule in self.rules.values() if rule.fault == fault)
             seen = [
                 one
@@ -414,7 +423,7 @@ class Catalog:
             or rule.action is Action.NONE
         )
 
-    def kinds(self) -> set[str]:
+    def list_kinds(self) -> set[str]:
         return {rule.kind for rule in self.rules.values()}
 
 

@@ -41,7 +41,7 @@ MACROS = {
 }
 
 
-def expand(pattern: str) -> str:
+def expand_macros(pattern: str) -> str:
     """The regular expression that a `match` stands for."""
     for macro, expansion in MACROS.items():
         pattern = pattern.replace(macro, expansion)

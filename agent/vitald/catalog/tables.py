@@ -12,21 +12,29 @@ from dataclasses import fields
 from typing import Any
 
 from vitald import tomlfile
-from vitald.catalog.correlation import Company, Reach, Stories, Story, aliases_of
-from vitald.catalog.escalation import Ladder, Step
-from vitald.catalog.lemon import Lemon
-from vitald.catalog.rules import Instance
+from vitald.catalog.correlation import (
+    Cooccurrence,
+    CorrelationRule,
+    CorrelationRules,
+    Reach,
+    read_aliases,
+)
+from vitald.catalog.escalation import EscalationPolicy, EscalationStep
+from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.rules import InstanceType
 from vitald.model import Action, MarkKind, When
 
 _STEPS = ("of", "processes", "survived", "waited", "times")  # what a rung of a ladder takes
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
-def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]:
+def read_escalation_policies(
+    tables: tomlfile.Table, errors: list[str]
+) -> dict[str, EscalationPolicy]:
     """What is asked for when the usual does not help."""
-    ladders: dict[str, Ladder] = {}
-    for name, table in _named(tables, "ladder", errors):
-        steps: list[Step] = []
+    ladders: dict[str, EscalationPolicy] = {}
+    for name, table in _list_tables(tables, "ladder", errors):
+        steps: list[EscalationStep] = []
         try:
             for step in table["steps"]:
                 if sum(key in step for key in _STEPS) != 1:
@@ -34,11 +42,11 @@ def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]
                 if min(step.get("remedies", 1), step.get("processes", 1), step.get("times", 1)) < 1:
                     raise ValueError("remedies, processes and times count from 1")
                 steps.append(
-                    Step(
+                    EscalationStep(
                         within_s=(
                             0.0
                             if step.keys() & {"waited", "times"}
-                            else tomlfile.duration(step["within"])
+                            else tomlfile.parse_duration(step["within"])
                         ),
                         action=Action(step["action"]),
                         when=When(step.get("when_to_act", "now")),
@@ -46,49 +54,53 @@ def read_ladders(tables: tomlfile.Table, errors: list[str]) -> dict[str, Ladder]
                         remedies=int(step.get("remedies", 1)),
                         survived=step.get("survived", False) is True,
                         processes=int(step.get("processes", 0)),
-                        waited_s=tomlfile.duration(step["waited"]) if "waited" in step else 0.0,
+                        waited_s=tomlfile.parse_duration(step["waited"])
+                        if "waited" in step
+                        else 0.0,
                         times=int(step.get("times", 0)),
                         same=tuple(step.get("same", ())),
                     )
                 )
             serves = Action(table["serves"]) if "serves" in table else None
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"ladders.toml: [ladder.{name}]: {_said(error)}")
+            errors.append(f"ladders.toml: [ladder.{name}]: {_describe_error(error)}")
         else:
-            ladders[name] = Ladder(name, tuple(steps), serves)
+            ladders[name] = EscalationPolicy(name, tuple(steps), serves)
     return ladders
 
 
-def read_stories(
+def read_correlation(
     tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
-) -> Stories:
+) -> CorrelationRules:
     """Which fault explains which, with the aliases of some lines; `codes` are the entries that they
     may name, `words` those that are words.
     """
-    told: list[Story] = []
+    told: list[CorrelationRule] = []
     kinds = {code.partition("/")[0] for code in codes}
     try:
-        aliases = aliases_of(dict(_named(tables, "alias", errors))) if "alias" in tables else []
+        aliases = (
+            read_aliases(dict(_list_tables(tables, "alias", errors))) if "alias" in tables else []
+        )
     except (KeyError, ValueError) as error:
-        errors.append(f"stories.toml: [alias]: {_said(error)}")
+        errors.append(f"stories.toml: [alias]: {_describe_error(error)}")
         aliases = []
     known = {*codes, *(alias.name for alias in aliases)}
-    for name, table in _named(tables, "story", errors):
+    for name, table in _list_tables(tables, "story", errors):
         try:
             told.append(
-                Story(
+                CorrelationRule(
                     name=name,
                     title=table["title"],
                     reach=Reach(table["reach"]),
-                    within_s=tomlfile.duration(table["within"]),
-                    early_s=tomlfile.duration(table["early"]),
+                    within_s=tomlfile.parse_duration(table["within"]),
+                    early_s=tomlfile.parse_duration(table["early"]),
                     source=table["source"],
                     causes=tuple(table["causes"]),
                     consequences=tuple(table.get("consequences", ())),
                     echoes=tuple(table.get("echoes", ())),
                     apart=table.get("apart", False) is True,
-                    companies=tuple(
-                        Company(
+                    cooccurrences=tuple(
+                        Cooccurrence(
                             code=company["code"],
                             beside=tuple(company["beside"]),
                             action=Action(company["action"]) if "action" in company else None,
@@ -100,68 +112,72 @@ def read_stories(
                 )
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            errors.append(f"stories.toml: [story.{name}]: {_said(error)}")
+            errors.append(f"stories.toml: [story.{name}]: {_describe_error(error)}")
             continue
         story = told[-1]
         named = {*story.causes, *story.consequences, *story.echoes}
-        named |= {code for company in story.companies for code in (company.code, *company.beside)}
+        named |= {
+            code for company in story.cooccurrences for code in (company.code, *company.beside)
+        }
         for code in sorted(named):
             kind, _, number = code.partition("/")
             if kind not in kinds if number == "*" else code not in known:
                 errors.append(
                     f"stories.toml: [story.{name}]: there is no entry"
-                    f" {code!r}{tomlfile.suggest(code, known)}"
+                    f" {code!r}{tomlfile.suggest_word(code, known)}"
                 )
-    return Stories.of(
+    return CorrelationRules.from_rules(
         told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
     )
 
 
-def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> Lemon:
+def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring:
     """What weighs how much in a device's score."""
     if tables is None:
-        return Lemon()
+        return LemonScoring()
     try:
-        table: dict[str, Any] = dict(_named({"lemon": tables}, "lemon", errors))["lemon"]
-        return Lemon(
-            window_s=tomlfile.duration(table["window"]),
-            half_life_s=tomlfile.duration(table["half_life"]),
+        table: dict[str, Any] = dict(_list_tables({"lemon": tables}, "lemon", errors))["lemon"]
+        return LemonScoring(
+            window_s=tomlfile.parse_duration(table["window"]),
+            half_life_s=tomlfile.parse_duration(table["half_life"]),
             suspect=float(table["suspect"]),
-            job_before_s=tomlfile.duration(table["job_before"]),
-            job_after_s=tomlfile.duration(table["job_after"]),
+            job_before_s=tomlfile.parse_duration(table["job_before"]),
+            job_after_s=tomlfile.parse_duration(table["job_after"]),
             weights={MarkKind(kind): float(weight) for kind, weight in table["weights"].items()},
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        errors.append(f"lemon.toml: [lemon]: {_said(error)}")
-        return Lemon()
+        errors.append(f"lemon.toml: [lemon]: {_describe_error(error)}")
+        return LemonScoring()
 
 
-def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, Instance]:
+def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, InstanceType]:
     """What instance types have."""
-    known = [one.name for one in fields(Instance)]
-    instances: dict[str, Instance] = {}
-    for name, table in _named(
+    known = [one.name for one in fields(InstanceType)]
+    instances: dict[str, InstanceType] = {}
+    for name, table in _list_tables(
         tables if tables is not None else {"instance": {}}, "instance", errors
     ):
         wrong = [
-            f"{key}: unknown key{tomlfile.suggest(key, known)}" for key in table if key not in known
+            f"{key}: unknown key{tomlfile.suggest_word(key, known)}"
+            for key in table
+            if key not in known
         ]
         wrong += [
             f"{key}: expected a number above 0, found {count!r}"
             for key, count in table.items()
-            if not _counts(count)
+            if not _is_positive(count)
         ]
         errors += [f"instances.toml: [instance.{name}]: {what}" for what in wrong]
         if not wrong:
-            instances[name] = Instance(**table)
+            instances[name] = InstanceType(**table)
     return instances
 
 
-def _counts(value: object) -> bool:
+def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _named(
+def _list_tables(
     tables: tomlfile.Table, section: str, errors: list[str]
 ) -> list[tuple[str, dict[str, Any]]]:
     """The tables of `[section.NAME]`."""
@@ -172,5 +188,5 @@ def _named(
     return list(found.items())
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

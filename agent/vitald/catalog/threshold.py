@@ -20,7 +20,7 @@ Limit = Union[float, str]  # a number, or the name of another reading
 Plain = Union[int, float, str]
 
 
-class Test(Enum):
+class Comparison(Enum):
     """What a value is held against."""
 
     ABOVE = "above"  # more than the limit
@@ -38,11 +38,11 @@ class Test(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class Threshold:
     """One threshold. `limit` is the number, the values or the reading that `test` needs."""
 
     of: str
-    test: Test
+    test: Comparison
     limit: Limit = 0.0
     values: tuple[Plain, ...] = ()
     over_s: float = 0.0  # look at the growth of a counter in this window
@@ -65,9 +65,9 @@ class Watch:
     carry: tuple[str, ...] = ()  # other readings that its event carries, for the entry's cases
 
     @property
-    def lasting(self) -> bool:
+    def is_state(self) -> bool:
         """Whether it is a state that begins and ends, and not something that happens."""
-        return self.test not in (Test.RISES, Test.CHANGES)
+        return self.test not in (Comparison.RISES, Comparison.CHANGES)
 
     @property
     def clears_after_s(self) -> float:
@@ -78,22 +78,22 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class ThresholdGroup:
     """The watches of one entry: it holds while one of them does."""
 
     code: str
     component: ComponentKind
-    watches: tuple[Watch, ...]
+    thresholds: tuple[Threshold, ...]
     state: bool = (
         False  # what it says stands until something else is said, so after a boot it is said again
     )
 
     @property
-    def lasting(self) -> bool:
-        return self.watches[0].lasting
+    def is_state(self) -> bool:
+        return self.thresholds[0].is_state
 
 
-_TESTS = {test.value: test for test in Test}
+_TESTS = {test.value: test for test in Comparison}
 _KEYS = (
     "of",
     "over",
@@ -111,44 +111,46 @@ _KEYS = (
 )
 
 
-def read(table: Mapping[str, Any]) -> Watch:
+def read_threshold(table: Mapping[str, Any]) -> Threshold:
     """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the
     key.
     """
     for key in table:
         if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{tomlfile.suggest(key, _KEYS)}")
+            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(key, _KEYS)}")
     tests = [key for key in table if key in _TESTS]
     if len(tests) != 1:
         raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
     if not isinstance(table.get("of"), str):
         raise ValueError("of: expected the name of a reading")
     test, given = _TESTS[tests[0]], table[tests[0]]
-    if test in (Test.IS, Test.HAS, Test.LISTS, Test.LISTS_OTHER):
-        values = _plain(tests[0], given)
+    if test in (Comparison.IS, Comparison.HAS, Comparison.LISTS, Comparison.LISTS_OTHER):
+        values = _read_plain(tests[0], given)
         limit: Limit = 0.0
-    elif test is Test.DIFFERS:
+    elif test is Comparison.DIFFERS:
         if not isinstance(given, str):
             raise ValueError(f"{tests[0]}: expected the name of a reading, found {given!r}")
         values, limit = (), given
     else:
         values = ()
-        if isinstance(given, bool) and test is not Test.CHANGES:
+        if isinstance(given, bool) and test is not Comparison.CHANGES:
             raise ValueError(
                 f"{tests[0]}: expected a number or the name of a reading, found {given!r}"
             )
         if not isinstance(given, (int, float)) and (
-            not isinstance(given, str) or test not in (Test.ABOVE, Test.BELOW)
+            not isinstance(given, str) or test not in (Comparison.ABOVE, Comparison.BELOW)
         ):
             raise ValueError(f"{tests[0]}: expected a number, found {given!r}")
         limit = given
-    over_s = tomlfile.duration(table["over"]) if "over" in table else 0.0
+    over_s = tomlfile.parse_duration(table["over"]) if "over" in table else 0.0
     if "per" in table and not over_s:
         raise ValueError("per: needs `over`, the window in which it grows")
-    if test in (Test.RISES, Test.CHANGES) and ("for" in table or "clear_for" in table or over_s):
+    if test in (Comparison.RISES, Comparison.CHANGES) and (
+        "for" in table or "clear_for" in table or over_s
+    ):
         raise ValueError(f"{tests[0]}: what only happens has neither `for`, `clear_for` nor `over`")
     for key in ("baseline", "returns"):
-        if key in table and test is not Test.RISES:
+        if key in table and test is not Comparison.RISES:
             raise ValueError(f"{key}: belongs to `rises`")
     only = table.get("only", {})
     if not isinstance(only, dict):
@@ -156,26 +158,26 @@ def read(table: Mapping[str, Any]) -> Watch:
     carry = table.get("carry", [])
     if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
         raise ValueError("carry: expected a list of names of readings")
-    return Watch(
+    return Threshold(
         of=table["of"],
         test=test,
         limit=limit,
         values=values,
         over_s=over_s,
-        per_s=tomlfile.duration(table.get("per", "1m")),
+        per_s=tomlfile.parse_duration(table.get("per", "1m")),
         times=str(table.get("times", "")),
         least=float(table.get("least", 0.0)),
         lifetime=table.get("lifetime") is True,
         baseline=table.get("baseline") is True,
         returns=table.get("returns") is True,
-        for_s=tomlfile.duration(table["for"]) if "for" in table else 0.0,
-        clear_for_s=tomlfile.duration(table["clear_for"]) if "clear_for" in table else None,
-        only={name: _plain(f"only.{name}", value) for name, value in only.items()},
+        for_s=tomlfile.parse_duration(table["for"]) if "for" in table else 0.0,
+        clear_for_s=tomlfile.parse_duration(table["clear_for"]) if "clear_for" in table else None,
+        only={name: _read_plain(f"only.{name}", value) for name, value in only.items()},
         carry=tuple(carry),
     )
 
 
-def _plain(key: str, value: object) -> tuple[Plain, ...]:
+def _read_plain(key: str, value: object) -> tuple[Plain, ...]:
     values = value if isinstance(value, list) else [value]
     plain = tuple(item for item in values if isinstance(item, (int, float, str)))
     if not plain or len(plain) != len(values):

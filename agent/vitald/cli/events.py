@@ -65,9 +65,12 @@ def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
         return
     from vitald import catalog, tomlfile
 
-    kinds = catalog.load().kinds()
+    kinds = catalog.load_catalog().list_kinds()
     if arguments.kind not in kinds:
-        hint = tomlfile.suggest(arguments.kind, kinds) or f": there are {', '.join(sorted(kinds))}"
+        hint = (
+            tomlfile.suggest_word(arguments.kind, kinds)
+            or f": there are {', '.join(sorted(kinds))}"
+        )
         print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
 
 

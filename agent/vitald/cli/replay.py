@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config import Config
     from vitald.judge.engine import Judge
-    from vitald.ledger import Stored
+    from vitald.ledger import LedgerSnapshot
     from vitald.model import Event, Finding
 
     Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        force = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load(
+        force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        other = catalogs.load_catalog(
             arguments.profile or config.catalog.profile,
             config.catalog.overrides,
             extra=arguments.catalog,
@@ -86,12 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config) -> int:
-    from vitald.ledger import is_ledger, reading
+    from vitald.ledger import is_ledger, open_snapshot
 
     device_reset = config.policy.device_reset
     if not is_ledger(arguments.file):
         return _replay_log(arguments, force, other, config)
-    with reading(arguments.file) as stored:
+    with open_snapshot(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
         return _judge(
             arguments,
@@ -140,7 +140,7 @@ def _judge(
     force: Catalog,
     other: Catalog,
     events: Iterator[Pair],
-    stored: Stored | None,
+    stored: LedgerSnapshot | None,
     *,
     device_reset: bool,
     until: Callable[[], float],
@@ -156,7 +156,7 @@ def _judge(
         )  # a log has lines
         for judge, event in zip(judges, pair):
             if event is not None:
-                judge.apply(event)
+                judge.apply_event(event)
                 judge.take_changes()
         said = [_verdict(judge, device_reset) for judge in judges]
         if said[0] != said[1] and said != shown:
@@ -165,9 +165,10 @@ def _judge(
                 _say(arguments, pair[1] or pair[0], said)
         shown = said
     for judge in judges:
-        judge.expire(until())
+        judge.expire_findings(until())
     now, then = (
-        sorted(_short(found) for found in judge.opened if not found.shadow) for judge in judges
+        sorted(_short(found) for found in judge.open_findings if not found.on_trial)
+        for judge in judges
     )
     remembered = sorted(map(_short, stored.opened)) if stored is not None else now
     summary: Json = {
@@ -178,7 +179,7 @@ def _judge(
         "inForce": now,
         "other": then,
     }
-    summary["trials"] = sorted(_short(found) for found in judges[1].opened if found.shadow)
+    summary["trials"] = sorted(_short(found) for found in judges[1].open_findings if found.on_trial)
     if stored is not None:
         summary["remembered"] = remembered
     if arguments.json:
@@ -194,10 +195,13 @@ def _judge(
 
 
 def _verdict(judge: Judge, device_reset: bool) -> Json:
-    from vitald.judge.verdict import fold
+    from vitald.judge.verdict import compute_verdict
 
-    verdict = fold(
-        [found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset
+    verdict = compute_verdict(
+        [found for found in judge.open_findings if not found.on_trial],
+        [],
+        0.0,
+        device_reset=device_reset,
     )
     return {
         "status": verdict.status.value,
@@ -208,7 +212,7 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
 
 
 def _short(found: Finding) -> str:
-    when = found.when.words
+    when = found.when.phrase
     return (
         f"{found.code} on {found.component.name}: {found.action.value}{when},"
         f" {render.times(found.count)}"

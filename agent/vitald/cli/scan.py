@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         config = configs.load(arguments.config)
-        catalog = catalogs.load(
+        catalog = catalogs.load_catalog(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -139,10 +139,10 @@ class _Scan:
         for told in saved.lived(self._shown(saved.told())):
             (event,) = told.events
             if event is not None:
-                self._note(self._judge.apply(event), event.time, told.stamp)
+                self._note(self._judge.apply_event(event), event.time, told.stamp)
                 self._judge.take_changes()
         self._until = saved.until
-        self._note(self._judge.expire(self._until), self._until, None)
+        self._note(self._judge.expire_findings(self._until), self._until, None)
 
     def _shown(self, told: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
@@ -154,7 +154,7 @@ class _Scan:
             ):  # context only explains others
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
-                self._drills += event.simulated
+                self._drills += event.is_simulated
                 self._show(one.stamp, one.raw, event)
             yield one
 
@@ -162,17 +162,22 @@ class _Scan:
         """Which lines each finding had: its first and its last."""
         for change in changes:
             found, key = change.finding, change.finding.key
-            if not found.open:
+            if not found.is_open:
                 self._end(change)
             elif here is not None and (key not in self._stamps or found.last >= time):
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
     def _end(self, change: Transition) -> None:
-        from vitald.judge.findings import TOLD
+        from vitald.judge.findings import SUPPRESSED
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
-        if stamps is None or found.shadow or found.simulated or change.cause.startswith(TOLD):
+        if (
+            stamps is None
+            or found.on_trial
+            or found.is_simulated
+            or change.cause.startswith(SUPPRESSED)
+        ):
             return  # what its cause explains is told with that
         before = self._ended.pop(key, None)  # the latest stands last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
@@ -190,13 +195,13 @@ class _Scan:
         if self._json:
             print(json.dumps(shown))
             return
-        mark = render.colour("written by a process ", "magenta") if event.hearsay else ""
+        mark = render.colour("written by a process ", "magenta") if event.is_hearsay else ""
         mark = (
             mark
-            if event.judged
+            if event.is_trusted
             else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
         )
-        mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
+        mark = render.colour("SIMULATED (a drill) ", "magenta") if event.is_simulated else mark
         print(
             f"{stamp.number:>8}  {event.code:<24}"
             f" {mark}{render.cut(event.raw, render.width() - 36)}"
@@ -204,20 +209,20 @@ class _Scan:
 
     def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
         """The verdict, and what could not be read. The exit code."""
-        from vitald.judge.verdict import by_strength, fold
+        from vitald.judge.verdict import compute_verdict, sort_by_strength
 
-        standing = [found for found in self._judge.opened if not found.shadow]
+        standing = [found for found in self._judge.open_findings if not found.on_trial]
         told = {incident.id: incident for incident in self._judge.incidents}
-        real = [found for found in standing if not found.simulated]
-        verdict = fold(real, [], self._until, told, device_reset=device_reset)
+        real = [found for found in standing if not found.is_simulated]
+        verdict = compute_verdict(real, [], self._until, told, device_reset=device_reset)
         verdict = _with_problem(
             replace(verdict, simulated=len(real) < len(standing)), coverage.problem
         )
         findings = [
             self._dated(found)
             for found in [
-                *by_strength(real),
-                *by_strength([one for one in standing if one.simulated]),
+                *sort_by_strength(real),
+                *sort_by_strength([one for one in standing if one.is_simulated]),
             ]
         ]
         if self._json:

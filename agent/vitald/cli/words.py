@@ -62,7 +62,7 @@ def seconds_in(text: str) -> float | None:
     from vitald import tomlfile  # only where a time is said: it brings a parser along
 
     try:
-        return tomlfile.duration(text)
+        return tomlfile.parse_duration(text)
     except ValueError:
         return None
 

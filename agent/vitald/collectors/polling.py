@@ -27,7 +27,7 @@ from zlib import crc32
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.catalog.threshold import Watched
+from vitald.catalog.threshold import ThresholdGroup
 from vitald.collectors.device_registry import MISSED, Entry, Roster, is_name
 from vitald.collectors.event_factory import Facts
 from vitald.collectors.reader_threads import Broken, Readers
@@ -153,8 +153,8 @@ class Polled:
         self._broken: dict[str, str] = {}
         self.read = {}
 
-    def _watches(self) -> list[Watched]:
-        return [one for kind in self._kinds for one in self._catalog.watched(kind)]
+    def _watches(self) -> list[ThresholdGroup]:
+        return [one for kind in self._kinds for one in self._catalog.find_thresholds(kind)]
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
@@ -162,8 +162,12 @@ class Polled:
         watches = self._watches()
         self._watcher.configure(watches)
         # Entries that asked for nothing had their findings closed.
-        asks = {one.code for one in watches if catalog.rule(one.code).action is not Action.NONE}
-        self._watcher.say_again({code for code in asks if before.rule(code).action is Action.NONE})
+        asks = {
+            one.code for one in watches if catalog.find_rule(one.code).action is not Action.NONE
+        }
+        self._watcher.say_again(
+            {code for code in asks if before.find_rule(code).action is Action.NONE}
+        )
 
     def look_now(self) -> None:
         """Something happened: do not wait for the next round."""

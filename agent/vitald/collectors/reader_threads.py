@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from vitald.model import SourceFailed
-from vitald.worker_thread import NoThread, start
+from vitald.worker_thread import NoThread, start_thread
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Readers(Generic[T]):
                 target=self._work, args=(waiting, loop, idle), name=self._name, daemon=True
             )
             try:
-                start(thread)
+                start_thread(thread)
             except NoThread as error:
                 raise SourceFailed(str(error)) from None
             left = len(waiting) + 1

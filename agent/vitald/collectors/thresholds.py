@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Union
 
-from vitald.catalog.threshold import Test, Watch, Watched
+from vitald.catalog.threshold import Comparison, Threshold, ThresholdGroup
 from vitald.model import Component, ComponentKind, Readings, Sample, Value
 from vitald.text import join_first
 
@@ -94,7 +94,7 @@ class Thresholds:
     """The watches of a catalogue's entries, arranged for looking."""
 
     by_kind: Mapping[
-        ComponentKind, tuple[tuple[Watched, frozenset[str]], ...]
+        ComponentKind, tuple[tuple[ThresholdGroup, frozenset[str]], ...]
     ]  # entries, and the readings they look at
     windows: Mapping[str, float]  # seconds of the longest window over each counter that has one
     window_sizes: Mapping[str, frozenset[float]]
@@ -102,14 +102,16 @@ class Thresholds:
     counters: frozenset[str]  # code:reading of counters that begin anew with a boot or a reset
 
     @staticmethod
-    def of(entries: Iterable[Watched]) -> Thresholds:
+    def of(entries: Iterable[ThresholdGroup]) -> Thresholds:
         entries = tuple(entries)
-        every = [(one, watch, f"{one.code}:{watch.of}") for one in entries for watch in one.watches]
+        every = [
+            (one, watch, f"{one.code}:{watch.of}") for one in entries for watch in one.thresholds
+        ]
         sizes: dict[str, set[float]] = {}
         for _, watch, _ in every:
             if watch.over_s:
                 sizes.setdefault(watch.of, set()).add(watch.over_s)
-        looked_at = [(one, frozenset(watch.of for watch in one.watches)) for one in entries]
+        looked_at = [(one, frozenset(watch.of for watch in one.thresholds)) for one in entries]
         # What is said of a PCI device is said of any.
         by_kind = {
             kind: tuple(
@@ -122,10 +124,12 @@ class Thresholds:
             windows={of: max(found) for of, found in sizes.items()},
             window_sizes={of: frozenset(found) for of, found in sizes.items()},
             words=frozenset(
-                key for one, watch, key in every if watch.test is Test.CHANGES and one.state
+                key for one, watch, key in every if watch.test is Comparison.CHANGES and one.state
             ),
             counters=frozenset(
-                key for _, watch, key in every if watch.test is Test.RISES and not watch.lifetime
+                key
+                for _, watch, key in every
+                if watch.test is Comparison.RISES and not watch.lifetime
             ),
         )
 
@@ -133,7 +137,9 @@ class Thresholds:
 class Watcher:
     """The watches of one source over all its components."""
 
-    def __init__(self, watched: Iterable[Watched], memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, watched: Iterable[ThresholdGroup], memory: Mapping[str, Any] | None = None
+    ) -> None:
         self._thresholds = Thresholds.of(watched)
         self.holding: list[Sign] = []  # what was said before, and held at the last look
         self.calm: set[tuple[Component, str]] = (
@@ -159,7 +165,7 @@ class Watcher:
                 resumed=set(grown),
             )
 
-    def configure(self, watched: Iterable[Watched]) -> None:
+    def configure(self, watched: Iterable[ThresholdGroup]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
         self._thresholds = Thresholds.of(watched)
         self.holding, self.calm = [], set()
@@ -233,7 +239,7 @@ class Watcher:
                 if not of.isdisjoint(one.fresh):
                     signs += (
                         self._lasting(watched, one, siblings, now)
-                        if watched.lasting
+                        if watched.is_state
                         else self._happening(watched, one)
                     )
         if len(self._known) > _MOST:
@@ -252,11 +258,11 @@ class Watcher:
     # --- what lasts
 
     def _lasting(
-        self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
+        self, watched: ThresholdGroup, one: Readings, all_: Sequence[Readings], now: float
     ) -> list[Sign]:
         known = self._known[one.identity]
         held, seen, unseen = None, False, False
-        for watch in watched.watches:
+        for watch in watched.thresholds:
             found = self._holds(watch, one, all_, now) if watch.of in one.fresh else None
             seen, unseen = seen or found is not None, unseen or found is None
             if found:
@@ -282,7 +288,7 @@ class Watcher:
             wait = held[0].for_s
         else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
             wait = max(
-                (watch.clears_after_s for watch in watched.watches if watch.of == said_of),
+                (watch.clears_after_s for watch in watched.thresholds if watch.of == said_of),
                 default=0.0,
             )
         if now - known.turning.setdefault(watched.code, now) < wait:
@@ -310,17 +316,17 @@ class Watcher:
         ]
 
     def _holds_still(
-        self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
-    ) -> Watch | None:
+        self, watched: ThresholdGroup, one: Readings, all_: Sequence[Readings], now: float
+    ) -> Threshold | None:
         """Another watch of the entry whose reading was not read in this look, is current, and
         holds.
         """
         others = (
-            watch for watch in watched.watches if watch.of not in one.fresh and not watch.over_s
+            watch for watch in watched.thresholds if watch.of not in one.fresh and not watch.over_s
         )
         return next((watch for watch in others if self._holds(watch, one, all_, now)), None)
 
-    def _is_present(self, watch: Watch, known: _Known, now: float) -> bool:
+    def _is_present(self, watch: Threshold, known: _Known, now: float) -> bool:
         """Whether what holds is so now. What grew in a window may have been dealt with since; it
         grows still where it grew in this look.
         """
@@ -328,7 +334,7 @@ class Watcher:
         return not watch.over_s or bool(samples and len(samples) > 1 and samples[-1][0] == now)
 
     def _holds(
-        self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
+        self, watch: Threshold, one: Readings, all_: Sequence[Readings], now: float
     ) -> tuple[dict[str, Value], str] | tuple[()] | None:
         """The event's fields and text where it holds, empty where it does not, None where that
         cannot be told.
@@ -341,10 +347,10 @@ class Watcher:
         values = self._values(watch, one, now)
         if values is None:
             return None
-        if watch.test in (Test.PEERS_ABOVE, Test.PEERS_BELOW):
+        if watch.test in (Comparison.PEERS_ABOVE, Comparison.PEERS_BELOW):
             return self._among(watch, one, all_, now)
         limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
-        if watch.test is Test.DIFFERS:
+        if watch.test is Comparison.DIFFERS:
             if not isinstance(limit, str):
                 return None
             if values[0] in [wanted.strip() for wanted in limit.split(",")]:
@@ -363,7 +369,7 @@ class Watcher:
         fields: dict[str, Value] = {
             name: _plain(one.values[name]) for name in (watch.of, *watch.only)
         } | _carried(watch, one)
-        if watch.test in (Test.ABOVE, Test.BELOW):
+        if watch.test in (Comparison.ABOVE, Comparison.BELOW):
             fields["limit"] = round(limit, 6)
         where = ""
         if isinstance(one.values[watch.of], tuple):
@@ -377,13 +383,13 @@ class Watcher:
             said = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
         else:
             said = f"{watch.of} is {_said(value)}{where}"
-        if watch.test in (Test.ABOVE, Test.BELOW):
+        if watch.test in (Comparison.ABOVE, Comparison.BELOW):
             name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
             said += f", {watch.test.value} {name}{limit:g}"
         return fields, said
 
     def _among(
-        self, watch: Watch, one: Readings, all_: Sequence[Readings], now: float
+        self, watch: Threshold, one: Readings, all_: Sequence[Readings], now: float
     ) -> tuple[dict[str, Value], str] | tuple[()] | None:
         """Held against the same reading of its siblings: those of the same model, under the same
         conditions.
@@ -407,7 +413,7 @@ class Watcher:
             return None
         median = statistics.median(others)
         spread = statistics.median(abs(other - median) for other in others) * _SIGMA
-        off = own[0] - median if watch.test is Test.PEERS_ABOVE else median - own[0]
+        off = own[0] - median if watch.test is Comparison.PEERS_ABOVE else median - own[0]
         if off <= max(watch.limit * spread, watch.least):
             return ()
         fields: dict[str, Value] = {
@@ -419,10 +425,10 @@ class Watcher:
 
     # --- what happens
 
-    def _happening(self, watched: Watched, one: Readings) -> list[Sign]:
+    def _happening(self, watched: ThresholdGroup, one: Readings) -> list[Sign]:
         known = self._known[one.identity]
         signs = []
-        for watch in watched.watches:
+        for watch in watched.thresholds:
             value = one.values.get(watch.of)
             if value is None or watch.of not in one.fresh:
                 continue
@@ -434,13 +440,13 @@ class Watcher:
                     _sign(one, watched.code, fields, f"{watch.of} is {_said(value)}")
                 )
             if (
-                before == (value if watch.test is Test.CHANGES else _numbers(value))
+                before == (value if watch.test is Comparison.CHANGES else _numbers(value))
                 and key not in known.booted
             ):
                 continue  # as it was: nearly always
             if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
                 continue
-            if watch.test is Test.CHANGES:
+            if watch.test is Comparison.CHANGES:
                 # What was never said is taken to be calm: 0, or whatever is there first of a text.
                 if value != (
                     before if before is not None else value if isinstance(value, str) else 0
@@ -548,7 +554,9 @@ class Watcher:
                     )
                 )
 
-    def _values(self, watch: Watch, one: Readings, now: float) -> tuple[float | str, ...] | None:
+    def _values(
+        self, watch: Threshold, one: Readings, now: float
+    ) -> tuple[float | str, ...] | None:
         """The value, or one for each part; with a window, how much it grew per unit of time. None:
         not observed.
         """
@@ -593,26 +601,28 @@ def _thinned(
     return kept
 
 
-def _against(watch: Watch, value: float | str, limit: float) -> bool:
-    if watch.test is Test.IS:
+def _against(watch: Threshold, value: float | str, limit: float) -> bool:
+    if watch.test is Comparison.IS:
         return value in watch.values
-    if watch.test in (Test.LISTS, Test.LISTS_OTHER):
+    if watch.test in (Comparison.LISTS, Comparison.LISTS_OTHER):
         words = {word.strip() for word in str(value).split(",")} - {""}
         return bool(
-            words & set(watch.values) if watch.test is Test.LISTS else words - set(watch.values)
+            words & set(watch.values)
+            if watch.test is Comparison.LISTS
+            else words - set(watch.values)
         )
     if isinstance(value, str):
         return False
-    if watch.test is Test.HAS:
+    if watch.test is Comparison.HAS:
         return any(int(value) & int(bits) for bits in watch.values if not isinstance(bits, str))
-    return value > limit if watch.test is Test.ABOVE else value < limit
+    return value > limit if watch.test is Comparison.ABOVE else value < limit
 
 
 def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
     return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
 
 
-def _carried(watch: Watch, one: Readings) -> dict[str, Value]:
+def _carried(watch: Threshold, one: Readings) -> dict[str, Value]:
     return {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from vitald.worker_thread import Lane, LaneStuck, NoThread
+from vitald.worker_thread import NoThread, ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     import pyudev
@@ -65,7 +65,7 @@ class Uevents:
         """
         while True:
             try:
-                lane = Lane("uevents")
+                lane = WorkerThread("uevents")
             except NoThread as error:
                 self._say(f"libudev cannot listen to the kernel: {error}")
                 await asyncio.sleep(_AGAIN_S)
@@ -76,7 +76,7 @@ class Uevents:
                 )  # finding the library starts a process
             except ImportError as error:
                 return self._say(f"libudev is not there: {error}")
-            except (OSError, ValueError, LaneStuck) as error:
+            except (OSError, ValueError, ThreadStuck) as error:
                 self._say(f"libudev cannot listen to the kernel: {error}")
             else:
                 self._say("")

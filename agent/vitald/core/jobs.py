@@ -121,7 +121,7 @@ class Jobs:
         return sorted(found, key=lambda job: (not job.failed, _away(job, incident)))[:_SHOWN]
 
     def _take_in(self, event: Event) -> None:
-        if event.simulated:
+        if event.is_simulated:
             return
         if event.code == CLOCK_STEPPED:
             self._shift(event.fields.get("seconds"))

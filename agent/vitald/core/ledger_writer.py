@@ -23,16 +23,16 @@ import structlog
 from vitald.backoff import Backoff
 from vitald.core.node_state import Board
 from vitald.ledger import (
-    Entry,
     Ledger,
     LedgerDamaged,
+    LedgerEntry,
     LedgerError,
     LedgerNewer,
-    Remembered,
-    unsaved,
+    RestoredState,
+    count_events,
 )
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 
@@ -56,19 +56,19 @@ class Judging(Protocol):
     def say(self, code: str, fields: Fields, raw: str) -> None:
         """Have an observation about the ledger judged when its turn comes; never waits."""
 
-    def adopt(self, remembered: Remembered) -> Entry:
+    def adopt(self, remembered: RestoredState) -> LedgerEntry:
         """Take up what could not be read at the start. Returns what that changed."""
 
 
 class Keeper:
     """Stands between the judge and one ledger."""
 
-    def __init__(self, ledger: Ledger, lane: Lane, board: Board, judging: Judging) -> None:
+    def __init__(self, ledger: Ledger, lane: WorkerThread, board: Board, judging: Judging) -> None:
         self.ledger = ledger
         self._lane = lane
         self._board = board
         self._judging = judging
-        self._held: list[Entry] = []
+        self._held: list[LedgerEntry] = []
         self._retry_at = 0.0
         self._failures = 0  # of the ledger, in succession
         # Positions that the lane will note when its turn comes
@@ -76,7 +76,7 @@ class Keeper:
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
 
-    async def open(self) -> Remembered | None:
+    async def open(self) -> RestoredState | None:
         """What is remembered. None where that cannot be read: it is handed to `adopt` once it can.
         Raises only LedgerNewer.
         """
@@ -84,17 +84,17 @@ class Keeper:
         self._blind = remembered is None
         return remembered
 
-    async def _open(self) -> Remembered | None:
+    async def _open(self) -> RestoredState | None:
         try:
             return await self._lane.call(self._read, 10.0)
         except LedgerDamaged as error:
             return await self._replace(str(error))
         except LedgerNewer:
             raise
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._failed(str(error))
             remembered = None
-            with suppress(LaneStuck):
+            with suppress(ThreadStuck):
                 remembered = await self._lane.call(self.ledger.rescue, 5.0)
             if remembered is None:
                 self._unread(str(error))
@@ -117,16 +117,16 @@ class Keeper:
             self._note_now()
         try:
             await self._lane.call(self.ledger.close, 1.0)
-        except (LaneStuck, LedgerError) as error:
+        except (ThreadStuck, LedgerError) as error:
             log.error("ledger_not_closed", error=str(error))
 
     async def unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Of events that may have been handed in before, those that are not stored yet."""
         try:
             known = await self._lane.call(
-                partial(self.ledger.known, [event.identity for event in events]), _DEADLINE_S
+                partial(self.ledger.find_stored, [event.identity for event in events]), _DEADLINE_S
             )
-        except (LedgerError, LaneStuck):
+        except (LedgerError, ThreadStuck):
             return tuple(events)  # the ledger is ill, and says so; it will not store one twice
         return tuple(event for event in events if event.identity not in known)
 
@@ -136,18 +136,18 @@ class Keeper:
 
     # --- storing
 
-    async def store(self, entries: Sequence[Entry]) -> None:
+    async def store(self, entries: Sequence[LedgerEntry]) -> None:
         """Commit them, with what is held, or hold them too. What only moved a position is noted
         without waiting for the disk.
         """
-        entries = [entry for entry in entries if entry != Entry()]
-        weighty = [entry for entry in entries if replace(entry, position=None) != Entry()]
+        entries = [entry for entry in entries if entry != LedgerEntry()]
+        weighty = [entry for entry in entries if replace(entry, position=None) != LedgerEntry()]
         if weighty or self.tries_in() <= 0.0:
             await self._commit(entries)
         elif entries and not self._held:
             self.note(*(entry.position for entry in entries))
 
-    async def _commit(self, entries: list[Entry]) -> None:
+    async def _commit(self, entries: list[LedgerEntry]) -> None:
         self._held += entries
         for entry in entries:
             if entry.position is not None:
@@ -169,28 +169,28 @@ class Keeper:
                     Transition(time=time.time(), finding=finding, cause="")
                     for finding in self._judging.standing.findings
                 )
-                work = (*work, Entry(transitions=standing))
+                work = (*work, LedgerEntry(transitions=standing))
             await self._lane.call(partial(self._write, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
             await self._replace(str(error), self._judging.standing)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._failed(str(error))
         else:
             self._stored(time.perf_counter() - begun)
 
     async def _see_again(self) -> None:
         """The ledger was out of reach at the start: have taken up what it remembers. Raises
-        LedgerError, LaneStuck.
+        LedgerError, ThreadStuck.
         """
         try:
             self._take_up(await self._lane.call(self._read, _DEADLINE_S))
         except LedgerDamaged as error:
             rescued = await self._lane.call(partial(self.ledger.rescue, damaged=True), _DEADLINE_S)
-            self._take_up(rescued or Remembered(Memory(), {}))
+            self._take_up(rescued or RestoredState(Memory(), {}))
             self._tell_lost(str(error), "", rescued)
             raise
 
-    def _take_up(self, remembered: Remembered) -> None:
+    def _take_up(self, remembered: RestoredState) -> None:
         self._blind = False
         self._held.append(self._judging.adopt(remembered))
         self._judging.say(
@@ -198,12 +198,12 @@ class Keeper:
         )
         log.warning("ledger_read_late", findings=len(remembered.memory.findings))
 
-    def _read(self) -> Remembered:
+    def _read(self) -> RestoredState:
         """In the lane."""
         self.ledger.open()
-        return self.ledger.remembered()
+        return self.ledger.read_state()
 
-    def _write(self, entries: Sequence[Entry], *, reopen: bool) -> None:
+    def _write(self, entries: Sequence[LedgerEntry], *, reopen: bool) -> None:
         """In the lane."""
         if reopen:
             self.ledger.open()
@@ -241,7 +241,7 @@ class Keeper:
         """
         try:
             for position in positions:
-                self.ledger.note(position)
+                self.ledger.store_position(position)
         except LedgerDamaged as error:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._failed, str(error))
@@ -276,12 +276,12 @@ class Keeper:
         self._retry_at = time.monotonic() + _RETRY.delay_s(self._failures)
         self._failures += 1
         self._board.ledger = replace(
-            self._board.ledger, ok=False, error=error, unsaved=unsaved(self._held)
+            self._board.ledger, ok=False, error=error, unsaved=count_events(self._held)
         )
         log.error(
             "ledger_failed",
             error=error,
-            held_events=unsaved(self._held),
+            held_events=count_events(self._held),
             next_step="check space, mount and permissions of the state folder",
         )
         if first:
@@ -293,7 +293,7 @@ class Keeper:
         """Hold at most so much. Findings stand in memory whatever is dropped here; only old events'
         records go, counted.
         """
-        excess = dropped = unsaved(self._held) - _HELD
+        excess = dropped = count_events(self._held) - _HELD
         for place, entry in enumerate(self._held):
             if excess <= 0:
                 break
@@ -301,14 +301,14 @@ class Keeper:
             changes = tuple(transition for transition in entry.transitions if transition.cause)
             self._held[place] = replace(entry, events=(), transitions=changes)
         if dropped > 0:
-            self._held = [entry for entry in self._held if entry != Entry()]
+            self._held = [entry for entry in self._held if entry != LedgerEntry()]
             dropped -= min(0, excess)  # whole entries went
         ledger = self._board.ledger
         self._board.ledger = replace(
-            ledger, unsaved=unsaved(self._held), dropped=ledger.dropped + max(0, dropped)
+            ledger, unsaved=count_events(self._held), dropped=ledger.dropped + max(0, dropped)
         )
 
-    async def _replace(self, error: str, keep: Memory | None = None) -> Remembered | None:
+    async def _replace(self, error: str, keep: Memory | None = None) -> RestoredState | None:
         """Begin a new store with what is to be kept; at start-up, when none are held, with what can
         be rescued.
 
@@ -317,7 +317,7 @@ class Keeper:
         """
         log.error("ledger_damaged", error=error)
 
-        def work() -> tuple[Remembered | None, str]:
+        def work() -> tuple[RestoredState | None, str]:
             rescued = self.ledger.rescue(damaged=True) if keep is None else None
             aside = self.ledger.set_aside(time.time())
             self.ledger.open(anew=True)
@@ -325,7 +325,7 @@ class Keeper:
 
         try:
             rescued, aside = await self._lane.call(work, 10.0)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._failed(str(failure))
             if keep is None:
                 self._unread(str(failure))
@@ -334,24 +334,24 @@ class Keeper:
             known = self._rescued(error, aside, rescued)
             self._held += [
                 _whole(known.memory),
-                *(Entry(position=position) for position in known.positions.values()),
+                *(LedgerEntry(position=position) for position in known.positions.values()),
             ]
             return known
         # Last, as they stand now: what is held changes what was before it.
         self._held += [
             _whole(keep),
-            *(Entry(position=position) for position in self._judging.judged.values()),
+            *(LedgerEntry(position=position) for position in self._judging.judged.values()),
         ]
         self._tell_replaced(error, aside, len(keep.findings))
         try:
             await self._lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._failed(str(failure))
         else:
             self._stored(0.0)
         return None
 
-    def _rescued(self, error: str, aside: str, rescued: Remembered | None) -> Remembered:
+    def _rescued(self, error: str, aside: str, rescued: RestoredState | None) -> RestoredState:
         """What is known after all. Where open findings are lost, that is told, and the kernel log
         is read again from its beginning.
 
@@ -362,7 +362,7 @@ class Keeper:
             self._tell_replaced(error, aside, len(rescued.memory.findings))
             return rescued
         self._tell_lost(error, aside, rescued)
-        known = rescued or Remembered(Memory(), {})
+        known = rescued or RestoredState(Memory(), {})
         return replace(
             known,
             positions={
@@ -376,7 +376,7 @@ class Keeper:
             "vitald/ledger_replaced", fields, f"{error}; the old ledger is {aside or 'gone'}"
         )
 
-    def _tell_lost(self, error: str, aside: str, rescued: Remembered | None) -> None:
+    def _tell_lost(self, error: str, aside: str, rescued: RestoredState | None) -> None:
         kept = len(rescued.memory.findings) if rescued is not None else 0
         said = f"{error}; {kept} open findings could be read; the old ledger is {aside or 'gone'}"
         self._judging.say(
@@ -384,7 +384,7 @@ class Keeper:
         )
 
 
-def _whole(memory: Memory) -> Entry:
+def _whole(memory: Memory) -> LedgerEntry:
     """All that a new store must remember."""
     carried = tuple(
         Transition(time=time.time(), finding=finding, cause="carried over from the ledger before")
@@ -394,6 +394,6 @@ def _whole(memory: Memory) -> Entry:
         incidents=memory.incidents,
         marks=memory.marks,
         devices=memory.devices,
-        settled=memory.settled,
+        resolved=memory.resolved,
     )
-    return Entry(transitions=carried, changes=changes)
+    return LedgerEntry(transitions=carried, changes=changes)

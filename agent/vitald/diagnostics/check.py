@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from vitald.catalog import Catalog
-from vitald.model.diagnostic import Ask, Report
+from vitald.model.diagnostic import Report, RunRequest
 
 
 class Ended(Enum):
@@ -79,7 +79,7 @@ class Check(Protocol):
     def expected_s(self, level: int) -> float:
         """How long it usually takes."""
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         """Run it and read the result. Never raises for what a program does or prints: that is an
         outcome.
         """

@@ -175,7 +175,7 @@ def confirmed(run: Run, places: Places, seen: Seen) -> Run:
         else fault
         for fault in report.faults
     )
-    asked = {fault.remedy for fault in faults if fault.certain}
+    asked = {fault.remedy for fault in faults if fault.is_certain}
     return replace(
         run,
         report=replace(
@@ -286,7 +286,9 @@ def _culprits(
     """
     if run.report.outcome is not Outcome.FAIL:
         return []
-    standing = {(one.component, one.code) for one in opened if not (one.simulated or one.shadow)}
+    standing = {
+        (one.component, one.code) for one in opened if not (one.is_simulated or one.on_trial)
+    }
     events = []
     for gpu in run.report.culprits:
         component = places.gpu(gpu, run.report.serials.get(gpu, ""))
@@ -340,9 +342,9 @@ def _recovered(
             finding.code.partition("/")[0] == run.ask.check
             or finding.code in _TOO.get(run.ask.check, ())
         )
-        and not (finding.simulated or finding.shadow)
+        and not (finding.is_simulated or finding.on_trial)
         and (finding.component, finding.code) not in told
-        and catalog.rule(finding.code).state
+        and catalog.find_rule(finding.code).state
         and (
             finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level
         )  # any level needs the engine
@@ -375,7 +377,7 @@ def _in_vain(
     if run.report.outcome in _JUDGED:
         before = seen.vain.pop(name, 0)
         stands = any(
-            (one.component, one.code) == (where, NOT_RUN) and not (one.simulated or one.shadow)
+            (one.component, one.code) == (where, NOT_RUN) and not (one.is_simulated or one.on_trial)
             for one in opened
         )
         if before >= _NOT_RUN_AFTER or stands:

@@ -17,7 +17,7 @@ from vitald.collectors.neuron.collector import NAME as NEURON
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import Board
-from vitald.judge.verdict import by_strength
+from vitald.judge.verdict import sort_by_strength
 from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
@@ -49,7 +49,7 @@ class Node:
 
     def findings(self) -> Sequence[Finding]:
         """The open ones, the strongest first."""
-        return by_strength(self._board.findings)
+        return sort_by_strength(self._board.findings)
 
     def clears(self, finding: Finding) -> Clears:
         """What would close it."""
@@ -83,7 +83,7 @@ class Node:
         that is not over.
         """
         read = {one.component for one in self._board.readings.get(NVML, ())}
-        ill = {one.component for one in self._board.findings if not one.simulated}
+        ill = {one.component for one in self._board.findings if not one.is_simulated}
         return {
             one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id
         }

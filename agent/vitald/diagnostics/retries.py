@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vitald.catalog import Clears
 from vitald.model import Action, ComponentKind, Finding
-from vitald.model.diagnostic import Ask, Outcome, Run
+from vitald.model.diagnostic import Outcome, Run, RunRequest
 
 _DCGM, _NCCOM = "dcgm", "nccom"
 _SUSPICIONS = (Action.OBSERVE, Action.INSPECT)
@@ -36,14 +36,14 @@ def asked(
     past: Past,
     most: int,
     now: float,
-) -> list[Ask]:
+) -> list[RunRequest]:
     """The runs that are worth asking for now, the first finding's first; each level once."""
     full = {
         key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()
     }  # one of some GPUs settles nothing for all
-    wanted: dict[tuple[str, int], Ask] = {}
+    wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
-        if finding.simulated or finding.shadow:
+        if finding.is_simulated or finding.on_trial:
             continue
         ask = _of(finding, clears(finding), full, most)
         if ask is not None and _may(
@@ -56,8 +56,8 @@ def asked(
 def beyond(finding: Finding, clears: Clears, most: int) -> int:
     """The level that would settle it and that only a person may ask for; 0 where there is none."""
     if (
-        finding.simulated
-        or finding.shadow
+        finding.is_simulated
+        or finding.on_trial
         or finding.action not in _SUSPICIONS
         or finding.component.kind not in _TESTED
     ):
@@ -67,7 +67,7 @@ def beyond(finding: Finding, clears: Clears, most: int) -> int:
     return needed if needed > most else 0
 
 
-def _of(finding: Finding, clears: Clears, past: Past, most: int) -> Ask | None:
+def _of(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest | None:
     check = finding.fields.get("check")
     if _unconfirmed(finding) and isinstance(check, str) and check != _DCGM:
         return (
@@ -109,8 +109,8 @@ def _of(finding: Finding, clears: Clears, past: Past, most: int) -> Ask | None:
     return _ask(finding, _DCGM, level) if level <= most else None
 
 
-def _ask(finding: Finding, check: str, level: int) -> Ask:
-    return Ask(
+def _ask(finding: Finding, check: str, level: int) -> RunRequest:
+    return RunRequest(
         check=check,
         level=level,
         by=f"finding #{finding.id}",
@@ -138,7 +138,7 @@ def _settled(runs: Sequence[Run], since: float) -> bool:
     return any(run.began > since and run.report.outcome in _SETTLES for run in runs)
 
 
-def _may(ask: Ask, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
+def _may(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
     runs = [
         run for run in runs if run.ended <= now
     ]  # others are from before the clock was put back

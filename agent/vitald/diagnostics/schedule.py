@@ -177,7 +177,7 @@ def fills(run: Run, level: int) -> bool:
         return run.report.outcome is Outcome.PASS
     if run.ask.level < level:
         return False
-    return run.report.outcome.conclusive or (run.ask.by == SCHEDULE and not again(run))
+    return run.report.outcome.is_conclusive or (run.ask.by == SCHEDULE and not again(run))
 
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:

@@ -189,7 +189,7 @@ def _faulty(run: Run) -> bool:
 
 def _certain(run: Run) -> bool:
     """Whether something that it found needs no second run any more."""
-    return not run.report.faults or any(fault.certain for fault in run.report.faults)
+    return not run.report.faults or any(fault.is_certain for fault in run.report.faults)
 
 
 def _missed(measure: Measure) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vitald.judge import findings as life
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     Acceptance,
     Component,
@@ -32,10 +32,10 @@ _LINE_AGAIN_S, _STATE_AGAIN_S = 3600.0, 86400.0
 class Acceptances:
     """Keeps them in the findings while those are open, and in the device's record over a boot."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def accept(self, finding: Finding | None, event: Event) -> list[Transition]:
+    def accept_finding(self, finding: Finding | None, event: Event) -> list[Transition]:
         """A person lives with a finding until a moment; one that has passed ends what was accepted
         before.
         """
@@ -44,23 +44,27 @@ class Acceptances:
             return []
         if until <= event.time:
             return [
-                self.end(finding, event.time, f"ended by {event.fields.get('by')}", event.identity)
+                self.end_acceptance(
+                    finding, event.time, f"ended by {event.fields.get('by')}", event.identity
+                )
             ]
         by, reason = str(event.fields.get("by")), str(event.fields.get("reason"))
-        asked = replace(finding.asked, unusable=finding.unusable)
+        asked = replace(finding.requirement, unusable=finding.unusable)
         accepted = Acceptance(
             by=by, reason=reason, since=event.time, until=float(until), asked=asked
         )
         finding = replace(finding, accepted=accepted)
-        self._state.findings.put(finding)
+        self._state.findings.put_finding(finding)
         cause = f"accepted by {by}: {reason}"
         return [Transition(time=event.time, finding=finding, cause=cause, event=event.identity)]
 
-    def end(self, finding: Finding, time: float, why: str, event: str | None) -> Transition:
+    def end_acceptance(
+        self, finding: Finding, time: float, why: str, event: str | None
+    ) -> Transition:
         """The finding counts again."""
         by = finding.accepted.by if finding.accepted is not None else "nobody"
         counts = replace(finding, accepted=None)
-        self._state.findings.put(counts)
+        self._state.findings.put_finding(counts)
         cause = f"no longer accepted by {by}: {why}"
         return Transition(time=time, finding=counts, cause=cause, event=event)
 
@@ -69,10 +73,10 @@ class Acceptances:
     ) -> list[Transition]:
         """What was accepted and asks for more now counts at once."""
         touched = {one.finding.key for one in changes if one.finding.accepted is not None}
-        found = (self._state.findings.get(key) for key in touched)
+        found = (self._state.findings.get_finding(key) for key in touched)
         worse = [one for one in found if one is not None and life.is_worse_than_accepted(one)]
         return [
-            self.end(finding, time, "it asks for more now", event)
+            self.end_acceptance(finding, time, "it asks for more now", event)
             for finding in sorted(worse, key=lambda one: one.id)
         ]
 
@@ -81,23 +85,28 @@ class Acceptances:
         found again.
         """
         accepted = finding.accepted
-        if accepted is None or accepted.until <= time or not is_lived_with(finding):
+        if accepted is None or accepted.until <= time or not is_accepted(finding):
             return
-        if finding.simulated or finding.shadow:
+        if finding.is_simulated or finding.on_trial:
             return
-        self.forget(finding.component, finding.code)
-        device, noted = self._state.devices.identity(finding.component), life.noted(accepted, time)
-        self._state.history.add(device, time, MarkKind.ACCEPTED, finding.code, noted)
+        self.forget_acceptance(finding.component, finding.code)
+        device, noted = (
+            self._state.devices.identify(finding.component),
+            life.format_acceptance(accepted, time),
+        )
+        self._state.history.add_mark(device, time, MarkKind.ACCEPTED, finding.code, noted)
 
-    def restore(self, finding: Finding, now: float, *, state: bool) -> tuple[Finding, str]:
+    def restore_acceptance(
+        self, finding: Finding, now: float, *, state: bool
+    ) -> tuple[Finding, str]:
         """A finding that was just opened, as a person accepted it before the boot; and what is to
         be said of that.
         """
-        mark = self.forget(finding.component, finding.code)
+        mark = self.forget_acceptance(finding.component, finding.code)
         again_s = _STATE_AGAIN_S if state else _LINE_AGAIN_S
         if mark is None or now - mark.time > again_s:
             return finding, ""
-        accepted = life.accepted_of(mark.detail, mark.time)
+        accepted = life.parse_acceptance(mark.detail, mark.time)
         again = replace(finding, accepted=accepted)
         if accepted.until <= now:
             return finding, ""
@@ -105,18 +114,18 @@ class Acceptances:
             return finding, f"; no longer accepted by {accepted.by}: it asks for more now"
         return again, f"; still accepted by {accepted.by}: {accepted.reason}"
 
-    def forget(self, component: Component, code: str) -> Mark | None:
+    def forget_acceptance(self, component: Component, code: str) -> Mark | None:
         """What a person said of this fault before the boot. It is said of one finding, and not of
         the next.
         """
-        marks = self._state.history.of(self._state.devices.identity(component))
+        marks = self._state.history.list_marks(self._state.devices.identify(component))
         kept = [one for one in marks if one.kind is MarkKind.ACCEPTED and one.fault == code]
         for mark in kept:
-            self._state.history.forget(mark)
+            self._state.history.forget_mark(mark)
         return kept[-1] if kept else None
 
 
-def is_lived_with(finding: Finding) -> bool:
+def is_accepted(finding: Finding) -> bool:
     """Whether a person accepted it and has not begun its remedy: what is done meanwhile is done for
     another reason.
     """

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from vitald.catalog import FaultClass, Ruling
 from vitald.judge import findings as life
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
     Action,
-    Asked,
     ComponentKind,
     Event,
     Finding,
     Incident,
     Member,
+    Requirement,
     Transition,
     Trust,
     When,
@@ -32,7 +32,7 @@ from vitald.model.codes import TOO_MANY
 class Confirmation:
     """Marks findings as confirmed, and tells which an observation bears out."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     def confirm_findings(
@@ -53,17 +53,19 @@ class Confirmation:
             witness = by.get(finding.key) or self._find_witness(finding, incident)
             if witness:
                 confirmed = replace(finding, confirmed_by=witness)
-                self._state.findings.put(confirmed)
-                changes.append(life.moved(finding, confirmed, event))
+                self._state.findings.put_finding(confirmed)
+                changes.append(life.make_transition(finding, confirmed, event))
         return changes
 
     def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
         """The unconfirmed findings of the incident that agree with what a source saw itself."""
-        own = incident.member(event.component, event.code)
+        own = incident.find_member(event.component, event.code)
         if own is None:
             return []
         unconfirmed = self._find_unconfirmed(incident)
-        return [one for one in unconfirmed if self._is_witness(own, ruling.asked, one, incident)]
+        return [
+            one for one in unconfirmed if self._is_witness(own, ruling.requirement, one, incident)
+        ]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
         """Its findings that a second source may confirm. What stands for many may stand for text,
@@ -71,25 +73,25 @@ class Confirmation:
         """
         return [
             one
-            for one in self._state.findings.of_incident(incident.id)
-            if not (one.confirmed or one.hearsay or one.code == TOO_MANY)
+            for one in self._state.findings.list_of_incident(incident.id)
+            if not (one.is_confirmed or one.is_hearsay or one.code == TOO_MANY)
         ]
 
     def _find_witness(self, finding: Finding, incident: Incident) -> str:
         """Who has confirmed another finding of the incident, which bears this one out. Empty for
         nobody.
         """
-        for other in self._state.findings.of_incident(incident.id):
-            member = incident.member(other.component, other.code)
-            if member is None or not other.confirmed or other.key == finding.key:
+        for other in self._state.findings.list_of_incident(incident.id):
+            member = incident.find_member(other.component, other.code)
+            if member is None or not other.is_confirmed or other.key == finding.key:
                 continue
-            if self._is_witness(member, other.ruled, finding, incident):
+            if self._is_witness(member, other.base, finding, incident):
                 by = other.confirmed_by
                 return by if by.endswith(")") else f"{by} ({other.code})"
         return ""
 
     def _is_witness(
-        self, member: Member, asked: Asked, finding: Finding, incident: Incident
+        self, member: Member, asked: Requirement, finding: Finding, incident: Incident
     ) -> bool:
         """Whether what was seen bears the finding out: the same fault by another name, or damage
         that needs a remedy itself.
@@ -97,15 +99,15 @@ class Confirmation:
         What applications do to themselves anybody can bring about, and what only asks to look has
         not seen the fault.
         """
-        rule = self._state.catalog.rule(member.code)
-        same = rule.fault == self._state.catalog.rule(finding.code).fault
+        rule = self._state.catalog.find_rule(member.code)
+        same = rule.fault == self._state.catalog.find_rule(finding.code).fault
         if not (same and asked.action is not Action.NONE) and not (
             rule.fault_class is not FaultClass.APPLICATION
             and asked.when is not When.MAINTENANCE
-            and (asked.action.unfit or asked.unusable)
+            and (asked.action.makes_unfit or asked.unusable)
         ):
             return False
-        own = incident.member(finding.component, finding.code)
+        own = incident.find_member(finding.component, finding.code)
         places = own.places if own is not None else frozenset({finding.component.id})
         if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
             return (

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog.correlation import Reach, Story
+from vitald.catalog.correlation import CorrelationRule, Reach
 from vitald.judge import findings as life
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     Action,
-    Asked,
     Component,
     ComponentKind,
     Event,
     Finding,
     Incident,
     Member,
+    Requirement,
     Transition,
 )
 
@@ -34,7 +34,7 @@ from vitald.model import (
 class Correlation:
     """Joins events to incidents, and suppresses findings which another one explains."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     # --- the incident of an event
@@ -46,145 +46,160 @@ class Correlation:
         a cause.
         """
         incidents = self._state.incidents
-        if current is not None and (known := incidents.get(current.incident)) is not None:
+        if current is not None and (known := incidents.get_incident(current.incident)) is not None:
             return known
         found = None
-        if not event.hearsay:
-            found = incidents.find(member, simulated=event.simulated) or self._find_same_fault(
-                event
-            )
+        if not event.is_hearsay:
+            found = incidents.find_incident(
+                member, simulated=event.is_simulated
+            ) or self._find_same_fault(event)
         if found is not None and not (
             found.closed_at is not None and asks and self._is_over(found)
         ):
             return found
-        if asks or incidents.causes(member):
-            return incidents.begin(member, simulated=event.simulated)
+        if asks or incidents.is_cause(member):
+            return incidents.begin_incident(member, simulated=event.is_simulated)
         return None
 
-    def grow(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
+    def add_member(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
         """The incident with the member in it."""
-        grown = self._state.incidents.add(incident, member, counts=counts)
+        grown = self._state.incidents.add_member(incident, member, counts=counts)
         if not self._state.findings.has_incident(grown.id):
-            self._state.incidents.close(
+            self._state.incidents.close_incident(
                 grown.id, grown.last
             )  # until a finding of its own is opened
         return grown
 
     def _find_same_fault(self, event: Event) -> Incident | None:
         """The open incident of the same fault of the same device, told by another code."""
-        fault = self._state.catalog.rule(event.code).fault
-        finding = self._state.findings.of_fault((event.component, fault, event.simulated))
-        if finding is None or finding.hearsay:
+        fault = self._state.catalog.find_rule(event.code).fault
+        finding = self._state.findings.find_by_fault((event.component, fault, event.is_simulated))
+        if finding is None or finding.is_hearsay:
             return None
-        return self._state.incidents.get(finding.incident)
+        return self._state.incidents.get_incident(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
         """Whether it had findings and they are all closed: what asks for something now is a new
         incident.
         """
-        return self._state.catalog.rule(incident.root.code).action is not Action.NONE
+        return self._state.catalog.find_rule(incident.root.code).action is not Action.NONE
 
     # --- what a cause explains
 
-    def is_told(self, incident: Incident, member: Member | None, asked: Asked) -> bool:
+    def is_suppressed(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
         """Whether this is the echo of a cause that asks for as much: it needs no finding of its
         own.
         """
         if member is None:
             return False
-        causes = self._state.incidents.causes_of(incident, member)
-        return any(self._covers(cause, story, member, incident, asked) for cause, story in causes)
+        causes = self._state.incidents.find_causes(incident, member)
+        return any(
+            self._covers_requirement(cause, story, member, incident, asked)
+            for cause, story in causes
+        )
 
-    def tell_under(
-        self, incident: Incident, code: str, member: Member | None, asked: Asked, event: Event
+    def imply_requirement(
+        self, incident: Incident, code: str, member: Member | None, asked: Requirement, event: Event
     ) -> list[Transition]:
         """A cause that covers a fault may not ask for less than that one did: not when its company
         or rule would let it wait.
         """
         changes: list[Transition] = []
-        if member is None or not asked.action.unfit:
+        if member is None or not asked.action.makes_unfit:
             return changes
         causes = {
             (cause.component, cause.code)
-            for cause, _ in self._state.incidents.causes_of(incident, member)
+            for cause, _ in self._state.incidents.find_causes(incident, member)
         }
-        for finding in self._state.findings.of_incident(incident.id):
-            if (finding.component, finding.code) not in causes or asked.stronger(finding.asked):
+        for finding in self._state.findings.list_of_incident(incident.id):
+            if (finding.component, finding.code) not in causes or asked.is_stronger_than(
+                finding.requirement
+            ):
                 continue
-            if finding.told is None or asked.stronger(finding.told):
+            if finding.implied is None or asked.is_stronger_than(finding.implied):
                 because = f"{code} is told under it and asks for it"
-                told = replace(finding, told=Asked(asked.action, asked.when, because))
-                self._state.findings.put(told)
-                changes.append(life.moved(finding, told, event))
+                told = replace(finding, implied=Requirement(asked.action, asked.when, because))
+                self._state.findings.put_finding(told)
+                changes.append(life.make_transition(finding, told, event))
         return changes
 
-    def regroup(self, incident: Incident, event: Event) -> list[Transition]:
+    def regroup_findings(self, incident: Incident, event: Event) -> list[Transition]:
         """The incident has a member more: that may explain others of its findings, or change what
         they ask for.
         """
-        member = incident.member(event.component, event.code)
+        member = incident.find_member(event.component, event.code)
         if member is None or member.count > 1 or event.follows is not None:
             return []
         changes = []
-        for key in self._state.findings.keys_of_incident(incident.id):
+        for key in self._state.findings.list_keys_of_incident(incident.id):
             finding = self._state.findings[key]
-            own = incident.member(finding.component, finding.code)
+            own = incident.find_member(finding.component, finding.code)
             if own is None or own is member:
                 continue
-            if self._explains(member, own, incident, finding.asked):
-                cause = f"{life.TOLD} {incident.root.code} on {incident.root.component.name}"
-                changes += self.tell_under(incident, finding.code, own, finding.asked, event)
+            if self._is_explained_by(member, own, incident, finding.requirement):
+                cause = f"{life.SUPPRESSED} {incident.root.code} on {incident.root.component.name}"
+                changes += self.imply_requirement(
+                    incident, finding.code, own, finding.requirement, event
+                )
                 changes.append(
-                    self._state.findings.close(finding, event.time, cause, event.identity)
+                    self._state.findings.close_finding(finding, event.time, cause, event.identity)
                 )
                 continue
-            changed = self.apply_company(finding)
+            changed = self.apply_cooccurrence(finding)
             if changed is not finding:
-                self._state.findings.put(changed)
-                changes.append(life.moved(finding, changed, event))
+                self._state.findings.put_finding(changed)
+                changes.append(life.make_transition(finding, changed, event))
         return changes
 
-    def _explains(self, cause: Member, member: Member, incident: Incident, asked: Asked) -> bool:
-        causes = self._state.incidents.causes_of(incident, member)
+    def _is_explained_by(
+        self, cause: Member, member: Member, incident: Incident, asked: Requirement
+    ) -> bool:
+        causes = self._state.incidents.find_causes(incident, member)
         return any(
-            one is cause and self._covers(one, story, member, incident, asked)
+            one is cause and self._covers_requirement(one, story, member, incident, asked)
             for one, story in causes
         )
 
-    def _covers(
-        self, cause: Member, story: Story, member: Member, incident: Incident, asked: Asked
+    def _covers_requirement(
+        self,
+        cause: Member,
+        story: CorrelationRule,
+        member: Member,
+        incident: Incident,
+        asked: Requirement,
     ) -> bool:
         """Whether the cause asks for as much. A remedy for one device is no remedy for another:
         that one keeps its finding.
 
         That a process was killed explains its end, whatever the killing itself asks for.
         """
-        if story.reach is Reach.PROCESS and not asked.action.unfit:
+        if story.reach is Reach.PROCESS and not asked.action.makes_unfit:
             return True
-        if asked.action.unfit and cause.places.isdisjoint(member.places):
+        if asked.action.makes_unfit and cause.places.isdisjoint(member.places):
             return False
         return any(
-            not asked.stronger(one) and (one.action.unfit or one.unusable or not asked.unusable)
-            for one in self._asked_by(cause, incident)
+            not asked.is_stronger_than(one)
+            and (one.action.makes_unfit or one.unusable or not asked.unusable)
+            for one in self._list_requirements(cause, incident)
         )
 
-    def _asked_by(self, cause: Member, incident: Incident) -> list[Asked]:
+    def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
         """What the findings of a member ask for: the judged one, and that of a drill."""
         return [
-            finding.asked
-            for finding in self._state.findings.of_incident(incident.id)
+            finding.requirement
+            for finding in self._state.findings.list_of_incident(incident.id)
             if (finding.component, finding.code) == (cause.component, cause.code)
         ]
 
     # --- what the company changes
 
-    def apply_company(self, finding: Finding) -> Finding:
+    def apply_cooccurrence(self, finding: Finding) -> Finding:
         """What other members of its incident change for it."""
-        incident = self._state.incidents.get(finding.incident)
-        if incident is None or finding.shadow:
+        incident = self._state.incidents.get_incident(finding.incident)
+        if incident is None or finding.on_trial:
             return finding
-        for place in self._state.catalog.stories.places(finding.code):
-            for company in place.story.companies:
+        for place in self._state.catalog.correlation.find_roles(finding.code):
+            for company in place.rule.cooccurrences:
                 if company.code != finding.code:
                     continue
                 # It came with the fault. One that comes long after does not make light of what has
@@ -194,15 +209,15 @@ class Correlation:
                     and (
                         member.component == finding.component or is_below(finding, member.component)
                     )
-                    and abs(member.first - finding.since) <= place.story.within_s
+                    and abs(member.first - finding.since) <= place.rule.within_s
                     for member in incident.members
                 )
                 if came:
                     action, when = (
-                        company.action or finding.ruled.action,
-                        company.when or finding.ruled.when,
+                        company.action or finding.base.action,
+                        company.when or finding.base.when,
                     )
-                    asked = Asked(action, when, company.because)
+                    asked = Requirement(action, when, company.because)
                     return finding if asked == finding.context else replace(finding, context=asked)
         return finding
 

@@ -8,7 +8,7 @@ trust less.
 
 The record belongs to the device (UUID, serial), not to the slot: it follows a board that was moved,
 and a new board in the slot begins afresh. Bounded in time by the catalogue's windows, in size by
-`_MOST` marks a device.
+`_MAX_MARKS` marks a device.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from vitald.catalog import Catalog
-from vitald.catalog.escalation import Step
-from vitald.catalog.lemon import Lemon
-from vitald.model import Action, Asked, Changes, Component, Fields, Mark, MarkKind
+from vitald.catalog.escalation import EscalationStep
+from vitald.catalog.lemon import LemonScoring
+from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Requirement
 
-_MOST = 256
+_MAX_MARKS = 256
 # Of one fault in one place of a device, before they are taken for a storm, of which only one is
 # remembered now and then
-_PROCESSES = 64
-_ONE_EVERY_S = 86400.0 / _PROCESSES
-_DEVICES = 4096  # names without end come from forged lines
+_MAX_PROCESSES = 64
+_ONE_EVERY_S = 86400.0 / _MAX_PROCESSES
+_MAX_DEVICES = 4096  # names without end come from forged lines
 # A boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its
 # remedy
-_ABOUT_S = 600.0
+_CLOCK_TOLERANCE_S = 600.0
 _NO_DATE = 315_360_000.0  # ten years: of a saved log without dates
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScorePart:
     """What one kind of mark contributes to a score."""
 
     kind: MarkKind
@@ -48,7 +48,7 @@ class Part:
 MarkKey = tuple[MarkKind, str, float]
 
 
-class _Processes:
+class _ProcessTimes:
     """Those that met one fault, by time: how many did within a window is asked for with every line
     of a storm.
     """
@@ -64,11 +64,11 @@ class _Processes:
     def last(self) -> float:
         return self._met[-1][0]
 
-    def add(self, time: float, who: str) -> None:
+    def add_process(self, time: float, who: str) -> None:
         insort(self._met, (time, who))
         self._who[who] += 1
 
-    def within(self, first: float, last: float) -> int:
+    def count_within(self, first: float, last: float) -> int:
         """How many different ones."""
         begin, end = bisect_left(self._met, (first,)), bisect_right(self._met, (last, _AFTER_ALL))
         if len(self._who) == len(self._met):
@@ -79,7 +79,7 @@ class _Processes:
 _AFTER_ALL = "\U0010ffff"
 
 
-class History:
+class DeviceHistory:
     """The marks of every device, by what makes each of them one. Time comes in with each
     question.
     """
@@ -87,10 +87,10 @@ class History:
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._of: dict[str, dict[MarkKey, Mark]] = {}
         for mark in marks:
-            self._of.setdefault(mark.device, {})[_key(mark)] = mark
+            self._of.setdefault(mark.device, {})[_make_key(mark)] = mark
         self._changes = Changes()
         self._met: dict[
-            str, dict[tuple[str, str], _Processes]
+            str, dict[tuple[str, str], _ProcessTimes]
         ] = {}  # by device: by fault and place, where it has been asked for
 
     @property
@@ -106,21 +106,23 @@ class History:
         changes, self._changes = self._changes, Changes()
         return changes
 
-    def add(self, device: str, time: float, kind: MarkKind, fault: str, detail: str = "") -> bool:
+    def add_mark(
+        self, device: str, time: float, kind: MarkKind, fault: str, detail: str = ""
+    ) -> bool:
         """Whether it is new: one incident is one fault, however many lines it has."""
         if kind is MarkKind.PROCESS and self._is_storm(device, time, fault, detail):
             return False
         mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
         own = self._of.get(device)
         if own is None:
-            if len(self._of) >= _DEVICES:
+            if len(self._of) >= _MAX_DEVICES:
                 return False
             own = self._of[device] = {}
-        key = _key(mark)
+        key = _make_key(mark)
         if key in own:
             return False
         forgotten = self._changes.forgotten
-        if len(own) >= _MOST:
+        if len(own) >= _MAX_MARKS:
             forgotten = (
                 *forgotten,
                 own.pop(next((key for key in own if key[0] is MarkKind.PROCESS), next(iter(own)))),
@@ -138,34 +140,34 @@ class History:
         """Whether so many processes met the fault in this place lately that one more says
         nothing.
         """
-        met = self._processes_of(device).get((fault, _place_in(detail)))
-        return met is not None and len(met) >= _PROCESSES and time - met.last < _ONE_EVERY_S
+        met = self._get_processes(device).get((fault, _read_location(detail)))
+        return met is not None and len(met) >= _MAX_PROCESSES and time - met.last < _ONE_EVERY_S
 
-    def _processes_of(self, device: str) -> dict[tuple[str, str], _Processes]:
+    def _get_processes(self, device: str) -> dict[tuple[str, str], _ProcessTimes]:
         known = self._met.get(device)
         if known is None:
             known = self._met[device] = {}
-            for mark in self.of(device):
+            for mark in self.list_marks(device):
                 if mark.kind is MarkKind.PROCESS:
                     _add_process(known, mark)
         return known
 
-    def forget(self, mark: Mark) -> None:
+    def forget_mark(self, mark: Mark) -> None:
         """It says nothing any more."""
         self._met.pop(mark.device, None)
-        if self._of.get(mark.device, {}).pop(_key(mark), None) is not None:
+        if self._of.get(mark.device, {}).pop(_make_key(mark), None) is not None:
             self._changes = replace(self._changes, forgotten=(*self._changes.forgotten, mark))
 
-    def adopt(self, marks: Iterable[Mark]) -> None:
+    def adopt_marks(self, marks: Iterable[Mark]) -> None:
         """Take up what was remembered elsewhere."""
         self._met = {}
         for mark in marks:
-            self._of.setdefault(mark.device, {}).setdefault(_key(mark), mark)
+            self._of.setdefault(mark.device, {}).setdefault(_make_key(mark), mark)
 
-    def of(self, device: str) -> Collection[Mark]:
+    def list_marks(self, device: str) -> Collection[Mark]:
         return self._of.get(device, {}).values()
 
-    def rename(self, old: str, new: str) -> None:
+    def rename_device(self, old: str, new: str) -> None:
         """A slot's record becomes its device's, once that has said who it is."""
         self._met = {}
         former = self._of.pop(old, None)
@@ -174,29 +176,29 @@ class History:
         own = self._of.setdefault(new, {})
         for mark in former.values():
             moved = replace(mark, device=new)
-            own.setdefault(_key(moved), moved)
-        now = self._told_anew(
+            own.setdefault(_make_key(moved), moved)
+        now = self._map_changes(
             lambda mark: replace(mark, device=new) if mark.device == old else mark
         )
         self._changes = replace(now, renamed=(*now.renamed, (old, new)))
 
-    def shift(self, seconds: float) -> None:
+    def shift_times(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         self._met = {}
         for device, marks in self._of.items():
             shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
-            self._of[device] = {_key(mark): mark for mark in shifted}
-        now = self._told_anew(lambda mark: replace(mark, time=mark.time + seconds))
+            self._of[device] = {_make_key(mark): mark for mark in shifted}
+        now = self._map_changes(lambda mark: replace(mark, time=mark.time + seconds))
         self._changes = replace(now, shifted=now.shifted + seconds)
 
-    def _told_anew(self, change: Callable[[Mark], Mark]) -> Changes:
+    def _map_changes(self, change: Callable[[Mark], Mark]) -> Changes:
         """What is not stored yet, as the store will have it after its own change."""
         marks, forgotten = (
             tuple(map(change, some)) for some in (self._changes.marks, self._changes.forgotten)
         )
         return replace(self._changes, marks=marks, forgotten=forgotten)
 
-    def returned(
+    def find_failed_remedies(
         self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE
     ) -> list[Mark]:
         """The completed remedies of this fault, of at least that strength, that did not hold if it
@@ -204,34 +206,34 @@ class History:
         """
         return [
             mark
-            for mark in self.of(device)
+            for mark in self.list_marks(device)
             if mark.kind is MarkKind.REMEDY
             and mark.fault == fault
-            and -_ABOUT_S <= now - mark.time <= window_s
+            and -_CLOCK_TOLERANCE_S <= now - mark.time <= window_s
             and Action(mark.detail).rank >= of.rank
         ]
 
-    def escalated(
+    def find_escalation(
         self,
         device: str,
         component: Component,
         fault: str,
         fields: Fields,
         now: float,
-        steps: Iterable[Step],
+        steps: Iterable[EscalationStep],
         *,
         survived: bool,
         times: int,
-    ) -> Asked | None:
+    ) -> Requirement | None:
         """What the ladder asks for; the strongest of the rungs that are reached.
 
         `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was
         seen.
         """
-        best: Asked | None = None
+        best: Requirement | None = None
         for step in steps:
             if step.of is not None:
-                because = self._remedies(device, fault, now, step, step.of)
+                because = self._check_remedies(device, fault, now, step, step.of)
             elif step.survived:
                 because = "it was seen again after a reset or a reboot" if survived else ""
             elif step.times:
@@ -239,71 +241,85 @@ class History:
                     f"it was seen {times} times without its remedy" if times >= step.times else ""
                 )
             elif step.processes:
-                because = self._processes(device, component, fault, fields, now, step)
+                because = self._check_processes(device, component, fault, fields, now, step)
             else:
                 because = ""  # of waiting, which time alone shows
-            if because and (best is None or step.asks.stronger(best)):
-                best = replace(step.asks, because=because)
+            if because and (best is None or step.requirement.is_stronger_than(best)):
+                best = replace(step.requirement, because=because)
         return best
 
-    def _remedies(self, device: str, fault: str, now: float, step: Step, of: Action) -> str:
-        done = self.returned(device, fault, now, step.within_s, of)
+    def _check_remedies(
+        self, device: str, fault: str, now: float, step: EscalationStep, of: Action
+    ) -> str:
+        done = self.find_failed_remedies(device, fault, now, step.within_s, of)
         if len(done) < step.remedies:
             return ""
         tried = " and ".join(
-            f"{Action(mark.detail).words}, done {_day(mark.time)}" for mark in done[-3:]
+            f"{Action(mark.detail).phrase}, done {_format_day(mark.time)}" for mark in done[-3:]
         )
         return f"it came back although what it asked for was done ({tried})"
 
-    def _processes(
-        self, device: str, component: Component, fault: str, fields: Fields, now: float, step: Step
+    def _check_processes(
+        self,
+        device: str,
+        component: Component,
+        fault: str,
+        fields: Fields,
+        now: float,
+        step: EscalationStep,
     ) -> str:
-        place = place_of(fields, step.same)
+        place = format_location(fields, step.same)
         if step.same and not place:
             return ""
-        seen = self._seen_in(device, fault, place, now, step.within_s)
+        seen = self._count_processes(device, fault, place, now, step.within_s)
         if seen < step.processes:
             return ""
         kind = component.kind.value
         if any(
-            self._seen_in(other, fault, "", now, step.within_s) * 2 >= seen
+            self._count_processes(other, fault, "", now, step.within_s) * 2 >= seen
             for other in self._of
             if other != device
         ):
             return ""  # the same application on its other devices: not this device's fault
         return (
-            f"{seen} different processes met it on this {kind} within {span(step.within_s)}, and"
+            f"{seen} different processes met it on this {kind} within {format_span(step.within_s)}, and"
             " hardly any elsewhere"
         )
 
-    def _seen_in(self, device: str, fault: str, place: str, now: float, window_s: float) -> int:
-        met = self._processes_of(device).get((fault, place))
-        return met.within(now - window_s, now) if met is not None else 0
+    def _count_processes(
+        self, device: str, fault: str, place: str, now: float, window_s: float
+    ) -> int:
+        met = self._get_processes(device).get((fault, place))
+        return met.count_within(now - window_s, now) if met is not None else 0
 
-    def score(self, device: str, now: float, lemon: Lemon) -> tuple[float, list[Part]]:
+    def compute_score(
+        self, device: str, now: float, lemon: LemonScoring
+    ) -> tuple[float, list[ScorePart]]:
         """The lemon score and what it is made of, the heaviest first."""
         counts: dict[MarkKind, tuple[int, float]] = {}
         # Of work that died with an incident, the scheduler may say later which job it was: that is
         # the same death.
         named = {
             mark.detail.partition(" job ")[0]
-            for mark in self.of(device)
+            for mark in self.list_marks(device)
             if mark.kind is MarkKind.JOB_DIED and " job " in mark.detail
         }
-        for mark in self.of(device):
+        for mark in self.list_marks(device):
             if mark.kind is MarkKind.JOB_DIED and mark.detail in named:
                 continue
             weight, age = lemon.weights.get(mark.kind, 0.0), now - mark.time
             if weight and 0 <= age <= lemon.window_s:
                 count, points = counts.get(mark.kind, (0, 0.0))
                 counts[mark.kind] = count + 1, points + weight * 0.5 ** (age / lemon.half_life_s)
-        parts = [Part(kind, count, round(points, 2)) for kind, (count, points) in counts.items()]
+        parts = [
+            ScorePart(kind, count, round(points, 2)) for kind, (count, points) in counts.items()
+        ]
         return round(sum(part.points for part in parts), 2), sorted(
             parts, key=lambda part: -part.points
         )
 
 
-def _key(mark: Mark) -> MarkKey:
+def _make_key(mark: Mark) -> MarkKey:
     """One incident is one fault, one death of work, one remedy that did not hold; remedies differ
     by their time.
     """
@@ -323,40 +339,44 @@ def _key(mark: Mark) -> MarkKey:
     return mark.kind, detail, mark.time if timed else 0.0
 
 
-def _place_in(detail: str) -> str:
+def _read_location(detail: str) -> str:
     return detail.partition(" ")[2]
 
 
-def _add_process(known: dict[tuple[str, str], _Processes], mark: Mark) -> None:
+def _add_process(known: dict[tuple[str, str], _ProcessTimes], mark: Mark) -> None:
     """In its place, and in the device as a whole."""
     who = mark.detail.partition(" ")[0]
-    for place in dict.fromkeys(("", _place_in(mark.detail))):
-        known.setdefault((mark.fault, place), _Processes()).add(mark.time, who)
+    for place in dict.fromkeys(("", _read_location(mark.detail))):
+        known.setdefault((mark.fault, place), _ProcessTimes()).add_process(mark.time, who)
 
 
-def place_of(fields: Fields, names: Iterable[str]) -> str:
+def format_location(fields: Fields, names: Iterable[str]) -> str:
     """Where in the device, as far as the rule cares: `gpc=2,tpc=1`."""
     return ",".join(f"{name}={fields[name]}" for name in names if fields.get(name) is not None)
 
 
-def process_of(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
+def format_process(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
     """A process mark's detail: who, and where. Empty where the line names no process."""
     pid = fields.get("pid")
-    return f"{boot_id[:8]}:{pid} {place_of(fields, names)}".rstrip() if isinstance(pid, int) else ""
+    return (
+        f"{boot_id[:8]}:{pid} {format_location(fields, names)}".rstrip()
+        if isinstance(pid, int)
+        else ""
+    )
 
 
-def _day(time: float) -> str:
+def _format_day(time: float) -> str:
     if time < _NO_DATE:
         return f"{time:.0f} s after the start"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Hours or days, for people."""
     return f"{seconds / 86400:g} days" if seconds >= 2 * 86400 else f"{seconds / 3600:g} h"
 
 
-def ladder_places(catalog: Catalog, code: str) -> tuple[str, ...]:
+def list_location_fields(catalog: Catalog, code: str) -> tuple[str, ...]:
     """Which fields of a code's events tell one place in a device from another."""
-    steps = catalog.ladders[catalog.rule(code).escalation].steps
+    steps = catalog.escalation_policies[catalog.find_rule(code).escalation].steps
     return tuple(dict.fromkeys(name for step in steps for name in step.same))

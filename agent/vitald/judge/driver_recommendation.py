@@ -12,55 +12,62 @@ from dataclasses import replace
 
 from vitald.catalog import Ruling
 from vitald.judge import findings as life
-from vitald.judge.state import State
-from vitald.model import Action, Asked, Event, Finding, Transition
+from vitald.judge.state import JudgeState
+from vitald.model import Action, Event, Finding, Requirement, Transition
 
 _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
-class DriverWord:
+class DriverRecommendation:
     """Applies it to the findings of its device."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def stands_for(self, event: Event) -> bool:
+    def has_recommendation(self, event: Event) -> bool:
         """Whether the driver's word on the event's device stands: it holds one value, whoever told
         it.
         """
         return any(
-            one.simulated is event.simulated and life.rule_of(one, self._state.catalog).word
-            for one in self._state.findings.of_component(event.component)
+            one.is_simulated is event.is_simulated
+            and life.find_rule(one, self._state.catalog).driver_recommendation
+            for one in self._state.findings.list_of_component(event.component)
         )
 
-    def apply(self, event: Event, ruling: Ruling) -> list[Transition]:
+    def apply_event(self, event: Event, ruling: Ruling) -> list[Transition]:
         """What the word in the event changes about the findings of its device."""
         changes = []
-        for finding in self._state.findings.of_component(event.component):
-            if finding.simulated != event.simulated or finding.shadow or finding.last > event.time:
+        for finding in self._state.findings.list_of_component(event.component):
+            if (
+                finding.is_simulated != event.is_simulated
+                or finding.on_trial
+                or finding.last > event.time
+            ):
                 continue
-            if not life.rule_of(finding, self._state.catalog).word:
+            if not life.find_rule(finding, self._state.catalog).driver_recommendation:
                 said = self._find_difference(finding, event, ruling)
                 if said != finding.driver:
                     changed = replace(finding, driver=said)
-                    self._state.findings.put(changed)
-                    changes.append(life.moved(finding, changed, event))
+                    self._state.findings.put_finding(changed)
+                    changes.append(life.make_transition(finding, changed, event))
             elif (
                 finding.code != event.code
             ):  # the driver holds one value: whoever told the former one
                 cause = f"{event.code}: {ruling.title}"
                 changes.append(
-                    self._state.findings.close(
+                    self._state.findings.close_finding(
                         finding, event.time, cause, event.identity, settled=True
                     )
                 )
         return changes
 
-    def _find_difference(self, finding: Finding, event: Event, ruling: Ruling) -> Asked | None:
+    def _find_difference(
+        self, finding: Finding, event: Event, ruling: Ruling
+    ) -> Requirement | None:
         """What the driver asks for, where it speaks of what this device needs and differs from the
         table.
         """
-        table = finding.table
+        table = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
         if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:
             return None
@@ -68,4 +75,4 @@ class DriverWord:
             return None
         word = f"the driver's own word ({event.code}: {ruling.title})"
         because = f"{word}; the catalogue says {table.action.value} ({table.when.value})"
-        return Asked(action, ruling.when, because)
+        return Requirement(action, ruling.when, because)

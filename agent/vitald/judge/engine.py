@@ -18,7 +18,7 @@ cause, consequence, echo
             its own requirement. An echo is suppressed, so has no finding, while a cause requires
             at least as much.
 evidence    What an event proves beyond its own fault: a boot, a reset, a replaced device, a passed
-            diagnostic. Evidence closes the findings whose rule names it in `clears`.
+            diagnostic. Evidence closes the findings whose rule names it in `find_clears`.
 escalation  A stronger requirement, because the same fault came back on the same device after its
             remedy, survived a reset, or occurred in many processes. It follows a policy of the
             catalogue and the device's history, which moves with the device to another slot.
@@ -67,7 +67,7 @@ Invariants
 
 1. Pure: no I/O, no clock, no random numbers. Time comes in with the events.
 2. Deterministic: the same events in the same order and the same catalogue give the same findings,
-   whenever `expire` is called. A change that time alone makes is dated by its rule, not by the call
+   whenever `expire_findings` is called. A change that time alone makes is dated by its rule, not by the call
    that noticed it. A replay of the ledger therefore gives the same result.
 3. The stronger requirement stands: a weaker or later event never lowers it. What may lower it (the
    driver, co-occurrence, a person, evidence) says so in the finding.
@@ -88,12 +88,12 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation
-from vitald.judge.driver_recommendation import DriverWord
+from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
-from vitald.judge.evidence import Evidence
+from vitald.judge.evidence import EvidenceEvaluation
 from vitald.judge.fault_evaluation import FaultEvaluation
 from vitald.judge.lifecycle import Expiry
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
     Action,
@@ -114,13 +114,15 @@ class Judge:
     """
 
     def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
-        self._state = state = State.remembered(catalog, memory or Memory())
+        self._state = state = JudgeState.from_memory(catalog, memory or Memory())
         self._acceptances = Acceptances(state)
         self._correlation = Correlation(state)
         self._confirmation = Confirmation(state)
         self._escalation = Escalation(state)
-        self._driver_word = DriverWord(state)
-        self._evidence = Evidence(state, self._correlation, self._escalation, self._acceptances)
+        self._driver_word = DriverRecommendation(state)
+        self._evidence = EvidenceEvaluation(
+            state, self._correlation, self._escalation, self._acceptances
+        )
         self._expiry = Expiry(state, self._acceptances)
         self._faults = FaultEvaluation(
             state,
@@ -134,7 +136,7 @@ class Judge:
     # --- what is known
 
     @property
-    def opened(self) -> tuple[Finding, ...]:
+    def open_findings(self) -> tuple[Finding, ...]:
         """The open findings, those of rules on trial included."""
         return tuple(self._state.findings)
 
@@ -144,9 +146,9 @@ class Judge:
         return self._state.incidents.all
 
     @property
-    def due(self) -> float:
-        """When `expire` will next have something to do; seconds since the epoch."""
-        return self._expiry.due
+    def next_due(self) -> float:
+        """When `expire_findings` will next have something to do; seconds since the epoch."""
+        return self._expiry.next_due
 
     @property
     def memory(self) -> Memory:
@@ -157,23 +159,23 @@ class Judge:
         """What changed beside the findings since this was last asked."""
         return self._state.take_changes()
 
-    def clears(self, finding: Finding) -> Clears:
+    def find_clears(self, finding: Finding) -> Clears:
         """What closes this finding."""
-        return life.clears_of(finding, self._state.catalog)
+        return life.find_clears(finding, self._state.catalog)
 
-    def identity(self, component: Component) -> str:
+    def identify(self, component: Component) -> str:
         """What survives a move of the device to another slot: its UUID or serial, else the
         component's name.
         """
-        return self._state.devices.identity(component)
+        return self._state.devices.identify(component)
 
-    def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+    def score_devices(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """Every device with a lemon score: the score, and its parts as kind, count, points."""
         scored = {}
         for device in self._state.history.devices:
             if device == NODE.name:
                 continue
-            score, parts = self._state.history.score(device, now, self._state.catalog.lemon)
+            score, parts = self._state.history.compute_score(device, now, self._state.catalog.lemon)
             if score > 0:
                 scored[device] = score, [(one.kind.value, one.count, one.points) for one in parts]
         return scored
@@ -184,7 +186,7 @@ class Judge:
         """
         return self._faults.accounts_for(event)
 
-    def contradicted_by(
+    def find_contradicted(
         self, source: str, calm: Collection[tuple[Component, str]]
     ) -> list[Finding]:
         """Open findings of a source which says that it does not observe them."""
@@ -192,90 +194,92 @@ class Judge:
             finding
             for finding in self._state.findings
             if finding.source == source
-            and not finding.shadow
+            and not finding.on_trial
             and (finding.component, finding.code) in calm
         ]
 
     # --- what changes it
 
-    def apply(self, event: Event) -> list[Transition]:
+    def apply_event(self, event: Event) -> list[Transition]:
         """Fold one event in."""
         stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
         by_old_clock = stepped if isinstance(stepped, (int, float)) else 0.0
-        changes = self._expiry.expire(event.time - by_old_clock)
-        if not event.judged:
+        changes = self._expiry.expire_findings(event.time - by_old_clock)
+        if not event.is_trusted:
             return changes
-        self._state.incidents.forget(event.time)
-        rule = self._state.catalog.rule(event.code)
-        if not event.hearsay:
+        self._state.incidents.forget_old(event.time)
+        rule = self._state.catalog.find_rule(event.code)
+        if not event.is_hearsay:
             changes += self._fold_evidence(event, rule)
-        if rule.shadow is not None:
-            changes += self._faults.evaluate(event, rule.shadow, shadow=True)
-        if not rule.context or self._state.catalog.stories.places(event.code):
-            changes += self._faults.evaluate(event, rule, shadow=False)
+        if rule.trial is not None:
+            changes += self._faults.evaluate_event(event, rule.trial, shadow=True)
+        if not rule.context or self._state.catalog.correlation.find_roles(event.code):
+            changes += self._faults.evaluate_event(event, rule, shadow=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.end_overdue(changes, event.time)
         self._expiry.note_changes(changes)
         return changes
 
-    def expire(self, now: float) -> list[Transition]:
+    def expire_findings(self, now: float) -> list[Transition]:
         """Do what time alone does: end what has been quiet for long enough, drills, acceptances;
         raise what has waited too long.
         """
-        return self._expiry.expire(now)
+        return self._expiry.expire_findings(now)
 
-    def adopt(self, remembered: Memory) -> list[Transition]:
+    def adopt_memory(self, remembered: Memory) -> list[Transition]:
         """Take up what was remembered elsewhere. Where the same fault is open already, the two go
         on as one, and the stronger stands.
         """
         changes = []
         for finding in remembered.findings:
-            current = self._state.findings.get(finding.key)
+            current = self._state.findings.get_finding(finding.key)
             if current is None:
-                self._state.findings.put(replace(finding, incident=0))
+                self._state.findings.put_finding(replace(finding, incident=0))
                 continue
-            one = life.joined(finding, current)
-            self._state.findings.put(one)
+            one = life.join_findings(finding, current)
+            self._state.findings.put_finding(one)
             cause = f"goes on as finding {one.id}: it was seen while this could not be read"
-            changes.append(life.closed(finding, current.last, cause))
+            changes.append(life.close_finding(finding, current.last, cause))
             cause = f"takes up finding {finding.id}"
             changes.append(Transition(time=current.last, finding=one, cause=cause))
-        self._state.history.adopt(remembered.marks)
-        self._state.devices.adopt(remembered.devices)
-        self._state.findings.adopt_settled(remembered.settled)
-        self._expiry.due = self._expiry.find_earliest()
+        self._state.history.adopt_marks(remembered.marks)
+        self._state.devices.adopt_devices(remembered.devices)
+        self._state.findings.adopt_resolved(remembered.resolved)
+        self._expiry.next_due = self._expiry.find_next_due()
         return changes
 
-    def recatalogue(self, catalog: Catalog, now: float) -> list[Transition]:
+    def reload_catalog(self, catalog: Catalog, now: float) -> list[Transition]:
         """Judge the open findings by other rules: the catalogue was reloaded, or changed while the
         daemon was down.
         """
-        self._state.configure(catalog)
+        self._state.set_catalog(catalog)
         changes = []
         for finding in self._state.findings:
-            changes += self._judge_anew(finding, now)
-        self._state.findings.configure(catalog)
+            changes += self._reevaluate_finding(finding, now)
+        self._state.findings.set_catalog(catalog)
         changes += self._acceptances.end_outgrown(changes, now, None)
-        self._expiry.due = self._expiry.find_earliest()
+        self._expiry.next_due = self._expiry.find_next_due()
         return changes
 
-    def _judge_anew(self, finding: Finding, now: float) -> list[Transition]:
+    def _reevaluate_finding(self, finding: Finding, now: float) -> list[Transition]:
         catalog, findings = self._state.catalog, self._state.findings
-        if finding.shadow and catalog.rule(finding.code).shadow is None:
-            return [findings.close(finding, now, "the rule is no longer on trial")]
-        ruling = life.rule_of(finding, catalog).rule_on(finding.fields)
+        if finding.on_trial and catalog.find_rule(finding.code).trial is None:
+            return [findings.close_finding(finding, now, "the rule is no longer on trial")]
+        ruling = life.find_rule(finding, catalog).apply_to(finding.fields)
         if ruling.action is Action.NONE:
-            return [findings.close(finding, now, "the catalogue no longer asks for anything")]
-        if ruling.asked == finding.ruled or finding.code == TOO_MANY:
+            return [
+                findings.close_finding(finding, now, "the catalogue no longer asks for anything")
+            ]
+        if ruling.requirement == finding.base or finding.code == TOO_MANY:
             return []
         changed = replace(
             finding,
-            ruled=ruling.asked,
+            base=ruling.requirement,
             context=None,
             title=ruling.title,
             quiet_s=ruling.clears.quiet_s,
         )
-        findings.put(changed)
+        findings.put_finding(changed)
         cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
         return [Transition(time=now, finding=changed, cause=cause)]
 
@@ -287,7 +291,7 @@ class Judge:
         if fold is not None:
             changes += fold(event)
         if event.code == CLOCK_STEPPED:
-            self._expiry.due = self._expiry.find_earliest()
-        if rule.cures is not None:
-            changes += self._evidence.cure(event, rule.cures, rule.of)
+            self._expiry.next_due = self._expiry.find_next_due()
+        if rule.evidence is not None:
+            changes += self._evidence.apply_evidence(event, rule.evidence, rule.of)
         return changes

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog import Cure, FaultClass, Rule
-from vitald.judge.acceptance import is_lived_with
-from vitald.judge.device_history import ladder_places, process_of
-from vitald.judge.state import State
+from vitald.catalog import Evidence, FaultClass, Rule
+from vitald.judge.acceptance import is_accepted
+from vitald.judge.device_history import format_process, list_location_fields
+from vitald.judge.state import JudgeState
 from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
 
@@ -25,20 +25,29 @@ _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 class Escalation:
     """Reads and writes the devices' records."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def escalate(self, finding: Finding, rule: Rule, event: Event, *, survived: bool) -> Finding:
+    def escalate_finding(
+        self, finding: Finding, rule: Rule, event: Event, *, survived: bool
+    ) -> Finding:
         """Whether the fault has come back often enough to ask for more than its rule does."""
-        if finding.simulated or finding.shadow or finding.hearsay or finding.code == TOO_MANY:
+        if (
+            finding.is_simulated
+            or finding.on_trial
+            or finding.is_hearsay
+            or finding.code == TOO_MANY
+        ):
             return finding
-        base = finding.driver or finding.table
-        steps = self._state.catalog.ladder(rule, base.action).steps
-        known = finding.escalated
-        if known is not None and not any(step.asks.stronger(known) for step in steps):
+        base = finding.driver or finding.catalog_requirement
+        steps = self._state.catalog.find_policy(rule, base.action).steps
+        known = finding.escalation
+        if known is not None and not any(
+            step.requirement.is_stronger_than(known) for step in steps
+        ):
             return finding
-        asked = self._state.history.escalated(
-            self._state.devices.identity(finding.component),
+        asked = self._state.history.find_escalation(
+            self._state.devices.identify(finding.component),
             finding.component,
             rule.fault or rule.code,
             event.fields,
@@ -47,18 +56,18 @@ class Escalation:
             survived=survived,
             times=finding.count,
         )
-        if asked is None or (known is not None and not asked.stronger(known)):
+        if asked is None or (known is not None and not asked.is_stronger_than(known)):
             return finding
-        return replace(finding, escalated=asked)
+        return replace(finding, escalation=asked)
 
-    def survived(self, current: Finding, event: Event) -> bool:
+    def has_survived(self, current: Finding, event: Event) -> bool:
         """Whether a finding that stands is seen again after a reset of its device or a boot, which
         nobody made for another reason.
         """
         devices = self._state.devices
         reset_at = devices.reset_at(event.component)
         another_boot = current.boot_id != event.boot_id and event.boot_id == devices.boot
-        if another_boot and not is_lived_with(current):
+        if another_boot and not is_accepted(current):
             return True
         return reset_at is not None and current.last < reset_at <= event.time
 
@@ -68,7 +77,7 @@ class Escalation:
         """One incident is one fault in the device's record, and one more where a remedy did not
         hold.
         """
-        if finding.simulated or finding.shadow or finding.hearsay:
+        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
         if rule.fault_class not in _OF_THE_DEVICE:
             return
@@ -77,34 +86,41 @@ class Escalation:
             # device's record
             return
         history = self._state.history
-        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
+        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         window_s = max((step.within_s for step in steps), default=0.0)
         one = f"incident {finding.incident}"
-        if history.returned(device, fault, event.time, window_s):
-            history.add(device, event.time, MarkKind.NOT_HELD, fault, one)
-        incident = self._state.incidents.get(finding.incident)
+        if history.find_failed_remedies(device, fault, event.time, window_s):
+            history.add_mark(device, event.time, MarkKind.NOT_HELD, fault, one)
+        incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or event.code == DIAGNOSTIC_FAILED:
             return
         if (incident.root.code, incident.root.component) != (finding.code, finding.component):
             return
-        history.add(device, event.time, MarkKind.FAULT, fault, one)
-        for death in tuple(history.of(NODE.name)):
+        history.add_mark(device, event.time, MarkKind.FAULT, fault, one)
+        for death in tuple(history.list_marks(NODE.name)):
             near = 0 <= event.time - death.time <= self._state.catalog.lemon.job_before_s
             if death.kind is MarkKind.JOB_DIED and near:
-                history.add(device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}")
+                history.add_mark(
+                    device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}"
+                )
 
     def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
         """Whether this process is a new one for this fault on this device."""
-        if finding.simulated or finding.shadow or event.hearsay or event.follows is not None:
+        if (
+            finding.is_simulated
+            or finding.on_trial
+            or event.is_hearsay
+            or event.follows is not None
+        ):
             return False
-        steps = self._state.catalog.ladder(rule, finding.ruled.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         if not any(step.processes for step in steps):
             return False
-        places = ladder_places(self._state.catalog, rule.code)
-        who = process_of(event.fields, event.boot_id, places)
-        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        return bool(who) and self._state.history.add(
+        places = list_location_fields(self._state.catalog, rule.code)
+        who = format_process(event.fields, event.boot_id, places)
+        device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
+        return bool(who) and self._state.history.add_mark(
             device, event.time, MarkKind.PROCESS, fault, who
         )
 
@@ -112,35 +128,35 @@ class Escalation:
         """Work that died with a fault of a device counts in that device's record, once an
         incident.
         """
-        rule = self._state.catalog.rule(incident.root.code)
-        if rule.fault_class not in _OF_THE_DEVICE or event.simulated:
+        rule = self._state.catalog.find_rule(incident.root.code)
+        if rule.fault_class not in _OF_THE_DEVICE or event.is_simulated:
             return
         if event.fields.get("pid") is not None:
             device, fault = (
-                self._state.devices.identity(incident.root.component),
+                self._state.devices.identify(incident.root.component),
                 rule.fault or rule.code,
             )
             detail = f"incident {incident.id}"
-            self._state.history.add(device, event.time, MarkKind.JOB_DIED, fault, detail)
+            self._state.history.add_mark(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
-    def note_remedy(self, finding: Finding, cure: Cure, time: float) -> None:
+    def note_remedy(self, finding: Finding, cure: Evidence, time: float) -> None:
         """Only what an open finding asked for: a reboot for another reason says nothing about a
         device.
 
         Nor does one while a fault is accepted.
         """
-        if cure not in (Cure.REBOOT, Cure.DEVICE_RESET) or finding.action not in _REMEDIES:
+        if cure not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
             return
-        if finding.simulated or finding.shadow or finding.hearsay:
+        if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
-        if cure is Cure.REBOOT and is_lived_with(finding):
+        if cure is Evidence.REBOOT and is_accepted(finding):
             return
-        rule = self._state.catalog.rule(finding.code)
+        rule = self._state.catalog.find_rule(finding.code)
         # A reset is no reboot, though it may end what asked for one: only what was done can have
         # failed to hold.
-        done = Action.RESET_DEVICE if cure is Cure.DEVICE_RESET else finding.action
-        device, fault = self._state.devices.identity(finding.component), rule.fault or rule.code
-        self._state.history.add(device, time, MarkKind.REMEDY, fault, done.value)
+        done = Action.RESET_DEVICE if cure is Evidence.DEVICE_RESET else finding.action
+        device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
+        self._state.history.add_mark(device, time, MarkKind.REMEDY, fault, done.value)
 
     def note_dead_job(self, event: Event) -> None:
         """It counts in the record of what was faulty near its end: of a device seen so already, or
@@ -149,22 +165,22 @@ class Escalation:
         history, devices = self._state.history, self._state.devices
         lemon = self._state.catalog.lemon
         job = f"job {event.fields.get('job') or event.identity}"
-        history.add(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
+        history.add_mark(NODE.name, event.time, MarkKind.JOB_DIED, event.code, job)
         for device in history.devices:
             if device == NODE.name:
                 continue
-            if event.component != NODE and device != devices.identity(event.component):
+            if event.component != NODE and device != devices.identify(event.component):
                 continue
-            for mark in tuple(history.of(device)):
+            for mark in tuple(history.list_marks(device)):
                 near = -lemon.job_before_s <= event.time - mark.time <= lemon.job_after_s
                 if mark.kind is MarkKind.FAULT and near:
-                    history.add(
+                    history.add_mark(
                         device, event.time, MarkKind.JOB_DIED, mark.fault, f"{mark.detail} {job}"
                     )
 
     def note_failed_diagnostic(self, event: Event) -> None:
-        if not event.simulated:
-            device, test = self._state.devices.identity(event.component), event.fields.get("test")
-            self._state.history.add(
+        if not event.is_simulated:
+            device, test = self._state.devices.identify(event.component), event.fields.get("test")
+            self._state.history.add_mark(
                 device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or "")
             )

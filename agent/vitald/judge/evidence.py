@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vitald.catalog import Cure
+from vitald.catalog import Evidence
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.correlation import Correlation
 from vitald.judge.escalation import Escalation
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
     Action,
-    Asked,
     Component,
     ComponentKind,
     Device,
@@ -28,6 +27,7 @@ from vitald.model import (
     Finding,
     FindingState,
     MarkKind,
+    Requirement,
     Transition,
 )
 from vitald.model.codes import (
@@ -46,12 +46,12 @@ from vitald.model.codes import (
 _LOAD_S = 30.0  # a driver's load, from its first probe to its banner
 
 
-class Evidence:
+class EvidenceEvaluation:
     """Folds in what an event proves."""
 
     def __init__(
         self,
-        state: State,
+        state: JudgeState,
         correlation: Correlation,
         escalation: Escalation,
         acceptances: Acceptances,
@@ -64,10 +64,10 @@ class Evidence:
             BOOT: self._note_boot,
             CLEARED: self._clear_by_person,
             REMEDY_BEGUN: self._begin_remedy,
-            ACCEPTED: lambda event: acceptances.accept(self._find_meant(event), event),
+            ACCEPTED: lambda event: acceptances.accept_finding(self._find_named(event), event),
             CLOCK_STEPPED: self._step_clock,
             SOURCE_FAILED: self._restart_quiet,
-            IDENTITY: self._identify,
+            IDENTITY: self._note_identity,
             REPLACED: self._note_replacement,
             JOB_DIED: self._note_dead_job,
             DIAGNOSTIC_FAILED: self._note_failed_diagnostic,
@@ -75,47 +75,51 @@ class Evidence:
 
     # --- what was done
 
-    def cure(self, event: Event, cure: Cure, of: tuple[ComponentKind, ...]) -> list[Transition]:
+    def apply_evidence(
+        self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...]
+    ) -> list[Transition]:
         """Something was done: it ends the findings that it cures, and is remembered as their
         remedy.
         """
         level = event.fields.get("level")
-        if cure is Cure.DEVICE_RESET and not event.simulated:
+        if cure is Evidence.DEVICE_RESET and not event.is_simulated:
             kinds = [Component(kind) for kind in of]
             for component in kinds if event.component == NODE else [event.component]:
-                self._state.devices.reset(component, event.time)
+                self._state.devices.note_reset(component, event.time)
         changes = []
         for finding in self._state.findings:
-            if finding.simulated != event.simulated or not self._touches(event, cure, of, finding):
+            if finding.is_simulated != event.is_simulated or not self._concerns(
+                event, cure, of, finding
+            ):
                 continue
-            clears = life.clears_of(finding, self._state.catalog)
-            if not clears.by(cure, level if isinstance(level, int) else 0):
+            clears = life.find_clears(finding, self._state.catalog)
+            if not clears.is_cleared_by(cure, level if isinstance(level, int) else 0):
                 continue
             self._escalation.note_remedy(finding, cure, event.time)
-            if cure is Cure.REBOOT:
+            if cure is Evidence.REBOOT:
                 self._acceptances.keep_over_boot(finding, event.time)
             changes.append(
-                self._state.findings.close(
+                self._state.findings.close_finding(
                     finding,
                     event.time,
-                    self._describe_cure(event, cure),
+                    self._describe_evidence(event, cure),
                     event.identity,
                     # Lines of the former boot are known by its id; those of this one may be older
                     # than we are.
-                    settled=cure is not Cure.REBOOT,
+                    settled=cure is not Evidence.REBOOT,
                 )
             )
         return changes
 
-    def _touches(
-        self, event: Event, cure: Cure, of: tuple[ComponentKind, ...], finding: Finding
+    def _concerns(
+        self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...], finding: Finding
     ) -> bool:
-        if cure is Cure.REBOOT:
+        if cure is Evidence.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
             return False
-        rule, on_node = self._state.catalog.rule(finding.code), event.component == NODE
-        is_reset, just_now = cure is Cure.DEVICE_RESET, event.time - finding.last < _LOAD_S
+        rule, on_node = self._state.catalog.find_rule(finding.code), event.component == NODE
+        is_reset, just_now = cure is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner at the end of the load in which the probe failed
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
@@ -123,59 +127,59 @@ class Evidence:
             return True
         return finding.component == event.component or (on_node and finding.component.kind in of)
 
-    def _describe_cure(self, event: Event, cure: Cure) -> str:
-        if cure is Cure.REBOOT:
+    def _describe_evidence(self, event: Event, cure: Evidence) -> str:
+        if cure is Evidence.REBOOT:
             return f"the node was rebooted (boot {event.boot_id[:8]})"
-        if cure is Cure.DIAGNOSTIC:
+        if cure is Evidence.DIAGNOSTIC:
             return f"a level {event.fields.get('level')} diagnostic passed"
-        return f"{event.code}: {self._state.catalog.rule(event.code).title}"
+        return f"{event.code}: {self._state.catalog.find_rule(event.code).title}"
 
     def _note_boot(self, event: Event) -> list[Transition]:
         devices = self._state.devices
         others = (one.boot_id for one in self._state.findings if one.boot_id != event.boot_id)
         former = devices.boot or next(others, "")
         if event.boot_id != devices.boot:
-            devices.put(
+            devices.put_device(
                 Device(component=NODE, uuid=event.boot_id, serial=former, reset_at=event.time)
             )
         return []
 
     # --- who is in a slot
 
-    def _identify(self, event: Event) -> list[Transition]:
+    def _note_identity(self, event: Event) -> list[Transition]:
         """Another one than before: the former was taken out, and what only a replacement ends goes
         with it.
         """
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
-        if event.simulated or not (uuid or serial):
+        if event.is_simulated or not (uuid or serial):
             return []
         devices, history = self._state.devices, self._state.history
-        known, changes = devices.get(event.component), list[Transition]()
+        known, changes = devices.get_device(event.component), list[Transition]()
         another_uuid = known.uuid and uuid and known.uuid != uuid
         if another_uuid or (known.serial and serial and known.serial != serial):
-            changes += self._take_out(event, known)
+            changes += self._remove_device(event, known)
             known = Device(component=event.component, placed_at=event.time)
         elif not known.identity:
-            history.rename(event.component.name, uuid or serial)
+            history.rename_device(event.component.name, uuid or serial)
         elif known.identity != (uuid or known.identity):
-            history.rename(known.identity, uuid)  # only its serial number was known
-        for former in devices.elsewhere(event.component, uuid, serial):
-            changes += self._take_out(
+            history.rename_device(known.identity, uuid)  # only its serial number was known
+        for former in devices.find_elsewhere(event.component, uuid, serial):
+            changes += self._remove_device(
                 event, former
             )  # it was moved here; nobody has said who took its place
-            devices.put(Device(component=former.component, placed_at=event.time))
+            devices.put_device(Device(component=former.component, placed_at=event.time))
         met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
-        if met != devices.get(event.component):
-            devices.put(met)
-        return changes + self._bring_along(event, met.identity)
+        if met != devices.get_device(event.component):
+            devices.put_device(met)
+        return changes + self._carry_findings(event, met.identity)
 
-    def _take_out(self, event: Event, device: Device) -> list[Transition]:
+    def _remove_device(self, event: Event, device: Device) -> list[Transition]:
         changes = []
-        for finding in self._state.findings.of_component(device.component):
-            if finding.simulated or finding.last > event.time:
+        for finding in self._state.findings.list_of_component(device.component):
+            if finding.is_simulated or finding.last > event.time:
                 continue
-            if finding.action is Action.REPLACE_NODE and device.identity and not finding.shadow:
-                self._state.history.add(
+            if finding.action is Action.REPLACE_NODE and device.identity and not finding.on_trial:
+                self._state.history.add_mark(
                     device.identity,
                     event.time,
                     MarkKind.REMOVED,
@@ -184,36 +188,40 @@ class Evidence:
                 )
             cause = f"the device in {device.component.name} was replaced by another"
             changes.append(
-                self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+                self._state.findings.close_finding(
+                    finding, event.time, cause, event.identity, settled=True
+                )
             )
         return changes
 
-    def _bring_along(self, event: Event, identity: str) -> list[Transition]:
+    def _carry_findings(self, event: Event, identity: str) -> list[Transition]:
         """What was wrong with a board when it was taken out of its slot is wrong with it here."""
         changes = []
         removed = [
             mark
-            for mark in self._state.history.of(identity)
+            for mark in self._state.history.list_marks(identity)
             if mark.kind is MarkKind.REMOVED and mark.detail != event.component.name
         ]
         for mark in removed:
             key = (event.component, mark.fault, False, False)
-            settled_at = self._state.findings.settled_at(event.component, mark.fault)
+            settled_at = self._state.findings.find_resolved_at(event.component, mark.fault)
             if key in self._state.findings or mark.time < settled_at:
                 continue
-            rule = self._state.catalog.rule(mark.fault)
-            carried = replace(rule.rule_on({}), action=Action.REPLACE_NODE)
-            member = self._state.incidents.member(replace(event, code=mark.fault))
-            begun = self._state.incidents.begin(member, simulated=False)
-            incident = self._correlation.grow(begun, member)
-            opened = life.opened(self._state.findings.take_id(), key, event, carried, incident.id)
+            rule = self._state.catalog.find_rule(mark.fault)
+            carried = replace(rule.apply_to({}), action=Action.REPLACE_NODE)
+            member = self._state.incidents.make_member(replace(event, code=mark.fault))
+            begun = self._state.incidents.begin_incident(member, simulated=False)
+            incident = self._correlation.add_member(begun, member)
+            opened = life.open_finding(
+                self._state.findings.take_id(), key, event, carried, incident.id
+            )
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
             # Not only as its rule's word: the table may ask for less, and what its record asked for
             # must outlast a new catalogue.
-            asked = Asked(Action.REPLACE_NODE, carried.when, cause)
+            asked = Requirement(Action.REPLACE_NODE, carried.when, cause)
             # Nobody saw it here yet.
-            finding = replace(opened, confirmed_by="", quiet_s=None, escalated=asked)
-            self._state.findings.put(finding)
+            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=asked)
+            self._state.findings.put_finding(finding)
             changes.append(
                 Transition(
                     time=event.time,
@@ -229,13 +237,13 @@ class Evidence:
         """Another device is in the slot. Where nobody can say which, the slot's record is put away
         under the old one's name.
         """
-        if event.simulated:
+        if event.is_simulated:
             return []
         name, devices = event.component.name, self._state.devices
-        if devices.identity(event.component) == name:
-            self._state.history.rename(name, f"{name} until {event.time:.0f}")
+        if devices.identify(event.component) == name:
+            self._state.history.rename_device(name, f"{name} until {event.time:.0f}")
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
-        devices.put(
+        devices.put_device(
             Device(
                 component=event.component,
                 uuid=uuid,
@@ -249,28 +257,32 @@ class Evidence:
     # --- what a person does
 
     def _clear_by_person(self, event: Event) -> list[Transition]:
-        finding = self._find_meant(event)
+        finding = self._find_named(event)
         if finding is None:
             return []
         cause = f"{life.BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
         return [
-            self._state.findings.close(finding, event.time, cause, event.identity, settled=True)
+            self._state.findings.close_finding(
+                finding, event.time, cause, event.identity, settled=True
+            )
         ]
 
     def _begin_remedy(self, event: Event) -> list[Transition]:
-        finding = self._find_meant(event)
+        finding = self._find_named(event)
         if finding is None:
             return []
         begun = replace(finding, state=FindingState.IN_REMEDY, remedy_at=event.time)
-        self._state.findings.put(begun)
+        self._state.findings.put_finding(begun)
         cause = f"remedy begun by {event.fields.get('by')}: {event.fields.get('reason')}"
         return [Transition(time=event.time, finding=begun, cause=cause, event=event.identity)]
 
-    def _find_meant(self, event: Event) -> Finding | None:
+    def _find_named(self, event: Event) -> Finding | None:
         """The finding that a person's act names."""
         fields = event.fields
         drill, shadow = fields.get("drill") is True, fields.get("shadow") is True
-        return self._state.findings.get((event.component, str(fields.get("code")), drill, shadow))
+        return self._state.findings.get_finding(
+            (event.component, str(fields.get("code")), drill, shadow)
+        )
 
     # --- clocks, sources, work
 
@@ -284,14 +296,14 @@ class Evidence:
         changes = []
         for finding in self._state.findings:
             shifted = life.shift_finding(finding, seconds)
-            self._state.findings.put(shifted)
+            self._state.findings.put_finding(shifted)
             changes.append(
                 Transition(time=event.time, finding=shifted, cause="", event=event.identity)
             )
-        self._state.findings.shift_settled(seconds)
-        self._state.devices.shift(seconds)
-        self._state.incidents.shift(seconds)
-        self._state.history.shift(seconds)
+        self._state.findings.shift_resolved(seconds)
+        self._state.devices.shift_times(seconds)
+        self._state.incidents.shift_times(seconds)
+        self._state.history.shift_times(seconds)
         return changes
 
     def _restart_quiet(self, event: Event) -> list[Transition]:
@@ -304,7 +316,7 @@ class Evidence:
         for finding in self._state.findings:
             if finding.source == event.component.id:
                 heard = replace(finding, heard_since=event.time)
-                self._state.findings.put(heard)
+                self._state.findings.put_finding(heard)
                 changes.append(
                     Transition(time=event.time, finding=heard, cause="", event=event.identity)
                 )

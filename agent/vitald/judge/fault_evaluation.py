@@ -13,9 +13,9 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation, is_below
-from vitald.judge.driver_recommendation import DriverWord
+from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
-from vitald.judge.state import State
+from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
     Action,
@@ -36,11 +36,11 @@ class FaultEvaluation:
 
     def __init__(
         self,
-        state: State,
+        state: JudgeState,
         acceptances: Acceptances,
         confirmation: Confirmation,
         correlation: Correlation,
-        driver_word: DriverWord,
+        driver_word: DriverRecommendation,
         escalation: Escalation,
     ) -> None:
         self._state = state
@@ -54,100 +54,102 @@ class FaultEvaluation:
         """Whether a state that is observed needs no event: its finding is open, or suppressed, or
         it requires nothing.
         """
-        rule = self._state.catalog.rule(event.code)
-        key = (event.component, event.code, event.simulated, False)
-        if key in self._state.findings or self._state.findings.full:
+        rule = self._state.catalog.find_rule(event.code)
+        key = (event.component, event.code, event.is_simulated, False)
+        if key in self._state.findings or self._state.findings.is_full:
             return True
-        ruling = rule.rule_on(event.fields)
+        ruling = rule.apply_to(event.fields)
         if ruling.action is Action.NONE or self._is_history(event, ruling):
             return True
-        if rule.word and self._driver_word.stands_for(event):
+        if rule.driver_recommendation and self._driver_word.has_recommendation(event):
             return True
         causes = [
             incident
             for incident in self._incidents_with_findings(event)
-            if self._is_told(incident, event, ruling)
+            if self._is_suppressed(incident, event, ruling)
         ]
         confirmable = (self._confirmation.find_borne_out(one, event, ruling) for one in causes)
         return bool(causes) and not any(confirmable)
 
-    def evaluate(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
+    def evaluate_event(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
         """What the event changes about the finding of its fault, and about those beside it."""
-        key = (event.component, event.code, event.simulated, shadow)
-        current = self._state.findings.get(key)
-        ruling = rule.rule_on(life.merged(event, current))
+        key = (event.component, event.code, event.is_simulated, shadow)
+        current = self._state.findings.get_finding(key)
+        ruling = rule.apply_to(life.merge_fields(event, current))
         asks = ruling.action is not Action.NONE
         if self._is_history(event, ruling):
             return []
-        if event.hearsay and current is not None and not current.hearsay:
+        if event.is_hearsay and current is not None and not current.is_hearsay:
             return []  # it adds nothing to what others have seen
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
-        if current is None and asks and self._state.findings.full:
-            key = (NODE, TOO_MANY, event.simulated, shadow)
-            current = self._state.findings.get(key)
+        if current is None and asks and self._state.findings.is_full:
+            key = (NODE, TOO_MANY, event.is_simulated, shadow)
+            current = self._state.findings.get_finding(key)
         changes: list[Transition] = []
         grown = None if shadow else self._grow_incident(event, current, asks=asks)
-        if rule.word and not (shadow or event.hearsay):
-            changes += self._driver_word.apply(event, ruling)
+        if rule.driver_recommendation and not (shadow or event.is_hearsay):
+            changes += self._driver_word.apply_event(event, ruling)
         if not asks:
-            changes += self._recover(event, rule, ruling, current)
-        elif grown is not None and current is None and self._is_told(grown, event, ruling):
-            member = grown.member(event.component, event.code)
+            changes += self._close_recovered(event, rule, ruling, current)
+        elif grown is not None and current is None and self._is_suppressed(grown, event, ruling):
+            member = grown.find_member(event.component, event.code)
             self._escalation.note_dead_work(grown, event)
-            changes += self._correlation.tell_under(grown, event.code, member, ruling.asked, event)
+            changes += self._correlation.imply_requirement(
+                grown, event.code, member, ruling.requirement, event
+            )
         else:
             incident = grown.id if grown is not None else 0
-            changes.append(self._see(key, current, event, rule, ruling, incident))
+            changes.append(self._update_finding(key, current, event, rule, ruling, incident))
         if grown is not None:
             opened = any(change.opened for change in changes)
             changes += self._confirmation.confirm_findings(grown, event, ruling, opened=opened)
-            changes += self._correlation.regroup(grown, event)
+            changes += self._correlation.regroup_findings(grown, event)
         return changes
 
     def _grow_incident(
         self, event: Event, current: Finding | None, *, asks: bool
     ) -> Incident | None:
-        member = self._state.incidents.member(event)
+        member = self._state.incidents.make_member(event)
         incident = self._correlation.find_incident(member, current, event, asks=asks)
         if incident is None:
             return None
-        known = current or incident.member(event.component, event.code)
-        return self._correlation.grow(incident, member, counts=life.counts(event, known))
+        known = current or incident.find_member(event.component, event.code)
+        return self._correlation.add_member(incident, member, counts=life.is_counted(event, known))
 
     def _count_late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
         """A state that was read after a newer one: it counts, and decides nothing."""
         if ruling.action is Action.NONE:
             return []
-        incident = self._state.incidents.get(current.incident)
-        if incident is not None and not current.shadow:
-            member = self._state.incidents.member(event)
-            self._correlation.grow(incident, member, counts=event.follows is None)
+        incident = self._state.incidents.get_incident(current.incident)
+        if incident is not None and not current.on_trial:
+            member = self._state.incidents.make_member(event)
+            self._correlation.add_member(incident, member, counts=event.follows is None)
         counted = replace(current, count=current.count + (event.follows is None))
-        self._state.findings.put(counted)
-        return [life.moved(current, counted, event)]
+        self._state.findings.put_finding(counted)
+        return [life.make_transition(current, counted, event)]
 
-    def _recover(
+    def _close_recovered(
         self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
     ) -> list[Transition]:
         """A state that asks for nothing any more ends its finding, and those of the codes that it
         speaks for.
         """
-        if event.hearsay:
+        if event.is_hearsay:
             return []
-        if not event.simulated:
-            for code in (event.code, *rule.ends):
-                self._acceptances.forget(event.component, code)
+        if not event.is_simulated:
+            for code in (event.code, *rule.clears_codes):
+                self._acceptances.forget_acceptance(event.component, code)
         findings, ended = self._state.findings, list[Finding]()
         if current is not None and rule.state and current.component == event.component:
             ended.append(current)
-        keys = ((event.component, code, event.simulated, False) for code in rule.ends)
-        ended += [found for key in keys if (found := findings.get(key)) is not None]
-        if event.component.kind is ComponentKind.PCI and rule.ends:
+        keys = ((event.component, code, event.is_simulated, False) for code in rule.clears_codes)
+        ended += [found for key in keys if (found := findings.get_finding(key)) is not None]
+        if event.component.kind is ComponentKind.PCI and rule.clears_codes:
             ended += self._find_below(event, rule)
         cause = f"{event.code}: {ruling.title}"
         return [
-            findings.close(finding, event.time, cause, event.identity, settled=True)
+            findings.close_finding(finding, event.time, cause, event.identity, settled=True)
             for finding in ended
             if finding.last <= event.time
         ]
@@ -157,14 +159,14 @@ class FaultEvaluation:
         return [
             found
             for found in self._state.findings
-            if found.code in rule.ends
+            if found.code in rule.clears_codes
             and found.component != port.component
-            and found.simulated == port.simulated
-            and not found.shadow
+            and found.is_simulated == port.is_simulated
+            and not found.on_trial
             and is_below(found, port.component)
         ]
 
-    def _see(
+    def _update_finding(
         self,
         key: FindingKey,
         current: Finding | None,
@@ -175,51 +177,53 @@ class FaultEvaluation:
     ) -> Transition:
         """Open the finding, or count the event in."""
         if current is None:
-            return self._open(key, event, rule, ruling, incident)
+            return self._open_finding(key, event, rule, ruling, incident)
         # A line may be an older boot's, read late.
         of_this_boot = current.boot_id == self._state.devices.boot
         boot_id = current.boot_id if of_this_boot else event.boot_id
         joined = (
             replace(current, incident=incident) if incident and not current.incident else current
         )
-        finding = life.seen_again(joined, event, ruling, boot_id=boot_id, latest=rule.state)
+        finding = life.update_finding(joined, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._escalation.note_process(finding, rule, event)
-        survived = self._escalation.survived(current, event)
-        more = finding.count > current.count or finding.ruled != current.ruled
+        survived = self._escalation.has_survived(current, event)
+        more = finding.count > current.count or finding.base != current.base
         if fresh or more or survived:
-            finding = self._escalation.escalate(finding, rule, event, survived=survived)
-        finding = self._finish(finding, key)
-        self._state.findings.put(finding)
-        if current.hearsay and not finding.hearsay:
+            finding = self._escalation.escalate_finding(finding, rule, event, survived=survived)
+        finding = self._finish_finding(finding, key)
+        self._state.findings.put_finding(finding)
+        if current.is_hearsay and not finding.is_hearsay:
             self._escalation.note_fault(finding, rule, event)
-        return life.moved(current, finding, event)
+        return life.make_transition(current, finding, event)
 
-    def _open(
+    def _open_finding(
         self, key: FindingKey, event: Event, rule: Rule, ruling: Ruling, incident: int
     ) -> Transition:
         if key[1] == TOO_MANY:
-            ruling = replace(ruling, title=self._state.catalog.rule(TOO_MANY).title)
-        finding = life.opened(self._state.findings.take_id(), key, event, ruling, incident)
+            ruling = replace(ruling, title=self._state.catalog.find_rule(TOO_MANY).title)
+        finding = life.open_finding(self._state.findings.take_id(), key, event, ruling, incident)
         self._escalation.note_process(finding, rule, event)
-        finding = self._escalation.escalate(finding, rule, event, survived=False)
-        finding = self._finish(finding, key)
-        again, because = event.fields.get("again"), finding.asked.because
+        finding = self._escalation.escalate_finding(finding, rule, event, survived=False)
+        finding = self._finish_finding(finding, key)
+        again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {because}" if because else ""
-        if not (finding.simulated or finding.shadow):
-            finding, still = self._acceptances.restore(finding, event.time, state=rule.state)
+        if not (finding.is_simulated or finding.on_trial):
+            finding, still = self._acceptances.restore_acceptance(
+                finding, event.time, state=rule.state
+            )
             cause += still
-        self._state.findings.put(finding)
+        self._state.findings.put_finding(finding)
         self._escalation.note_fault(finding, rule, event)
         return Transition(
             time=event.time, finding=finding, cause=cause, event=event.identity, opened=True
         )
 
-    def _finish(self, finding: Finding, key: FindingKey) -> Finding:
+    def _finish_finding(self, finding: Finding, key: FindingKey) -> Finding:
         """What its incident changes; and of many in one, of which one may be no more than text,
         none is confirmed.
         """
-        finding = self._correlation.apply_company(finding)
+        finding = self._correlation.apply_cooccurrence(finding)
         return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
@@ -231,8 +235,8 @@ class FaultEvaluation:
             return True
         # Rather told again than not at all.
         written = event.time + (_APPROXIMATE_S if event.fields.get("approximate") else 0.0)
-        settled_at = self._state.findings.settled_at(event.component, event.code)
-        if written < settled_at and not event.simulated:
+        settled_at = self._state.findings.find_resolved_at(event.component, event.code)
+        if written < settled_at and not event.is_simulated:
             return True
         placed_at = devices.placed_at(event.component)
         if placed_at and written < placed_at:
@@ -240,12 +244,12 @@ class FaultEvaluation:
         reset_at = devices.reset_at(event.component) if ruling.clears.device_reset else None
         return reset_at is not None and written < reset_at
 
-    def _is_told(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
+    def _is_suppressed(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
         """Whether a cause in the incident explains the event and asks for as much."""
-        member = incident.member(event.component, event.code)
-        return self._correlation.is_told(incident, member, ruling.asked)
+        member = incident.find_member(event.component, event.code)
+        return self._correlation.is_suppressed(incident, member, ruling.requirement)
 
     def _incidents_with_findings(self, event: Event) -> list[Incident]:
         """Those of the event's kind, real or a drill's, that have an open finding."""
-        incidents = map(self._state.incidents.get, self._state.findings.incidents)
-        return [one for one in incidents if one is not None and one.simulated is event.simulated]
+        incidents = map(self._state.incidents.get_incident, self._state.findings.incidents)
+        return [one for one in incidents if one is not None and one.simulated is event.is_simulated]

@@ -20,35 +20,35 @@ from vitald.model import (
     VOUCHED,
     Acceptance,
     Action,
-    Asked,
     Event,
     Fields,
     Finding,
     FindingKey,
     FindingState,
     Member,
+    Requirement,
     Transition,
     Trust,
     When,
-    changed,
+    copy_with,
 )
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
 # How the cause begins of an end that is none: the fault is told with what explains it
-TOLD = "told as a consequence of"
+SUPPRESSED = "told as a consequence of"
 _WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
 _OF_HEARSAY = (VOUCHED, "facility")
 
 
-def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
+def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:
     component, code, _, shadow = key
     return Finding(
         id=id_,
         component=component,
         code=code,
         kind=code.partition("/")[0],
-        ruled=ruling.asked,
+        base=ruling.requirement,
         since=event.time,
         last=event.time,
         count=1,
@@ -58,22 +58,22 @@ def opened(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: in
         fields=event.fields,
         source=event.source,
         incident=incident,
-        heard_since=_unread_until(event),
+        heard_since=_read_gap_end(event),
         quiet_s=ruling.clears.quiet_s,
         confirmed_by=event.vouched_by,
-        shadow=shadow,
+        on_trial=shadow,
         simulated_until=event.simulated_until,
     )
 
 
-def second_hand(fields: Fields) -> bool:
+def is_second_hand(fields: Fields) -> bool:
     """Whether this is another witness's word for something that the kernel log tells itself, with
     its details.
     """
     return "witness" in fields
 
 
-def counts(event: Event, known: Finding | Member | None) -> bool:
+def is_counted(event: Event, known: Finding | Member | None) -> bool:
     """Whether it is one more. Not what continues a record, and not the second of two witnesses of
     one thing.
     """
@@ -81,37 +81,37 @@ def counts(event: Event, known: Finding | Member | None) -> bool:
         return False
     if known is None or abs(event.time - known.last) > _WITNESS_S:
         return True
-    return not second_hand(event.fields) and not (
-        isinstance(known, Finding) and second_hand(known.fields)
+    return not is_second_hand(event.fields) and not (
+        isinstance(known, Finding) and is_second_hand(known.fields)
     )
 
 
-def seen_again(
+def update_finding(
     current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool
 ) -> Finding:
     """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
-    if current.hearsay and not event.hearsay:
+    if current.is_hearsay and not event.is_hearsay:
         current = replace(
             current,
             fields={
                 name: value for name, value in current.fields.items() if name not in _OF_HEARSAY
             },
         )
-    seen = changed(
+    seen = copy_with(
         current,
         last=max(current.last, event.time),
-        count=current.count + counts(event, current),
+        count=current.count + is_counted(event, current),
         boot_id=boot_id,
-        heard_since=max(current.heard_since, _unread_until(event)),
+        heard_since=max(current.heard_since, _read_gap_end(event)),
         simulated_until=event.simulated_until,
         confirmed_by=current.confirmed_by or event.vouched_by,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
-    told_itself = second_hand(current.fields) and not second_hand(event.fields)
+    told_itself = is_second_hand(current.fields) and not is_second_hand(event.fields)
     if told_itself:
         seen = replace(seen, source=event.source)
-    if latest or told_itself or ruling.asked.stronger(current.ruled):
+    if latest or told_itself or ruling.requirement.is_stronger_than(current.base):
         # A stronger event must not shorten the wait: it ends by quiet only if all that was seen
         # may, after the longest of them.
         quiet = ruling.clears.quiet_s
@@ -120,12 +120,12 @@ def seen_again(
                 None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
             )
         raw = event.raw if event.follows is None else current.raw
-        fields = merged(event, current)
+        fields = merge_fields(event, current)
         unusable = ruling.unusable or (current.unusable and not latest)
-        asked = replace(ruling.asked, unusable=unusable)
+        asked = replace(ruling.requirement, unusable=unusable)
         seen = replace(
             seen,
-            ruled=asked,
+            base=asked,
             context=None,
             title=ruling.title,
             raw=raw,
@@ -133,8 +133,8 @@ def seen_again(
             quiet_s=quiet,
         )
     elif ruling.unusable and not current.unusable:
-        seen = replace(seen, ruled=replace(current.ruled, unusable=True))
-    if seen.driver is not None and seen.driver.action.rank < seen.table.action.rank:
+        seen = replace(seen, base=replace(current.base, unusable=True))
+    if seen.driver is not None and seen.driver.action.rank < seen.catalog_requirement.action.rank:
         seen = replace(
             seen, driver=None
         )  # the word was given before this; it no longer speaks for what stands now
@@ -146,7 +146,7 @@ def is_worse_than_accepted(finding: Finding) -> bool:
     if finding.accepted is None:
         return False
     then = finding.accepted.asked
-    return finding.asked.stronger(then) or (finding.unusable and not then.unusable)
+    return finding.requirement.is_stronger_than(then) or (finding.unusable and not then.unusable)
 
 
 def shift_finding(finding: Finding, seconds: float) -> Finding:
@@ -165,7 +165,7 @@ def shift_finding(finding: Finding, seconds: float) -> Finding:
     )
 
 
-def noted(accepted: Acceptance, now: float) -> str:
+def format_acceptance(accepted: Acceptance, now: float) -> str:
     """An acceptance as the detail of a mark that was made now. Moments are told from there, so that
     a stepped clock moves them along.
     """
@@ -176,16 +176,16 @@ def noted(accepted: Acceptance, now: float) -> str:
     )
 
 
-def accepted_of(detail: str, time: float) -> Acceptance:
-    """What `noted` noted at that time."""
+def parse_acceptance(detail: str, time: float) -> Acceptance:
+    """What `format_acceptance` noted at that time."""
     since, until, (action, when, unusable), by, reason = json.loads(detail)
-    asked = Asked(Action(action), When(when), unusable=unusable)
+    asked = Requirement(Action(action), When(when), unusable=unusable)
     return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
 
 
-def joined(former: Finding, current: Finding) -> Finding:
+def join_findings(former: Finding, current: Finding) -> Finding:
     """One finding of two of the same fault: what the stronger asks for, seen as often as both."""
-    base = former if former.asked.stronger(current.asked) else current
+    base = former if former.requirement.is_stronger_than(current.requirement) else current
     return replace(
         base,
         id=current.id,
@@ -200,37 +200,39 @@ def joined(former: Finding, current: Finding) -> Finding:
     )
 
 
-def _unread_until(event: Event) -> float:
+def _read_gap_end(event: Event) -> float:
     """Of lines that nobody read, until when: so long silence proves nothing."""
     until = event.fields.get("before")
     return until if event.trust is Trust.DAEMON and isinstance(until, float) else 0.0
 
 
-def merged(event: Event, current: Finding | None) -> Fields:
+def merge_fields(event: Event, current: Finding | None) -> Fields:
     """A record that continues another one adds to what that one said."""
     if event.follows is None or current is None:
         return event.fields
     return {**event.fields, **current.fields}
 
 
-def closed(finding: Finding, time: float, cause: str, event: str | None = None) -> Transition:
+def close_finding(
+    finding: Finding, time: float, cause: str, event: str | None = None
+) -> Transition:
     gone = replace(finding, state=FindingState.CLEARED, cleared_at=time, cleared_by=cause)
     return Transition(time=time, finding=gone, cause=cause, event=event)
 
 
-def moved(before: Finding, after: Finding, event: Event) -> Transition:
+def make_transition(before: Finding, after: Finding, event: Event) -> Transition:
     """The transition between two values. Without a cause where nothing was decided."""
     cause = ""
     if _is_only_counted(before, after):
         pass
     elif (before.action, before.when) != (after.action, after.when):
-        asked = after.asked
+        asked = after.requirement
         cause = (
             f"{event.code}: {before.action.value} ({before.when.value}) -> {asked.action.value}"
             f" ({asked.when.value})"
         )
         cause += f": {asked.because}" if asked.because else ""
-    elif after.confirmed and not before.confirmed:
+    elif after.is_confirmed and not before.is_confirmed:
         cause = f"confirmed by {after.confirmed_by}"
     elif before.unusable is not after.unusable:
         cause = f"{event.code}: the device {'cannot' if after.unusable else 'can'} be used"
@@ -242,11 +244,11 @@ def moved(before: Finding, after: Finding, event: Event) -> Transition:
 def _is_only_counted(before: Finding, after: Finding) -> bool:
     """Whether nothing was decided, as with most lines."""
     layers = (
-        before.ruled is after.ruled
+        before.base is after.base
         and before.context is after.context
-        and before.told is after.told
+        and before.implied is after.implied
     )
-    others = before.driver is after.driver and before.escalated is after.escalated
+    others = before.driver is after.driver and before.escalation is after.escalation
     return (
         layers
         and others
@@ -255,35 +257,35 @@ def _is_only_counted(before: Finding, after: Finding) -> bool:
     )
 
 
-def rule_of(finding: Finding, catalog: Catalog) -> Rule:
-    rule = catalog.rule(finding.code)
-    return (rule.shadow or rule) if finding.shadow else rule
+def find_rule(finding: Finding, catalog: Catalog) -> Rule:
+    rule = catalog.find_rule(finding.code)
+    return (rule.trial or rule) if finding.on_trial else rule
 
 
-def clears_of(finding: Finding, catalog: Catalog) -> Clears:
+def find_clears(finding: Finding, catalog: Catalog) -> Clears:
     """What closes it. It follows what is asked for, where that is not the table's; what the driver
     made light of still ends as before, too.
 
     What one level of a diagnostic found, a lower one cannot disprove.
     """
-    ruling = rule_of(finding, catalog).rule_on(finding.fields)
+    ruling = find_rule(finding, catalog).apply_to(finding.fields)
     clears = ruling.clears
     if finding.action is not ruling.action:
         asked = CLEARS_OF[finding.action]
-        clears = asked if finding.asked is not finding.driver else asked.or_by(clears)
+        clears = asked if finding.requirement is not finding.driver else asked.join_evidence(clears)
     found_at = finding.fields.get("level")
     if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
         clears = replace(clears, diagnostic=found_at)
     return clears
 
 
-def due_of(finding: Finding) -> float:
+def compute_end(finding: Finding) -> float:
     """When it ends by itself: by quiet, counted while its source was listened to, or with its
     drill.
     """
     quiet_s = (
         finding.quiet_s
-        if finding.action is finding.ruled.action
+        if finding.action is finding.base.action
         else CLEARS_OF[finding.action].quiet_s
     )
     quiet = max(finding.last, finding.heard_since) + quiet_s if quiet_s is not None else NEVER

@@ -14,20 +14,20 @@ from dataclasses import replace
 from itertools import islice
 
 from vitald.catalog import Catalog
-from vitald.catalog.correlation import Reach, Role, Story
-from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, changed
+from vitald.catalog.correlation import CorrelationRule, Reach, Role
+from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, copy_with
 
-MOST = 4096
-_MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
-_NAMES = 16  # processes remembered of one member
-_YOUNGEST = 8  # incidents looked at: of one device, and of the whole node
+MAX_INCIDENTS = 4096
+_MAX_MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
+_MAX_PROCESSES = 16  # processes remembered of one member
+_MAX_CANDIDATES = 8  # incidents looked at: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
 # Name of a member that no story tells of: what a process wrote explains nothing, and nothing
 # explains it
 _OUTSIDE = ""
 
 
-class Incidents:
+class IncidentStore:
     """The incidents that are open, and those too young to be out of reach of a late consequence."""
 
     def __init__(
@@ -40,16 +40,16 @@ class Incidents:
             str, dict[int, None]
         ] = {}  # incidents by the addresses they speak of, the youngest last
         for incident in self._all.values():
-            self._index(incident)
+            self._index_locations(incident)
         self.next_id = next_id
         self._touched: dict[int, Incident] = {}
         self._sweep_at = 64
-        self.configure(catalog)
+        self.set_catalog(catalog)
 
-    def configure(self, catalog: Catalog) -> None:
-        self._stories = catalog.stories
+    def set_catalog(self, catalog: Catalog) -> None:
+        self._stories = catalog.correlation
         self._longest = max(
-            (max(story.within_s, story.early_s) for story in self._stories.told), default=0.0
+            (max(story.within_s, story.early_s) for story in self._stories.rules), default=0.0
         )
 
     @property
@@ -61,56 +61,60 @@ class Incidents:
         touched, self._touched = tuple(self._touched.values()), {}
         return touched
 
-    def get(self, id_: int) -> Incident | None:
+    def get_incident(self, id_: int) -> Incident | None:
         return self._all.get(id_)
 
-    def member(self, event: Event) -> Member:
+    def make_member(self, event: Event) -> Member:
         """The event as a part of an incident."""
         usec, pid, process = (event.fields.get(name) for name in ("usec", "pid", "process"))
         return Member(
             component=event.component,
             code=event.code,
-            name=_OUTSIDE if event.hearsay else self._stories.name(event.code, event.fields),
+            name=_OUTSIDE
+            if event.is_hearsay
+            else self._stories.find_name(event.code, event.fields),
             count=1,
             first=event.time,
             last=event.time,
             boot_id=event.boot_id,
             usec=usec if isinstance(usec, int) else None,
-            places=_places_of(event.component, event),
-            pids=frozenset((pid,)) if isinstance(pid, int) else _NOBODY,
-            processes=frozenset((process,)) if isinstance(process, str) else _NAMELESS,
+            places=_list_locations(event.component, event),
+            pids=frozenset((pid,)) if isinstance(pid, int) else _NO_PIDS,
+            processes=frozenset((process,)) if isinstance(process, str) else _NO_PROCESSES,
             raw=event.raw,
         )
 
-    def causes(self, member: Member) -> bool:
+    def is_cause(self, member: Member) -> bool:
         """Whether the event is worth an incident even if it asks for nothing."""
-        return self._stories.causes(member.name)
+        return self._stories.is_cause(member.name)
 
-    def find(self, fresh: Member, *, simulated: bool) -> Incident | None:
+    def find_incident(self, fresh: Member, *, simulated: bool) -> Incident | None:
         """The incident that it is a part of: the youngest about its own device, else the youngest
         that reaches it.
         """
-        if not self._stories.places(fresh.name):
+        if not self._stories.find_roles(fresh.name):
             return None
         reached: Incident | None = None
-        for incident in self._candidates(fresh):
-            story = self._joins(incident, fresh) if incident.simulated == simulated else None
+        for incident in self._list_candidates(fresh):
+            story = self._find_rule(incident, fresh) if incident.simulated == simulated else None
             if story is not None:
-                first = self._stories.index(story.name) < self._stories.index(incident.story)
+                first = self._stories.find_index(story.name) < self._stories.find_index(
+                    incident.story
+                )
                 joined = replace(incident, story=story.name) if first else incident
-                if not story.reach.wide:
+                if not story.reach.crosses_devices:
                     return joined
                 reached = reached or joined
         return reached
 
-    def begin(self, fresh: Member, *, simulated: bool) -> Incident:
-        """A new one. Not known until it is `add`ed to."""
+    def begin_incident(self, fresh: Member, *, simulated: bool) -> Incident:
+        """A new one. Not known until it is `add_member`ed to."""
         self.next_id += 1
         return Incident(
             id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated
         )
 
-    def add(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
+    def add_member(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
         """Count the event in, and sort the root to the front."""
         members = list(incident.members)
         place = next(
@@ -121,14 +125,16 @@ class Incidents:
             ),
             None,
         )
-        if place is None and len(members) >= _MEMBERS:
+        if place is None and len(members) >= _MAX_MEMBERS:
             place = len(members) - 1
         if place is None:
             members.append(fresh)
-            members.sort(key=lambda one: (self._stories.order(one.name, incident.story), one.first))
+            members.sort(
+                key=lambda one: (self._stories.rank_name(one.name, incident.story), one.first)
+            )
         else:
-            members[place] = _again(members[place], fresh, counts=counts)
-        grown = changed(
+            members[place] = _update_member(members[place], fresh, counts=counts)
+        grown = copy_with(
             incident,
             members=tuple(members),
             last=max(incident.last, fresh.last),
@@ -137,9 +143,9 @@ class Incidents:
         )
         self._all.pop(incident.id, None)
         self._all[incident.id] = self._touched[incident.id] = grown
-        self._index(grown, fresh.places)
-        while len(self._all) > MOST:
-            self._drop(
+        self._index_locations(grown, fresh.places)
+        while len(self._all) > MAX_INCIDENTS:
+            self._drop_incident(
                 next(
                     (one for one in self._all.values() if one.closed_at is not None),
                     next(iter(self._all.values())),
@@ -147,7 +153,7 @@ class Incidents:
             )
         return grown
 
-    def close(self, id_: int, time: float) -> None:
+    def close_incident(self, id_: int, time: float) -> None:
         """Its last finding has ended. It may still be joined by a late consequence."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is None:
@@ -155,21 +161,21 @@ class Incidents:
                 incident, closed_at=time
             )  # in its place: it has not become younger
 
-    def reopen(self, id_: int) -> None:
+    def reopen_incident(self, id_: int) -> None:
         """It has an open finding now."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is not None:
             self._all[id_] = self._touched[id_] = replace(incident, closed_at=None)
 
-    def forget(self, now: float) -> None:
+    def forget_old(self, now: float) -> None:
         """Drop what is closed and out of reach; now and then, so that it costs next to nothing."""
         if len(self._all) > self._sweep_at:
             for incident in tuple(self._all.values()):
                 if incident.closed_at is not None and now - incident.last > self._longest:
-                    self._drop(incident)
+                    self._drop_incident(incident)
             self._sweep_at = 2 * len(self._all) + 64
 
-    def shift(self, seconds: float) -> None:
+    def shift_times(self, seconds: float) -> None:
         """The clock was stepped: what lies behind is told by the new one."""
         for incident in self._all.values():
             members = tuple(
@@ -185,12 +191,14 @@ class Incidents:
                 closed_at=closed_at,
             )
 
-    def causes_of(self, incident: Incident, member: Member) -> list[tuple[Member, Story]]:
+    def find_causes(
+        self, incident: Incident, member: Member
+    ) -> list[tuple[Member, CorrelationRule]]:
         """The causes whose echo this member is, and in which story. Empty where it asks for
         something of its own.
         """
         echoed = [
-            place.story for place in self._stories.places(member.name) if place.role is Role.ECHO
+            place.rule for place in self._stories.find_roles(member.name) if place.role is Role.ECHO
         ]
         return [
             (other, story)
@@ -198,71 +206,72 @@ class Incidents:
                 : incident.members.index(member)
             ]  # they are sorted: a cause stands before its echo
             for story in echoed
-            if Role.CAUSE in self._stories.roles(other.name).get(story.name, ())
-            and _reaches(story.reach, other, member)
-            and _in_time(story, other, member)
+            if Role.CAUSE in self._stories.find_role_sets(other.name).get(story.name, ())
+            and _is_reached(story.reach, other, member)
+            and _is_in_window(story, other, member)
         ]
 
-    def _candidates(self, fresh: Member) -> Iterator[Incident]:
+    def _list_candidates(self, fresh: Member) -> Iterator[Incident]:
         """Those that speak of its addresses, the youngest first, then the youngest of all."""
         own = {
             number
             for place in fresh.places
-            for number in islice(reversed(self._at.get(place, {})), _YOUNGEST)
+            for number in islice(reversed(self._at.get(place, {})), _MAX_CANDIDATES)
         }
         for incident in sorted(
             (self._all[number] for number in own), key=lambda one: one.last, reverse=True
-        )[:_YOUNGEST]:
-            if _apart(incident, fresh) <= self._longest:
+        )[:_MAX_CANDIDATES]:
+            if _measure_gap_s(incident, fresh) <= self._longest:
                 yield incident
-        for incident in islice(reversed(self._all.values()), _YOUNGEST):
-            if _apart(incident, fresh) > self._longest:
+        for incident in islice(reversed(self._all.values()), _MAX_CANDIDATES):
+            if _measure_gap_s(incident, fresh) > self._longest:
                 return  # they stand in the order in which they were last added to
             if incident.id not in own:
                 yield incident
 
-    def _joins(self, incident: Incident, fresh: Member) -> Story | None:
+    def _find_rule(self, incident: Incident, fresh: Member) -> CorrelationRule | None:
         """The story that they tell together; one about the device before one that only
         reaches it.
         """
-        told: Story | None = None
-        tried: Story | None = None
-        for mine in self._stories.places(fresh.name):
-            story = mine.story
-            if story is tried or (told is not None and story.reach.wide):
+        told: CorrelationRule | None = None
+        tried: CorrelationRule | None = None
+        for mine in self._stories.find_roles(fresh.name):
+            story = mine.rule
+            if story is tried or (told is not None and story.reach.crosses_devices):
                 continue
             tried = story
             if any(
-                self._pairs(story, member, fresh) for member in incident.members
-            ) and self._is_told(story, incident, fresh):
-                if not story.reach.wide:
+                self._is_pair(story, member, fresh) for member in incident.members
+            ) and self._has_cause(story, incident, fresh):
+                if not story.reach.crosses_devices:
                     return story
                 told = story
         return told
 
-    def _pairs(self, story: Story, member: Member, fresh: Member) -> bool:
-        roles = self._stories.roles(member.name).get(story.name)
+    def _is_pair(self, story: CorrelationRule, member: Member, fresh: Member) -> bool:
+        roles = self._stories.find_role_sets(member.name).get(story.name)
         if (
             roles is None
             or member.boot_id != fresh.boot_id
-            or not _reaches(story.reach, member, fresh)
+            or not _is_reached(story.reach, member, fresh)
         ):
             return False
         is_cause, finds_cause = (
-            Role.CAUSE in one for one in (self._stories.roles(fresh.name)[story.name], roles)
+            Role.CAUSE in one
+            for one in (self._stories.find_role_sets(fresh.name)[story.name], roles)
         )
         if story.apart and is_cause and finds_cause:
             return False
         if is_cause and not finds_cause:
-            return -story.within_s <= _apart(member, fresh) <= story.early_s
-        return -story.early_s <= _apart(member, fresh) <= story.within_s
+            return -story.within_s <= _measure_gap_s(member, fresh) <= story.early_s
+        return -story.early_s <= _measure_gap_s(member, fresh) <= story.within_s
 
-    def _is_told(self, story: Story, incident: Incident, fresh: Member) -> bool:
+    def _has_cause(self, story: CorrelationRule, incident: Incident, fresh: Member) -> bool:
         """A story needs its cause; and a cause does not join another device's: two GPUs lost at
         once are two incidents.
         """
         roles = [
-            self._stories.roles(one.name).get(story.name, frozenset())
+            self._stories.find_role_sets(one.name).get(story.name, frozenset())
             for one in (*incident.members, fresh)
         ]
         if not any(Role.CAUSE in one for one in roles):
@@ -271,7 +280,7 @@ class Incidents:
             return True
         return not all(Role.CAUSE in one and Role.ECHO not in one for one in (roles[0], roles[-1]))
 
-    def _index(self, incident: Incident, places: Iterable[str] | None = None) -> None:
+    def _index_locations(self, incident: Incident, places: Iterable[str] | None = None) -> None:
         for place in (
             places
             if places is not None
@@ -281,7 +290,7 @@ class Incidents:
             numbers.pop(incident.id, None)
             numbers[incident.id] = None
 
-    def _drop(self, incident: Incident) -> None:
+    def _drop_incident(self, incident: Incident) -> None:
         self._all.pop(incident.id, None)
         for place in {place for member in incident.members for place in member.places}:
             numbers = self._at.get(place, {})
@@ -290,11 +299,11 @@ class Incidents:
                 self._at.pop(place, None)
 
 
-_NOBODY: frozenset[int] = frozenset()
-_NAMELESS: frozenset[str] = frozenset()
+_NO_PIDS: frozenset[int] = frozenset()
+_NO_PROCESSES: frozenset[str] = frozenset()
 
 
-def _reaches(reach: Reach, one: Member, other: Member) -> bool:
+def _is_reached(reach: Reach, one: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
         return all(
             member.component.kind in _FABRIC or member.component == NODE for member in (one, other)
@@ -308,19 +317,19 @@ def _reaches(reach: Reach, one: Member, other: Member) -> bool:
     return not one.places.isdisjoint(other.places)
 
 
-def _in_time(story: Story, cause: Member, echo: Member) -> bool:
+def _is_in_window(story: CorrelationRule, cause: Member, echo: Member) -> bool:
     """Whether an echo may be that cause's: some of it came after the cause, or just before it."""
     return echo.last - cause.first >= -story.early_s and echo.first - cause.last <= story.within_s
 
 
-def _apart(before: Member | Incident, fresh: Member) -> float:
+def _measure_gap_s(before: Member | Incident, fresh: Member) -> float:
     """Seconds from what was there to this one; negative if this one is the older."""
     if fresh.usec is not None and before.usec is not None and before.boot_id == fresh.boot_id:
         return (fresh.usec - before.usec) / 1e6
     return fresh.last - before.last
 
 
-def _places_of(component: Component, event: Event) -> frozenset[str]:
+def _list_locations(component: Component, event: Event) -> frozenset[str]:
     """The addresses that an event speaks of: its component, the port above or that reported it, who
     is to blame.
     """
@@ -333,9 +342,9 @@ def _places_of(component: Component, event: Event) -> frozenset[str]:
     return frozenset(place for place in said if isinstance(place, str) and place)
 
 
-def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
-    known = len(member.pids) >= _NAMES
-    return changed(
+def _update_member(member: Member, fresh: Member, *, counts: bool) -> Member:
+    known = len(member.pids) >= _MAX_PROCESSES
+    return copy_with(
         member,
         name=member.name or fresh.name,
         count=member.count + counts,
@@ -344,7 +353,7 @@ def _again(member: Member, fresh: Member, *, counts: bool) -> Member:
         usec=fresh.usec,
         places=(
             member.places
-            if fresh.places <= member.places or len(member.places) >= _NAMES
+            if fresh.places <= member.places or len(member.places) >= _MAX_PROCESSES
             else member.places | fresh.places
         ),
         pids=member.pids if known or fresh.pids <= member.pids else member.pids | fresh.pids,

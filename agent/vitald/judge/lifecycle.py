@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitald.catalog.escalation import Step
+from vitald.catalog.escalation import EscalationStep
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
-from vitald.judge.device_history import span
-from vitald.judge.state import State
-from vitald.model import Asked, Component, ComponentKind, Finding, Transition, When
+from vitald.judge.device_history import format_span
+from vitald.judge.state import JudgeState
+from vitald.model import Component, ComponentKind, Finding, Requirement, Transition, When
 from vitald.model.codes import SOURCE_FAILED
 
 _QUIET = "quiet for as long as its rule asks"
@@ -23,19 +23,21 @@ _QUIET = "quiet for as long as its rule asks"
 class Expiry:
     """Knows when something is due next, and does what is due."""
 
-    def __init__(self, state: State, acceptances: Acceptances) -> None:
+    def __init__(self, state: JudgeState, acceptances: Acceptances) -> None:
         self._state = state
         self._acceptances = acceptances
-        self.due = self.find_earliest()  # when `expire` will next have something to do
+        self.next_due = (
+            self.find_next_due()
+        )  # when `expire_findings` will next have something to do
 
-    def expire(self, now: float) -> list[Transition]:
+    def expire_findings(self, now: float) -> list[Transition]:
         """Do all that is due by now."""
-        if now < self.due:
+        if now < self.next_due:
             return []
         changes = []
-        for finding in sorted(self._state.findings, key=self.moves_at):
-            changes += self._move_by_time(finding, now)
-        self.due = self.find_earliest()
+        for finding in sorted(self._state.findings, key=self.find_due):
+            changes += self._expire_finding(finding, now)
+        self.next_due = self.find_next_due()
         return changes
 
     def end_overdue(self, changes: list[Transition], now: float) -> list[Transition]:
@@ -44,8 +46,8 @@ class Expiry:
         They close at `now`: a time before that change would be wrong.
         """
         changed = {change.finding.id: change.finding for change in changes if change.time == now}
-        overdue = [finding for finding in changed.values() if self._ends_at(finding) <= now]
-        return [self._state.findings.close(finding, now, _QUIET) for finding in overdue]
+        overdue = [finding for finding in changed.values() if self._find_end(finding) <= now]
+        return [self._state.findings.close_finding(finding, now, _QUIET) for finding in overdue]
 
     def note_changes(self, changes: list[Transition]) -> None:
         """Look earlier where a change asks for that.
@@ -53,54 +55,58 @@ class Expiry:
         A finding that closed or was put off leaves too early a time, which costs one look; all are
         gone through then.
         """
-        self.due = min([self.due, *(self.moves_at(change.finding) for change in changes)])
+        self.next_due = min([self.next_due, *(self.find_due(change.finding) for change in changes)])
 
-    def find_earliest(self) -> float:
-        return min(map(self.moves_at, self._state.findings), default=life.NEVER)
+    def find_next_due(self) -> float:
+        return min(map(self.find_due, self._state.findings), default=life.NEVER)
 
-    def moves_at(self, finding: Finding) -> float:
+    def find_due(self, finding: Finding) -> float:
         """When time alone will next change it; seconds since the epoch."""
-        if not finding.open:
+        if not finding.is_open:
             return life.NEVER
         accepted_until = finding.accepted.until if finding.accepted is not None else life.NEVER
-        return min(self._ends_at(finding), accepted_until, self._find_step(finding)[0])
+        return min(self._find_end(finding), accepted_until, self._find_step(finding)[0])
 
-    def _move_by_time(self, finding: Finding, now: float) -> list[Transition]:
+    def _expire_finding(self, finding: Finding, now: float) -> list[Transition]:
         changes = []
-        ends_at = self._ends_at(finding)
+        ends_at = self._find_end(finding)
         if finding.accepted is not None and finding.accepted.until <= min(now, ends_at):
             changes.append(
-                self._acceptances.end(finding, finding.accepted.until, "its time is over", None)
+                self._acceptances.end_acceptance(
+                    finding, finding.accepted.until, "its time is over", None
+                )
             )
         current = changes[-1].finding if changes else finding
         waited_at, step = self._find_step(current)
         if step is not None and waited_at <= min(now, ends_at):
-            waited = f"it has waited {span(step.waited_s)} for maintenance"
-            current = replace(current, escalated=Asked(step.action, step.when, waited))
-            self._state.findings.put(current)
+            waited = f"it has waited {format_span(step.waited_s)} for maintenance"
+            current = replace(current, escalation=Requirement(step.action, step.when, waited))
+            self._state.findings.put_finding(current)
             changes.append(Transition(time=waited_at, finding=current, cause=waited))
         if ends_at <= now:
             over = finding.simulated_until is not None and ends_at == finding.simulated_until
             cause = "the drill is over" if over else _QUIET
-            changes.append(self._state.findings.close(current, ends_at, cause))
+            changes.append(self._state.findings.close_finding(current, ends_at, cause))
         return changes
 
-    def _find_step(self, finding: Finding) -> tuple[float, Step | None]:
+    def _find_step(self, finding: Finding) -> tuple[float, EscalationStep | None]:
         """When what is left to maintenance has waited too long, and what it asks for then."""
-        if finding.when is not When.MAINTENANCE or finding.simulated or finding.shadow:
+        if finding.when is not When.MAINTENANCE or finding.is_simulated or finding.on_trial:
             return life.NEVER, None
         catalog = self._state.catalog
-        steps = catalog.ladder(catalog.rule(finding.code), finding.table.action).steps
+        steps = catalog.find_policy(
+            catalog.find_rule(finding.code), finding.catalog_requirement.action
+        ).steps
         waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
         return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
 
-    def _ends_at(self, finding: Finding) -> float:
+    def _find_end(self, finding: Finding) -> float:
         """Quiet proves nothing while its source is deaf; a drill ends all the same."""
-        if not finding.open:
+        if not finding.is_open:
             return life.NEVER
         source = Component(ComponentKind.NODE, finding.source)
         deaf = (source, SOURCE_FAILED, False, False) in self._state.findings
-        ends_at = life.due_of(finding)
+        ends_at = life.compute_end(finding)
         if deaf and (finding.simulated_until is None or ends_at != finding.simulated_until):
             return finding.simulated_until if finding.simulated_until is not None else life.NEVER
         return ends_at

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from vitald.catalog import Catalog
 from vitald.judge import findings as life
-from vitald.judge.incidents import Incidents
+from vitald.judge.incidents import IncidentStore
 from vitald.model import Component, Finding, FindingKey, Memory, Transition
 
-MOST = 4096  # open findings; hostile input may name devices and codes without end
-SETTLED = 4096  # faults that were dealt with, by component and code; the ledger keeps as many
+MAX_FINDINGS = 4096  # open findings; hostile input may name devices and codes without end
+MAX_RESOLVED = 4096  # faults that were dealt with, by component and code; the ledger keeps as many
 Fault = tuple[
     Component, str, bool
 ]  # a component, one of its faults by the catalogue's name, and whether it is a drill's
@@ -27,7 +27,7 @@ class OpenFindings:
     incidents.
     """
 
-    def __init__(self, catalog: Catalog, incidents: Incidents, memory: Memory) -> None:
+    def __init__(self, catalog: Catalog, incidents: IncidentStore, memory: Memory) -> None:
         self._catalog = catalog
         self._incidents = incidents
         self._open: dict[FindingKey, Finding] = {
@@ -37,18 +37,18 @@ class OpenFindings:
         self._of_component: dict[Component, set[FindingKey]] = {}
         self._of_incident: dict[int, set[FindingKey]] = {}
         self._of_fault: dict[Fault, FindingKey] = {}
-        self._settled = {(component, code): time for component, code, time in memory.settled}
+        self._settled = {(component, code): time for component, code, time in memory.resolved}
         self._newly_settled: dict[tuple[Component, str], None] = {}
         for finding in memory.findings:
             self._of_incident.setdefault(finding.incident, set()).add(finding.key)
             self._of_component.setdefault(finding.component, set()).add(finding.key)
-        self.configure(catalog)
+        self.set_catalog(catalog)
 
-    def configure(self, catalog: Catalog) -> None:
+    def set_catalog(self, catalog: Catalog) -> None:
         """Tell faults by other rules."""
         self._catalog = catalog
         self._of_fault = {
-            self._fault_of(finding): finding.key for finding in self if not finding.shadow
+            self._make_fault_key(finding): finding.key for finding in self if not finding.on_trial
         }
 
     # --- looking
@@ -63,29 +63,29 @@ class OpenFindings:
         return key in self._open
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there is no room for another one."""
-        return len(self._open) >= MOST
+        return len(self._open) >= MAX_FINDINGS
 
     @property
     def next_id(self) -> int:
         return self._next_id
 
-    def get(self, key: FindingKey) -> Finding | None:
+    def get_finding(self, key: FindingKey) -> Finding | None:
         return self._open.get(key)
 
-    def of_component(self, component: Component) -> list[Finding]:
+    def list_of_component(self, component: Component) -> list[Finding]:
         """The oldest first."""
         return sorted(
             (self._open[key] for key in self._of_component.get(component, ())),
             key=lambda one: one.id,
         )
 
-    def of_incident(self, incident: int) -> list[Finding]:
+    def list_of_incident(self, incident: int) -> list[Finding]:
         """The oldest first."""
-        return [self._open[key] for key in self.keys_of_incident(incident)]
+        return [self._open[key] for key in self.list_keys_of_incident(incident)]
 
-    def keys_of_incident(self, incident: int) -> list[FindingKey]:
+    def list_keys_of_incident(self, incident: int) -> list[FindingKey]:
         """The oldest first; for who changes some of the findings while going through them."""
         return sorted(self._of_incident.get(incident, ()), key=lambda key: self._open[key].id)
 
@@ -98,7 +98,7 @@ class OpenFindings:
         """Whether any finding of the incident is open."""
         return incident in self._of_incident
 
-    def of_fault(self, fault: Fault) -> Finding | None:
+    def find_by_fault(self, fault: Fault) -> Finding | None:
         """The finding, not on trial, that tells of this fault by whatever code; the one opened
         last.
         """
@@ -112,23 +112,23 @@ class OpenFindings:
         self._next_id += 1
         return self._next_id - 1
 
-    def put(self, finding: Finding) -> None:
+    def put_finding(self, finding: Finding) -> None:
         """Open a finding, or replace the one of its key."""
         key = finding.key
         known = self._open.get(key)
         self._open[key] = finding
         if known is not None and known.incident == finding.incident:
             return
-        if known is None and not finding.shadow:
-            self._of_fault[self._fault_of(finding)] = key
+        if known is None and not finding.on_trial:
+            self._of_fault[self._make_fault_key(finding)] = key
         self._of_component.setdefault(finding.component, set()).add(key)
         if finding.incident:
             keys = self._of_incident.setdefault(finding.incident, set())
             if not keys:
-                self._incidents.reopen(finding.incident)
+                self._incidents.reopen_incident(finding.incident)
             keys.add(key)
 
-    def close(
+    def close_finding(
         self,
         finding: Finding,
         time: float,
@@ -137,37 +137,37 @@ class OpenFindings:
         *,
         settled: bool = False,
     ) -> Transition:
-        """`settled`: the end shows that what was written before it was dealt with."""
+        """`resolved`: the end shows that what was written before it was dealt with."""
         del self._open[finding.key]
-        if self._of_fault.get(fault := self._fault_of(finding)) == finding.key:
+        if self._of_fault.get(fault := self._make_fault_key(finding)) == finding.key:
             del self._of_fault[fault]
         own = self._of_component[finding.component]
         own.discard(finding.key)
         if not own:
             del self._of_component[finding.component]
-        if settled and not (finding.simulated or finding.shadow):
-            self._settle((finding.component, finding.code), time)
+        if settled and not (finding.is_simulated or finding.on_trial):
+            self._note_resolved((finding.component, finding.code), time)
         keys = self._of_incident.get(finding.incident)
         if keys is not None:
             keys.discard(finding.key)
             if not keys:
                 del self._of_incident[finding.incident]
-                self._incidents.close(finding.incident, time)
-        return life.closed(finding, time, cause, event)
+                self._incidents.close_incident(finding.incident, time)
+        return life.close_finding(finding, time, cause, event)
 
     # --- what was dealt with
 
     @property
-    def settled(self) -> tuple[tuple[Component, str, float], ...]:
+    def resolved(self) -> tuple[tuple[Component, str, float], ...]:
         return tuple((component, code, time) for (component, code), time in self._settled.items())
 
-    def settled_at(self, component: Component, code: str) -> float:
+    def find_resolved_at(self, component: Component, code: str) -> float:
         """When it was last dealt with: lines from before are history. Minus infinity where it never
         was.
         """
         return self._settled.get((component, code), -life.NEVER)
 
-    def take_newly_settled(self) -> tuple[tuple[Component, str, float], ...]:
+    def take_newly_resolved(self) -> tuple[tuple[Component, str, float], ...]:
         """What was settled since this was last asked."""
         taken = tuple(
             (*key, self._settled[key]) for key in self._newly_settled if key in self._settled
@@ -175,23 +175,23 @@ class OpenFindings:
         self._newly_settled = {}
         return taken
 
-    def adopt_settled(self, settled: Iterable[tuple[Component, str, float]]) -> None:
+    def adopt_resolved(self, settled: Iterable[tuple[Component, str, float]]) -> None:
         """Take up what was remembered elsewhere, where nothing newer is known."""
         self._settled = {
             **{(component, code): time for component, code, time in settled},
             **self._settled,
         }
 
-    def shift_settled(self, seconds: float) -> None:
+    def shift_resolved(self, seconds: float) -> None:
         """The clock was stepped."""
         self._settled = {key: time + seconds for key, time in self._settled.items()}
 
-    def _settle(self, key: tuple[Component, str], time: float) -> None:
+    def _note_resolved(self, key: tuple[Component, str], time: float) -> None:
         for known in (self._settled, self._newly_settled):
             known.pop(key, None)  # the latest stands last
         self._settled[key], self._newly_settled[key] = time, None
-        if len(self._settled) > SETTLED:
+        if len(self._settled) > MAX_RESOLVED:
             del self._settled[next(iter(self._settled))]
 
-    def _fault_of(self, finding: Finding) -> Fault:
-        return finding.component, self._catalog.rule(finding.code).fault, finding.simulated
+    def _make_fault_key(self, finding: Finding) -> Fault:
+        return finding.component, self._catalog.find_rule(finding.code).fault, finding.is_simulated

@@ -7,28 +7,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vitald.catalog import Catalog
-from vitald.judge.device_history import History
-from vitald.judge.devices import Devices
-from vitald.judge.incidents import Incidents
+from vitald.judge.device_history import DeviceHistory
+from vitald.judge.devices import SlotRegistry
+from vitald.judge.incidents import IncidentStore
 from vitald.judge.open_findings import OpenFindings
 from vitald.model import Changes, Memory
 
 
 @dataclass(slots=True)
-class State:
+class JudgeState:
     """One for each judge. Nothing but the parts of that judge changes it."""
 
     catalog: Catalog
     findings: OpenFindings
-    incidents: Incidents
-    history: History
-    devices: Devices
+    incidents: IncidentStore
+    history: DeviceHistory
+    devices: SlotRegistry
 
     @staticmethod
-    def remembered(catalog: Catalog, memory: Memory) -> State:
-        incidents = Incidents(catalog, memory.incidents, memory.next_incident)
+    def from_memory(catalog: Catalog, memory: Memory) -> JudgeState:
+        incidents = IncidentStore(catalog, memory.incidents, memory.next_incident)
         findings = OpenFindings(catalog, incidents, memory)
-        return State(catalog, findings, incidents, History(memory.marks), Devices(memory.devices))
+        return JudgeState(
+            catalog, findings, incidents, DeviceHistory(memory.marks), SlotRegistry(memory.devices)
+        )
 
     @property
     def memory(self) -> Memory:
@@ -38,7 +40,7 @@ class State:
             incidents=self.incidents.all,
             marks=self.history.marks,
             devices=self.devices.all,
-            settled=self.findings.settled,
+            resolved=self.findings.resolved,
             next_finding=self.findings.next_id,
             next_incident=self.incidents.next_id,
         )
@@ -48,11 +50,11 @@ class State:
         return replace(
             self.history.take_changes(),
             incidents=self.incidents.take_touched(),
-            devices=self.devices.take_changed(),
-            settled=self.findings.take_newly_settled(),
+            devices=self.devices.take_changes(),
+            resolved=self.findings.take_newly_resolved(),
         )
 
-    def configure(self, catalog: Catalog) -> None:
+    def set_catalog(self, catalog: Catalog) -> None:
         """Judge by another catalogue from here on."""
         self.catalog = catalog
-        self.incidents.configure(catalog)
+        self.incidents.set_catalog(catalog)

@@ -24,7 +24,7 @@ from vitald.model import (
 )
 
 
-class Work(Enum):
+class WorkPhase(Enum):
     """What the answer is for. Between jobs, what may wait for the running one is due."""
 
     RUNNING = "running"  # a job is on the node
@@ -32,62 +32,62 @@ class Work(Enum):
     EPILOG = "epilog"  # one has just ended
 
 
-def fold(
+def compute_verdict(
     findings: Sequence[Finding],
     sources: Sequence[SourceHealth],
     monotonic: float,
     incidents: Mapping[int, Incident] | None = None,
     *,
     device_reset: bool = False,
-    work: Work = Work.RUNNING,
+    work: WorkPhase = WorkPhase.RUNNING,
 ) -> Verdict:
     """`monotonic` is the present moment on the clock that the sources' looks were taken by.
 
     `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
     """
-    stale = [source for source in sources if not source.fresh(monotonic)]
-    status = status_of(findings, work)
+    stale = [source for source in sources if not source.is_fresh(monotonic)]
+    status = compute_status(findings, work)
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
     reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    counting = [finding for finding in findings if not finding.deferred]
+    counting = [finding for finding in findings if not finding.is_deferred]
     rebooting = [finding for finding in counting if finding.action in reboot]
     replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
     return Verdict(
         status=status,
-        action=Action.strongest(
-            Action.OBSERVE if finding.deferred else finding.action for finding in findings
+        action=Action.find_strongest(
+            Action.OBSERVE if finding.is_deferred else finding.action for finding in findings
         ),
         reboot_required=bool(rebooting),
-        reboot_confirmed=any(finding.confirmed for finding in rebooting),
+        reboot_confirmed=any(finding.is_confirmed for finding in rebooting),
         replacement_required=bool(replacing),
-        replacement_confirmed=any(finding.confirmed for finding in replacing),
-        simulated=any(finding.simulated for finding in findings),
-        reasons=(*reasons(findings, incidents or {}), *map(_silence, stale)),
+        replacement_confirmed=any(finding.is_confirmed for finding in replacing),
+        simulated=any(finding.is_simulated for finding in findings),
+        reasons=(*format_reasons(findings, incidents or {}), *map(_format_silence, stale)),
     )
 
 
-def status_of(findings: Sequence[Finding], work: Work = Work.RUNNING) -> Status:
+def compute_status(findings: Sequence[Finding], work: WorkPhase = WorkPhase.RUNNING) -> Status:
     """What findings alone say, of a node or of one component."""
-    if any(finding.makes_unfit(between_jobs=work is not Work.RUNNING) for finding in findings):
+    if any(finding.makes_unfit(between_jobs=work is not WorkPhase.RUNNING) for finding in findings):
         return Status.UNHEALTHY
     if any(finding.unknown for finding in findings):
         return Status.UNKNOWN
     return Status.DEGRADED if findings else Status.HEALTHY
 
 
-def by_strength(findings: Sequence[Finding]) -> list[Finding]:
+def sort_by_strength(findings: Sequence[Finding]) -> list[Finding]:
     """What must be done first comes first; of equals, the older."""
-    return sorted(findings, key=_order)
+    return sorted(findings, key=_rank_finding)
 
 
-def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
+def _rank_finding(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
     a device comes first.
     """
-    asked = finding.asked
+    asked = finding.requirement
     return (
-        finding.deferred,
+        finding.is_deferred,
         -asked.action.rank,
         not finding.unusable,
         -asked.when.urgency,
@@ -96,14 +96,14 @@ def _order(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     )
 
 
-def told(
+def group_by_incident(
     findings: Sequence[Finding], incidents: Mapping[int, Incident]
 ) -> list[tuple[Finding, list[Finding]]]:
     """One line an incident, the strongest first: the finding that heads it (its root's, where that
     is open), and all of its findings.
     """
     together: dict[int | FindingKey, list[Finding]] = {}
-    for finding in by_strength(findings):
+    for finding in sort_by_strength(findings):
         together.setdefault(finding.incident or finding.key, []).append(finding)
     lines = []
     for own in together.values():
@@ -121,14 +121,14 @@ def told(
     return lines
 
 
-def reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
+def format_reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
     """A line for each incident: what is wrong, and the strongest thing that it asks for."""
-    return [_reason(head, own) for head, own in told(findings, incidents)]
+    return [_format_reason(head, own) for head, own in group_by_incident(findings, incidents)]
 
 
-def _reason(head: Finding, own: Sequence[Finding]) -> str:
+def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
-    drill = "SIMULATED: " if head.simulated else ""
+    drill = "SIMULATED: " if head.is_simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [
         one.code if one.component == head.component else f"{one.code} on {one.component.name}"
@@ -136,13 +136,13 @@ def _reason(head: Finding, own: Sequence[Finding]) -> str:
         if one is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
-    unusable = "it cannot be used: " if first.unusable and not first.action.unfit else ""
+    unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
-    todo = f"{unusable}{first.action.words}{first.when.words}"
+    todo = f"{unusable}{first.action.phrase}{first.when.phrase}"
     return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
 
 
-def _silence(source: SourceHealth) -> str:
+def _format_silence(source: SourceHealth) -> str:
     return (
         f"source {source.name} is not being read:"
         f" {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.queries import (
-    Listed,
-    Past,
-    Query,
-    Stored,
+    EventQuery,
+    FindingHistory,
+    LedgerSnapshot,
+    RowList,
     StoredEvent,
     is_ledger,
+    open_snapshot,
     read_events,
+    read_finding_history,
     read_findings,
     read_last_runs,
-    read_past,
     read_run,
     read_runs,
-    reading,
 )
-from vitald.ledger.restore import Remembered
+from vitald.ledger.restore import RestoredState
 from vitald.ledger.schema import MIGRATIONS
-from vitald.ledger.store import FILE, Audit, Entry, Ledger, unsaved
+from vitald.ledger.store import FILE, AuditRecord, Ledger, LedgerEntry, count_events
 
 __all__ = [
     "FILE",
     "MIGRATIONS",
-    "Audit",
-    "Entry",
+    "AuditRecord",
+    "EventQuery",
+    "FindingHistory",
     "Ledger",
     "LedgerDamaged",
+    "LedgerEntry",
     "LedgerError",
     "LedgerNewer",
-    "Listed",
-    "Past",
-    "Query",
-    "Remembered",
-    "Stored",
+    "LedgerSnapshot",
+    "RestoredState",
+    "RowList",
     "StoredEvent",
+    "count_events",
     "is_ledger",
+    "open_snapshot",
     "read_events",
+    "read_finding_history",
     "read_findings",
     "read_last_runs",
-    "read_past",
     "read_run",
     "read_runs",
-    "reading",
-    "unsaved",
 ]

@@ -28,7 +28,7 @@ _WORD = 0xFFFFFFFF
 Identity = tuple[int, int]  # device and inode
 
 
-def strange(path: Path) -> str:
+def describe_irregular(path: Path) -> str:
     """Which of the store's files is not a plain one, in words; empty where all are, or are not
     there.
     """
@@ -45,7 +45,7 @@ def strange(path: Path) -> str:
     return ""
 
 
-def identity(path: Path) -> Identity | None:
+def identify_file(path: Path) -> Identity | None:
     """Which file is at the path now."""
     try:
         found = path.lstat()
@@ -54,7 +54,7 @@ def identity(path: Path) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def device_of(folder: Path) -> int | None:
+def find_device(folder: Path) -> int | None:
     """The file system that a folder is on, or would be."""
     for place in (folder, *folder.parents):
         try:
@@ -64,14 +64,14 @@ def device_of(folder: Path) -> int | None:
     return None
 
 
-def unmounted(folder: Path, device: int) -> bool:
+def is_unmounted(folder: Path, device: int) -> bool:
     """Whether the file system that a folder was on is gone from there, so that one would write to
     what lies underneath.
     """
-    return device_of(folder) != device and not os.path.ismount(folder)
+    return find_device(folder) != device and not os.path.ismount(folder)
 
 
-def lost_frames(log: Path) -> int:
+def count_lost_frames(log: Path) -> int:
     """How many frames of a write-ahead log that nobody has open SQLite would pass over although
     they had been committed.
 
@@ -87,7 +87,7 @@ def lost_frames(log: Path) -> int:
     sound = (
         magic & ~1 == _MAGIC
         and size >= 512
-        and _sum(data[:24], (0, 0), little=little) == (first, second)
+        and _sum_words(data[:24], (0, 0), little=little) == (first, second)
     )
     if not sound:
         return max(1, len(data) // 4096)
@@ -103,7 +103,7 @@ def lost_frames(log: Path) -> int:
         content = data[place : place + 8] + data[place + _FRAME.size : place + _FRAME.size + size]
         # One with another salt was left by an earlier round, or is damaged there.
         this_round = [salt_1, salt_2] == salt
-        fits = this_round and _sum(content, former, little=little) == tuple(stored)
+        fits = this_round and _sum_words(content, former, little=little) == tuple(stored)
         chain = chain and fits
         if this_round:
             behind.append((commit, fits))
@@ -115,7 +115,7 @@ def lost_frames(log: Path) -> int:
     return len(behind) if ends and not cut_short else 0
 
 
-class Count:
+class CommitCount:
     """How often a store was committed to, in a file of its own.
 
     Written after the commit is on the disk, and not waited for: it may be behind the store, and is
@@ -161,7 +161,7 @@ class Count:
             os.close(fd)
 
 
-def _sum(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[int, int]:
+def _sum_words(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[int, int]:
     words = array("I")
     words.frombytes(data)
     if little != (struct.pack("=I", 1) == struct.pack("<I", 1)):

@@ -35,9 +35,9 @@ from vitald.ledger.schema import (
     RUN_TOLD,
     TRANSITION,
     VERSION,
-    migrate,
-    read,
-    version,
+    list_columns,
+    migrate_schema,
+    read_version,
 )
 from vitald.model import Event, Finding, Incident, Trust
 from vitald.model.diagnostic import Run
@@ -48,7 +48,7 @@ _EVIDENCE = 4  # of a finding's events, so many of the first and of the last
 
 
 @contextmanager
-def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
+def _connect(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
     if path.exists() and not path.is_file():  # whoever opens a named pipe waits for its other end
         raise LedgerError(f"{path}: is no plain file")
     try:
@@ -69,7 +69,7 @@ def _connected(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
 T = TypeVar("T")
 
 
-class Listed(list[T]):
+class RowList(list[T]):
     """What was asked for. `damaged`: so many rows more are left out, for they are not as they were
     written; `last`: the last one's id.
     """
@@ -78,8 +78,8 @@ class Listed(list[T]):
     last = 0
 
     @classmethod
-    def of(cls, rows: Iterable[sqlite3.Row], make: Callable[[sqlite3.Row], T]) -> Listed[T]:
-        listed: Listed[T] = cls()
+    def from_rows(cls, rows: Iterable[sqlite3.Row], make: Callable[[sqlite3.Row], T]) -> RowList[T]:
+        listed: RowList[T] = cls()
         for row in rows:
             try:
                 listed.append(make(row))
@@ -95,7 +95,7 @@ def is_ledger(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class EventQuery:
     """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or
     `code` narrow it.
     """
@@ -118,7 +118,7 @@ class StoredEvent:
     followed_by: tuple[str, ...] = ()
 
 
-def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
+def read_events(path: Path, query: EventQuery) -> RowList[StoredEvent]:
     """Events in the ledger's order."""
     where, wanted = ["follows IS NULL", "id > ?"], list[object]([query.after])
     for column, value in (
@@ -138,9 +138,9 @@ def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
         )
         wanted += [query.since, query.since]
     order = "DESC" if query.newest else "ASC"
-    with _connected(path) as db:
+    with _connect(path) as db:
         sql = (
-            f"SELECT id, {read(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id"
+            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id"
             f" {order} LIMIT ?"
         )
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -149,14 +149,14 @@ def read_events(path: Path, query: Query) -> Listed[StoredEvent]:
             lambda: time.monotonic() > end, 20_000
         )  # then it is interrupted, which is an error
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
-        stored = Listed.of(rows, lambda row: _stored(db, row))
+        stored = RowList.from_rows(rows, lambda row: _read_stored(db, row))
     if query.newest:
         stored.reverse()
     stored.last = rows[-1]["id"] if rows else 0
     return stored
 
 
-def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
+def _read_stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
     followers = db.execute(
         "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
     )
@@ -165,7 +165,7 @@ def _stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
 
 def read_findings(
     path: Path, limit: int, component: str | None = None, code: str | None = None
-) -> Listed[Finding]:
+) -> RowList[Finding]:
     """The findings that were cleared last, newest first."""
     wanted = {"component": component, "code": code}
     narrow = "".join(f" AND {column} = ?" for column, value in wanted.items() if value is not None)
@@ -174,14 +174,14 @@ def read_findings(
         f"FROM findings WHERE state = 'cleared' AND NOT shadow{narrow} ORDER BY cleared_at DESC"
         " LIMIT ?"
     )
-    with _connected(path) as db:
-        return Listed.of(
-            db.execute(f"SELECT {read(db, FINDING)} {which}", (*values, limit)), finding_of
+    with _connect(path) as db:
+        return RowList.from_rows(
+            db.execute(f"SELECT {list_columns(db, FINDING)} {which}", (*values, limit)), finding_of
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class FindingHistory:
     """All that the ledger knows of one finding: how it changed and why, and the events that it was
     seen in (of many, the first and the last).
     """
@@ -192,32 +192,32 @@ class Past:
     incident: Incident | None
 
 
-def read_past(path: Path, finding_id: int) -> Past | None:
+def read_finding_history(path: Path, finding_id: int) -> FindingHistory | None:
     """The story of one finding, open or cleared. None where there is no such finding."""
-    with _connected(path) as db:
+    with _connect(path) as db:
         row = db.execute(
-            f"SELECT {read(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
+            f"SELECT {list_columns(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
         ).fetchone()
         if row is None:
             return None
         finding = finding_of(row)
         changed = db.execute(
-            f"SELECT {read(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id",
+            f"SELECT {list_columns(db, TRANSITION)} FROM transitions WHERE finding = ? ORDER BY id",
             (finding_id,),
         )
         transitions = tuple(map(transition_of, changed))
         told = db.execute(
-            f"SELECT {read(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
+            f"SELECT {list_columns(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
         ).fetchone()
-        return Past(
+        return FindingHistory(
             finding,
             transitions,
-            _evidence(db, finding, transitions),
+            _read_evidence(db, finding, transitions),
             incident_of(told) if told is not None else None,
         )
 
 
-def _evidence(
+def _read_evidence(
     db: sqlite3.Connection, finding: Finding, transitions: Sequence[PastTransition]
 ) -> tuple[StoredEvent, ...]:
     first = db.execute(
@@ -231,31 +231,35 @@ def _evidence(
         finding.component.name,
         finding.code,
         Trust.UNTRUSTED.value,
-        finding.simulated,
+        finding.is_simulated,
         first["id"] if first else 0,
         finding.last + 0.001,
     )
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
         sql = (
-            f"SELECT id, {read(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT"
+            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT"
             f" {_EVIDENCE}"
         )
         rows.update({row["id"]: row for row in db.execute(sql, values)})
-    return tuple(Listed.of((row for _, row in sorted(rows.items())), lambda row: _stored(db, row)))
+    return tuple(
+        RowList.from_rows(
+            (row for _, row in sorted(rows.items())), lambda row: _read_stored(db, row)
+        )
+    )
 
 
 def _without_raw(db: sqlite3.Connection) -> str:
-    return f"{read(db, RUN_TOLD)}, NULL AS raw"
+    return f"{list_columns(db, RUN_TOLD)}, NULL AS raw"
 
 
-def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
+def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:
     """The last runs of diagnostics, the newest first, without what was printed. Raises
     LedgerError.
     """
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
-    with _connected(path) as db:
-        return Listed.of(
+    with _connect(path) as db:
+        return RowList.from_rows(
             db.execute(
                 f"SELECT {_without_raw(db)} FROM runs {where} ORDER BY ended DESC LIMIT ?", values
             ),
@@ -263,7 +267,7 @@ def read_runs(path: Path, limit: int, check: str | None = None) -> Listed[Run]:
         )
 
 
-def read_last_runs(path: Path, each: int) -> Listed[Run]:
+def read_last_runs(path: Path, each: int) -> RowList[Run]:
     """The last runs of each check and level, the oldest first, without what was printed. Raises
     LedgerError.
     """
@@ -271,8 +275,8 @@ def read_last_runs(path: Path, each: int) -> Listed[Run]:
         "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM"
         " runs"
     )
-    with _connected(path) as db:
-        return Listed.of(
+    with _connect(path) as db:
+        return RowList.from_rows(
             db.execute(
                 f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended",
                 (each,),
@@ -283,13 +287,15 @@ def read_last_runs(path: Path, each: int) -> Listed[Run]:
 
 def read_run(path: Path, run_id: str) -> Run | None:
     """One run, with what was printed as far as that is kept. Raises LedgerError."""
-    with _connected(path) as db:
-        row = db.execute(f"SELECT {read(db, RUN)} FROM runs WHERE id = ?", (run_id,)).fetchone()
+    with _connect(path) as db:
+        row = db.execute(
+            f"SELECT {list_columns(db, RUN)} FROM runs WHERE id = ?", (run_id,)
+        ).fetchone()
         return run_of(row) if row is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class LedgerSnapshot:
     """A ledger at one moment: its events in the order in which they were judged, and what it
     remembers of them.
     """
@@ -300,32 +306,32 @@ class Stored:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Stored]:
+def open_snapshot(path: Path) -> Iterator[LedgerSnapshot]:
     """All of a ledger, in constant memory, also while a daemon writes it. Raises LedgerError."""
     # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
         with (
-            _connected(path, quiet) as db,
+            _connect(path, quiet) as db,
             closing(sqlite3.connect("", isolation_level=None)) as copy,
         ):
-            refuse_newer(path, version(db))
+            refuse_newer(path, read_version(db))
             if (
-                0 < version(db) < VERSION
+                0 < read_version(db) < VERSION
             ):  # it is taken over in a copy, on a disk, that is gone when it is closed
                 db.backup(copy)
-                migrate(copy)
+                migrate_schema(copy)
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
             opened = db.execute(
-                f"SELECT {read(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
+                f"SELECT {list_columns(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
             ).fetchall()
             latest = (
                 "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"
                 " FROM transitions), 0))"
             )
             until: float = db.execute(latest).fetchone()[0]
-            rows = db.execute(f"SELECT {read(db, EVENT)} FROM events ORDER BY id")
-            yield Stored(map(event_of, rows), tuple(map(finding_of, opened)), until)
+            rows = db.execute(f"SELECT {list_columns(db, EVENT)} FROM events ORDER BY id")
+            yield LedgerSnapshot(map(event_of, rows), tuple(map(finding_of, opened)), until)
     except UNREADABLE as error:
         raise LedgerError(f"{path}: {error}") from error

@@ -22,7 +22,7 @@ import vitald.ledger.rows as rows
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged
 from vitald.ledger.rows import RowDamaged
-from vitald.ledger.sums import digest
+from vitald.ledger.sums import combine_sums
 from vitald.model import Component, Finding, Memory, Position
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ _UNREADABLE = (sqlite3.Error, OSError, *rows.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RestoredState:
     """Everything that a start reads from the ledger.
 
     `ended` holds the cause with which the last finding of each fault was closed, by component,
@@ -61,7 +61,7 @@ class RowReader:
         self.summed = schema.is_summed(db)
 
     def build_query(self, table: str, columns: str, where: str = "") -> str:
-        return f"SELECT {schema.read(self._db, columns)} FROM {table} {where}".rstrip()
+        return f"SELECT {schema.list_columns(self._db, columns)} FROM {table} {where}".rstrip()
 
     def read_rows(
         self, table: str, make: Callable[[sqlite3.Row], T], sql: str, *values: float
@@ -102,7 +102,7 @@ class RowReader:
         return tuple(made.values()), complete
 
 
-def read_verified(path: Path, db: sqlite3.Connection, count: disk.Count) -> Remembered:
+def read_verified(path: Path, db: sqlite3.Connection, count: disk.CommitCount) -> RestoredState:
     """Everything that a start needs. Raises LedgerDamaged if any of it is damaged or missing.
 
     The integrity of indexes is checked first: an index without one of its rows would hide an open
@@ -121,12 +121,12 @@ def read_verified(path: Path, db: sqlite3.Connection, count: disk.Count) -> Reme
     return remembered
 
 
-def rescue(path: Path, count: disk.Count, *, damaged: bool) -> Remembered | None:
+def rescue_state(path: Path, count: disk.CommitCount, *, damaged: bool) -> RestoredState | None:
     """What can be read of a ledger that cannot be opened for writing. None if nothing can.
 
     All of it or nothing; with `damaged` each readable row, and `lost` names the incomplete tables.
     """
-    if disk.strange(path):
+    if disk.describe_irregular(path):
         return None
     # On a read-only disk SQLite cannot create the shared memory that a write-ahead log needs; a
     # copy elsewhere can be read, and a ledger of an older version can be migrated there. If damage
@@ -142,23 +142,23 @@ def rescue(path: Path, count: disk.Count, *, damaged: bool) -> Remembered | None
 
 
 def _read_in_place(
-    path: Path, count: disk.Count, *, damaged: bool, older: bool = False
-) -> Remembered:
+    path: Path, count: disk.CommitCount, *, damaged: bool, older: bool = False
+) -> RestoredState:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with closing(_connect(uri, damaged=damaged)) as db:
-        if not older and schema.version(db) < schema.VERSION:
+        if not older and schema.read_version(db) < schema.VERSION:
             raise RowDamaged(f"{path}: an older vitald's")
         return _read_readable(path, db, count, damaged=damaged)
 
 
-def _read_copy(path: Path, count: disk.Count, *, damaged: bool) -> Remembered:
+def _read_copy(path: Path, count: disk.CommitCount, *, damaged: bool) -> RestoredState:
     """As the file is, in a temporary copy that is migrated to the current schema."""
     with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
         for suffix in ("", "-wal"):
             if (part := path.with_name(path.name + suffix)).exists():
                 shutil.copyfile(part, Path(folder) / part.name)
         with closing(_connect(f"file:{folder}/{path.name}", damaged=damaged)) as db:
-            schema.migrate(db)
+            schema.migrate_schema(db)
             return _read_readable(path, db, count, damaged=damaged)
 
 
@@ -175,15 +175,15 @@ def _connect(uri: str, *, damaged: bool) -> sqlite3.Connection:
 
 
 def _read_readable(
-    path: Path, db: sqlite3.Connection, count: disk.Count, *, damaged: bool
-) -> Remembered:
+    path: Path, db: sqlite3.Connection, count: disk.CommitCount, *, damaged: bool
+) -> RestoredState:
     remembered = _read_all(RowReader(db, damaged=damaged), count)
     if remembered.lost and not damaged:
         raise RowDamaged(f"{path}: not all of it can be read")
     return remembered
 
 
-def _read_all(reader: RowReader, count: disk.Count) -> Remembered:
+def _read_all(reader: RowReader, count: disk.CommitCount) -> RestoredState:
     # The count comes first: a daemon that writes the ledger meanwhile increases it.
     counted = count.read()
     summed = _read_open_findings(reader)
@@ -195,7 +195,7 @@ def _read_all(reader: RowReader, count: disk.Count) -> Remembered:
     ended = _read_ended(reader)
     if not _is_complete(reader, [sum_ for _, sum_ in summed], counted):
         reader.lost.add("findings")
-    return Remembered(
+    return RestoredState(
         memory,
         {position.source: position for position in positions},
         ended,
@@ -222,7 +222,7 @@ def _read_memory(reader: RowReader, findings: tuple[Finding, ...]) -> Memory:
         incidents=read("incidents", rows.incident_of, joinable, last - _JOINABLE_S),
         marks=read("marks", rows.mark_of, build("marks", schema.MARK, "ORDER BY id")),
         devices=read("devices", rows.device_of, build("devices", schema.DEVICE)),
-        settled=read("settled", rows.settled_of, build("settled", schema.SETTLED, "ORDER BY id")),
+        resolved=read("settled", rows.settled_of, build("settled", schema.SETTLED, "ORDER BY id")),
         next_finding=int(max((*finding_ids, *(item.id for item in findings)), default=0)) + 1,
         next_incident=int(max((*incident_ids, *(item.incident for item in findings)), default=0))
         + 1,
@@ -234,7 +234,7 @@ def _read_ended(reader: RowReader) -> dict[tuple[Component, str, bool], str]:
     query = reader.build_query("findings", schema.FINDING, latest)
     cleared = reversed(reader.read_rows("cleared", rows.finding_of, query))
     return {
-        (finding.component, finding.code, finding.simulated): finding.cleared_by or ""
+        (finding.component, finding.code, finding.is_simulated): finding.cleared_by or ""
         for finding in cleared
     }
 
@@ -244,7 +244,7 @@ def _is_complete(reader: RowReader, sums: Sequence[int], counted: int) -> bool:
     if not reader.summed:
         return not reader.damaged
     seals = reader.read_rows("", rows.seal_of, reader.build_query("seal", schema.SEAL))
-    return len(seals) == 1 and seals[0].opened == digest(sums) and seals[0].commits >= counted
+    return len(seals) == 1 and seals[0].opened == combine_sums(sums) and seals[0].commits >= counted
 
 
 def _read_first(row: sqlite3.Row) -> float:

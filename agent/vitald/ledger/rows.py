@@ -18,12 +18,11 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 import vitald.ledger.schema as schema
-from vitald.ledger.sums import UNSUMMED, checksum
+from vitald.ledger.sums import UNSUMMED, compute_checksum
 from vitald.model import (
     KERNEL_LOG,
     Acceptance,
     Action,
-    Asked,
     Component,
     Device,
     Event,
@@ -35,16 +34,24 @@ from vitald.model import (
     MarkKind,
     Member,
     Position,
+    Requirement,
     Transition,
     Trust,
     When,
 )
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 Row = dict[str, object]
 T = TypeVar("T")
 
-_LAYERS = ("ruled", "context", "told", "driver", "escalated")
+# The layers of a finding's requirement: attribute of a finding, key in the column `asked`.
+_LAYERS = {
+    "base": "ruled",
+    "context": "context",
+    "implied": "told",
+    "driver": "driver",
+    "escalation": "escalated",
+}
 _NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
 # What a row that is none of ours raises when it is read.
 UNREADABLE = (
@@ -62,7 +69,7 @@ class RowDamaged(ValueError):
     """A row is not as it was written; the text says of what."""
 
 
-class _Table:
+class _SummedTable:
     """The columns whose values a row's checksum is made of."""
 
     def __init__(self, name: str, columns: str, *, may_lack: bool = False) -> None:
@@ -71,79 +78,85 @@ class _Table:
         self._values = itemgetter(*columns.split(", "))
         self._missing = (UNSUMMED, None) if may_lack else (UNSUMMED,)
 
-    def summed(self, row: Row) -> Row:
-        row["sum"] = checksum(*self._values(row))
+    def add_sum(self, row: Row) -> Row:
+        row["sum"] = compute_checksum(*self._values(row))
         return row
 
-    def check(self, row: sqlite3.Row) -> None:
+    def check_sum(self, row: sqlite3.Row) -> None:
         """Raises RowDamaged."""
         found = row["sum"]
-        if found not in self._missing and found != checksum(*self._values(row)):
+        if found not in self._missing and found != compute_checksum(*self._values(row)):
             raise RowDamaged(f"{self._name}: a row's checksum is wrong ({self._values(row)[0]})")
 
 
-_EVENTS = _Table("events", schema.EVENT, may_lack=True)
-_TRANSITIONS = _Table("transitions", schema.TRANSITION, may_lack=True)
-_RUNS = _Table("runs", schema.RUN_TOLD, may_lack=True)
-_FINDINGS, _INCIDENTS = _Table("findings", schema.FINDING), _Table("incidents", schema.INCIDENT)
-_MARKS, _DEVICES = _Table("marks", schema.MARK), _Table("devices", schema.DEVICE)
-_SETTLED, _POSITIONS = _Table("settled", schema.SETTLED), _Table("positions", schema.POSITION)
-_SEALS = _Table("seal", schema.SEAL)
+_EVENTS = _SummedTable("events", schema.EVENT, may_lack=True)
+_TRANSITIONS = _SummedTable("transitions", schema.TRANSITION, may_lack=True)
+_RUNS = _SummedTable("runs", schema.RUN_TOLD, may_lack=True)
+_FINDINGS, _INCIDENTS = (
+    _SummedTable("findings", schema.FINDING),
+    _SummedTable("incidents", schema.INCIDENT),
+)
+_MARKS, _DEVICES = _SummedTable("marks", schema.MARK), _SummedTable("devices", schema.DEVICE)
+_SETTLED, _POSITIONS = (
+    _SummedTable("settled", schema.SETTLED),
+    _SummedTable("positions", schema.POSITION),
+)
+_SEALS = _SummedTable("seal", schema.SEAL)
 
 
 # --- values as they must be. Each raises RowDamaged.
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     if not isinstance(value, str):
         raise RowDamaged(f"no text: {value!r}")
     return value
 
 
-def _name(value: object) -> str:
-    if not _text(value):
+def _read_name(value: object) -> str:
+    if not _read_text(value):
         raise RowDamaged("an empty name")
     return str(value)
 
 
-def _moment(value: object) -> float:
+def _read_time(value: object) -> float:
     """Seconds, of a time that has a date."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_DATE:
         raise RowDamaged(f"no time: {value!r}")
     return float(value)
 
 
-def _number(value: object, least: int = 0) -> int:
+def _read_number(value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise RowDamaged(f"no number of {least} or more: {value!r}")
     return value
 
 
-def _flag(value: object) -> bool:
+def _read_flag(value: object) -> bool:
     if value not in (0, 1):
         raise RowDamaged(f"neither true nor false: {value!r}")
     return bool(value)
 
 
-def _or_none(read: Callable[[object], T], value: object) -> T | None:
+def _read_optional(read: Callable[[object], T], value: object) -> T | None:
     return None if value is None else read(value)
 
 
-def _component(value: object) -> Component:
-    made = Component.parse(_text(value))
+def _read_component(value: object) -> Component:
+    made = Component.parse(_read_text(value))
     if made.name != value:
         raise RowDamaged(f"no component: {value!r}")
     return made
 
 
-def _fields(value: object) -> Fields:
-    made = json.loads(_text(value))
+def _read_fields(value: object) -> Fields:
+    made = json.loads(_read_text(value))
     if not isinstance(made, dict):
         raise RowDamaged(f"no fields: {type(made).__name__}")
     return made
 
 
-def _list(value: object, read: Callable[[object], T]) -> list[T]:
+def _read_list(value: object, read: Callable[[object], T]) -> list[T]:
     if not isinstance(value, list):
         raise RowDamaged(f"no list: {value!r}")
     return [read(one) for one in value]
@@ -167,30 +180,30 @@ def event_row(event: Event) -> Row:
         "fields": json.dumps(event.fields),
         "raw": event.raw,
     }
-    return _EVENTS.summed(row)
+    return _EVENTS.add_sum(row)
 
 
 def event_of(row: sqlite3.Row) -> Event:
-    _EVENTS.check(row)
+    _EVENTS.check_sum(row)
     return Event(
-        identity=_name(row["identity"]),
-        time=_moment(row["time"]),
-        source=_text(row["source"]),
-        kind=_text(row["kind"]),
-        code=_name(row["code"]),
-        component=_component(row["component"]),
-        boot_id=_text(row["boot_id"]),
+        identity=_read_name(row["identity"]),
+        time=_read_time(row["time"]),
+        source=_read_text(row["source"]),
+        kind=_read_text(row["kind"]),
+        code=_read_name(row["code"]),
+        component=_read_component(row["component"]),
+        boot_id=_read_text(row["boot_id"]),
         trust=Trust(row["trust"]),
-        follows=_or_none(_name, row["follows"]),
-        simulated_until=_or_none(_moment, row["simulated_until"]),
-        fields=_fields(row["fields"]),
-        raw=_text(row["raw"]),
+        follows=_read_optional(_read_name, row["follows"]),
+        simulated_until=_read_optional(_read_time, row["simulated_until"]),
+        fields=_read_fields(row["fields"]),
+        raw=_read_text(row["raw"]),
     )
 
 
 def finding_row(finding: Finding) -> Row:
-    layers = {name: getattr(finding, name) for name in _LAYERS}
-    asked = {name: _asked_list(one) for name, one in layers.items() if one is not None}
+    layers = {key: getattr(finding, name) for name, key in _LAYERS.items()}
+    asked = {key: _list_requirement(layer) for key, layer in layers.items() if layer is not None}
     row: Row = {
         "id": finding.id,
         "component": finding.component.name,
@@ -210,7 +223,7 @@ def finding_row(finding: Finding) -> Row:
         "cleared_at": finding.cleared_at,
         "cleared_by": finding.cleared_by,
         "asked": json.dumps(asked),
-        "accepted": json.dumps(_acceptance_table(finding.accepted))
+        "accepted": json.dumps(_tabulate_acceptance(finding.accepted))
         if finding.accepted is not None
         else None,
         "confirmed_by": finding.confirmed_by,
@@ -218,87 +231,89 @@ def finding_row(finding: Finding) -> Row:
         "incident": finding.incident,
         "heard_since": finding.heard_since,
         "quiet_s": finding.quiet_s,
-        "shadow": finding.shadow,
+        "shadow": finding.on_trial,
         "remedy_at": finding.remedy_at,
     }
-    return _FINDINGS.summed(row)
+    return _FINDINGS.add_sum(row)
 
 
 def finding_of(row: sqlite3.Row) -> Finding:
-    _FINDINGS.check(row)
-    layers = {name: _asked(*one) for name, one in _asked_table(row["asked"]).items()}
+    _FINDINGS.check_sum(row)
+    layers = {name: _make_requirement(*one) for name, one in _read_layers(row["asked"]).items()}
     return Finding(
-        id=_number(row["id"], 1),
-        component=_component(row["component"]),
-        code=_name(row["code"]),
-        kind=_text(row["kind"]),
-        since=_moment(row["since"]),
-        last=_moment(row["last"]),
-        count=_number(row["count"]),
-        boot_id=_text(row["boot_id"]),
-        title=_text(row["title"]),
-        raw=_text(row["raw"]),
-        fields=_fields(row["fields"]),
-        source=_text(row["source"]),
-        ruled=layers.get("ruled") or Asked(Action(row["action"]), When(row["due"])),
+        id=_read_number(row["id"], 1),
+        component=_read_component(row["component"]),
+        code=_read_name(row["code"]),
+        kind=_read_text(row["kind"]),
+        since=_read_time(row["since"]),
+        last=_read_time(row["last"]),
+        count=_read_number(row["count"]),
+        boot_id=_read_text(row["boot_id"]),
+        title=_read_text(row["title"]),
+        raw=_read_text(row["raw"]),
+        fields=_read_fields(row["fields"]),
+        source=_read_text(row["source"]),
+        base=layers.get("ruled") or Requirement(Action(row["action"]), When(row["due"])),
         context=layers.get("context"),
-        told=layers.get("told"),
+        implied=layers.get("told"),
         driver=layers.get("driver"),
-        escalated=layers.get("escalated"),
-        incident=_number(row["incident"]),
-        heard_since=_moment(row["heard_since"]),
-        quiet_s=_or_none(_moment, row["quiet_s"]),
-        confirmed_by=_text(row["confirmed_by"])
+        escalation=layers.get("escalated"),
+        incident=_read_number(row["incident"]),
+        heard_since=_read_time(row["heard_since"]),
+        quiet_s=_read_optional(_read_time, row["quiet_s"]),
+        confirmed_by=_read_text(row["confirmed_by"])
         if row["confirmed_by"] is not None
-        else _seen_itself(row["source"]),
-        shadow=_flag(row["shadow"]),
-        accepted=_acceptance(**json.loads(_text(row["accepted"])))
+        else _default_confirmation(row["source"]),
+        on_trial=_read_flag(row["shadow"]),
+        accepted=_make_acceptance(**json.loads(_read_text(row["accepted"])))
         if row["accepted"] is not None
         else None,
-        remedy_at=_or_none(_moment, row["remedy_at"]),
+        remedy_at=_read_optional(_read_time, row["remedy_at"]),
         state=FindingState(row["state"]),
-        simulated_until=_or_none(_moment, row["simulated_until"]),
-        cleared_at=_or_none(_moment, row["cleared_at"]),
-        cleared_by=_or_none(_text, row["cleared_by"]),
+        simulated_until=_read_optional(_read_time, row["simulated_until"]),
+        cleared_at=_read_optional(_read_time, row["cleared_at"]),
+        cleared_by=_read_optional(_read_text, row["cleared_by"]),
     )
 
 
-def _asked_table(value: object) -> dict[str, list[Any]]:
-    made = json.loads(_text(value)) if value is not None else {}
-    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS}:
+def _read_layers(value: object) -> dict[str, list[Any]]:
+    made = json.loads(_read_text(value)) if value is not None else {}
+    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS.values()}:
         raise RowDamaged("what it asks for is not what a finding has")
     return made
 
 
-def _seen_itself(source: str) -> str:
+def _default_confirmation(source: str) -> str:
     """Of a finding that an older version wrote: whether its source is its own witness."""
     return "" if source == KERNEL_LOG else source
 
 
-def _asked_list(asked: Asked) -> list[object]:
+def _list_requirement(asked: Requirement) -> list[object]:
     return [asked.action.value, asked.when.value, asked.because, asked.unusable, asked.unknown]
 
 
-def _asked(
+def _make_requirement(
     action: object, when: object, because: object, unusable: object = False, unknown: object = False
-) -> Asked:
-    """From what `_asked_list` made of it; former versions wrote three values, and four."""
-    return Asked(Action(action), When(when), _text(because), _flag(unusable), _flag(unknown))
+) -> Requirement:
+    """From what `_list_requirement` made of it; former versions wrote three values, and four."""
+    return Requirement(
+        Action(action), When(when), _read_text(because), _read_flag(unusable), _read_flag(unknown)
+    )
 
 
-def _acceptance_table(accepted: Acceptance) -> Row:
-    return {**asdict(accepted), "asked": _asked_list(accepted.asked)}
+def _tabulate_acceptance(accepted: Acceptance) -> Row:
+    return {**asdict(accepted), "asked": _list_requirement(accepted.asked)}
 
 
-def _acceptance(
+def _make_acceptance(
     *, asked: list[Any], by: object, reason: object, since: object, until: object
 ) -> Acceptance:
     return Acceptance(
-        asked=_asked(*asked),
-        by=_text(by),
-        reason=_text(reason),
-        since=_moment(since),
-        until=_moment(until),
+        asked=_make_requirement(*asked),
+        by=_read_text(by),
+        reason=_read_text(reason),
+        since=_read_time(since),
+        until=_read_time(until),
     )
 
 
@@ -322,17 +337,17 @@ def transition_row(transition: Transition) -> Row:
         "cause": transition.cause,
         "event": transition.event,
     }
-    return _TRANSITIONS.summed(row)
+    return _TRANSITIONS.add_sum(row)
 
 
 def transition_of(row: sqlite3.Row) -> PastTransition:
-    _TRANSITIONS.check(row)
+    _TRANSITIONS.check_sum(row)
     return PastTransition(
-        time=_moment(row["time"]),
+        time=_read_time(row["time"]),
         state=FindingState(row["state"]).value,
         action=Action(row["action"]).value,
-        cause=_text(row["cause"]),
-        event=_or_none(_text, row["event"]),
+        cause=_read_text(row["cause"]),
+        event=_read_optional(_read_text, row["event"]),
     )
 
 
@@ -346,30 +361,30 @@ def incident_row(incident: Incident) -> Row:
         "simulated": incident.simulated,
         "boot_id": incident.boot_id,
         "usec": incident.usec,
-        "members": json.dumps([_listed(one) for one in incident.members]),
+        "members": json.dumps([_list_member(one) for one in incident.members]),
     }
-    return _INCIDENTS.summed(row)
+    return _INCIDENTS.add_sum(row)
 
 
 def incident_of(row: sqlite3.Row) -> Incident:
-    _INCIDENTS.check(row)
-    members = tuple(_list(json.loads(_text(row["members"])), _member))
+    _INCIDENTS.check_sum(row)
+    members = tuple(_read_list(json.loads(_read_text(row["members"])), _read_member))
     if not members:
         raise RowDamaged("an incident of nothing")
     return Incident(
-        id=_number(row["id"], 1),
+        id=_read_number(row["id"], 1),
         members=members,
-        since=_moment(row["since"]),
-        last=_moment(row["last"]),
-        boot_id=_text(row["boot_id"]),
-        usec=_or_none(_number, row["usec"]),
-        story=_text(row["story"]),
-        simulated=_flag(row["simulated"]),
-        closed_at=_or_none(_moment, row["closed_at"]),
+        since=_read_time(row["since"]),
+        last=_read_time(row["last"]),
+        boot_id=_read_text(row["boot_id"]),
+        usec=_read_optional(_read_number, row["usec"]),
+        story=_read_text(row["story"]),
+        simulated=_read_flag(row["simulated"]),
+        closed_at=_read_optional(_read_time, row["closed_at"]),
     )
 
 
-def _listed(member: Member) -> list[object]:
+def _list_member(member: Member) -> list[object]:
     return [
         *(
             member.component.name,
@@ -385,24 +400,24 @@ def _listed(member: Member) -> list[object]:
     ]
 
 
-def _member(listed: object) -> Member:
-    """From what `_listed` made of it."""
-    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = _list(
-        listed, _as_it_is
+def _read_member(listed: object) -> Member:
+    """From what `_list_member` made of it."""
+    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = (
+        _read_list(listed, _as_it_is)
     )
     return Member(
-        component=_component(component),
-        code=_name(code),
-        name=_text(name),
-        count=_number(count),
-        first=_moment(first),
-        last=_moment(last),
-        boot_id=_text(boot_id),
-        usec=_or_none(_number, usec),
-        places=frozenset(_list(places, _text)),
-        pids=frozenset(_list(pids, _number)),
-        processes=frozenset(_list(processes, _text)),
-        raw=_text(raw),
+        component=_read_component(component),
+        code=_read_name(code),
+        name=_read_text(name),
+        count=_read_number(count),
+        first=_read_time(first),
+        last=_read_time(last),
+        boot_id=_read_text(boot_id),
+        usec=_read_optional(_read_number, usec),
+        places=frozenset(_read_list(places, _read_text)),
+        pids=frozenset(_read_list(pids, _read_number)),
+        processes=frozenset(_read_list(processes, _read_text)),
+        raw=_read_text(raw),
     )
 
 
@@ -411,7 +426,7 @@ def _as_it_is(value: object) -> object:
 
 
 def mark_row(mark: Mark) -> Row:
-    return _MARKS.summed(
+    return _MARKS.add_sum(
         {
             "device": mark.device,
             "time": mark.time,
@@ -423,13 +438,13 @@ def mark_row(mark: Mark) -> Row:
 
 
 def mark_of(row: sqlite3.Row) -> Mark:
-    _MARKS.check(row)
+    _MARKS.check_sum(row)
     return Mark(
-        device=_name(row["device"]),
-        time=_moment(row["time"]),
+        device=_read_name(row["device"]),
+        time=_read_time(row["time"]),
         kind=MarkKind(row["kind"]),
-        fault=_text(row["fault"]),
-        detail=_text(row["detail"]),
+        fault=_read_text(row["fault"]),
+        detail=_read_text(row["detail"]),
     )
 
 
@@ -441,28 +456,28 @@ def device_row(device: Device) -> Row:
         "reset_at": device.reset_at,
         "placed_at": device.placed_at,
     }
-    return _DEVICES.summed(row)
+    return _DEVICES.add_sum(row)
 
 
 def device_of(row: sqlite3.Row) -> Device:
-    _DEVICES.check(row)
+    _DEVICES.check_sum(row)
     return Device(
-        component=_component(row["component"]),
-        uuid=_text(row["uuid"]),
-        serial=_text(row["serial"]),
-        reset_at=_moment(row["reset_at"]),
-        placed_at=_moment(row["placed_at"]),
+        component=_read_component(row["component"]),
+        uuid=_read_text(row["uuid"]),
+        serial=_read_text(row["serial"]),
+        reset_at=_read_time(row["reset_at"]),
+        placed_at=_read_time(row["placed_at"]),
     )
 
 
 def settled_row(settled: tuple[Component, str, float]) -> Row:
     component, code, time = settled
-    return _SETTLED.summed({"component": component.name, "code": code, "time": time})
+    return _SETTLED.add_sum({"component": component.name, "code": code, "time": time})
 
 
 def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
-    _SETTLED.check(row)
-    return _component(row["component"]), _name(row["code"]), _moment(row["time"])
+    _SETTLED.check_sum(row)
+    return _read_component(row["component"]), _read_name(row["code"]), _read_time(row["time"])
 
 
 def run_row(run: Run) -> Row:
@@ -482,17 +497,17 @@ def run_row(run: Run) -> Row:
         "told": json.dumps(told, default=lambda member: member.value),
         "raw": zlib.compress(run.raw.encode(errors="replace")) if run.raw else None,
     }
-    return _RUNS.summed(row)
+    return _RUNS.add_sum(row)
 
 
 def run_of(row: sqlite3.Row) -> Run:
     """`raw` is empty where the row was read without it, or it is no longer kept."""
-    _RUNS.check(row)
+    _RUNS.check_sum(row)
     told = json.loads(row["told"])
     ask, report, raw = told["ask"], told["report"], row["raw"]
     return Run(
         id=row["id"],
-        ask=Ask(**{**ask, "gpus": tuple(ask["gpus"])}),
+        ask=RunRequest(**{**ask, "gpus": tuple(ask["gpus"])}),
         began=row["began"],
         ended=row["ended"],
         exit_code=told["exit_code"],
@@ -518,15 +533,17 @@ def run_of(row: sqlite3.Row) -> Run:
 
 
 def position_row(position: Position) -> Row:
-    return _POSITIONS.summed(
+    return _POSITIONS.add_sum(
         {"source": position.source, "boot_id": position.boot_id, "cursor": position.cursor}
     )
 
 
 def position_of(row: sqlite3.Row) -> Position:
-    _POSITIONS.check(row)
+    _POSITIONS.check_sum(row)
     return Position(
-        source=_name(row["source"]), boot_id=_text(row["boot_id"]), cursor=_text(row["cursor"])
+        source=_read_name(row["source"]),
+        boot_id=_read_text(row["boot_id"]),
+        cursor=_read_text(row["cursor"]),
     )
 
 
@@ -541,9 +558,9 @@ class Seal:
 
 
 def seal_row(seal: Seal) -> Row:
-    return _SEALS.summed({"id": 1, "commits": seal.commits, "opened": seal.opened})
+    return _SEALS.add_sum({"id": 1, "commits": seal.commits, "opened": seal.opened})
 
 
 def seal_of(row: sqlite3.Row) -> Seal:
-    _SEALS.check(row)
-    return Seal(commits=_number(row["commits"]), opened=_number(row["opened"]))
+    _SEALS.check_sum(row)
+    return Seal(commits=_read_number(row["commits"]), opened=_read_number(row["opened"]))

@@ -109,13 +109,13 @@ VERSION = len(MIGRATIONS)
 _SUMMED_SINCE = 6
 
 
-def version(db: sqlite3.Connection) -> int:
+def read_version(db: sqlite3.Connection) -> int:
     """How many of the migrations a store has seen; a new one none."""
     number: int = db.execute("PRAGMA user_version").fetchone()[0]
     return number
 
 
-def found(path: Path, *, log: bool = True) -> int:
+def inspect_version(path: Path, *, log: bool = True) -> int:
     """The version of a store that nobody has open, by looking only: neither the file nor what lies
     beside it is touched.
 
@@ -131,10 +131,10 @@ def found(path: Path, *, log: bool = True) -> int:
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)
     ) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        return version(db)
+        return read_version(db)
 
 
-def migrate(db: sqlite3.Connection) -> None:
+def migrate_schema(db: sqlite3.Connection) -> None:
     """Bring an older store, or a new one, to this version.
 
     Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a
@@ -142,31 +142,31 @@ def migrate(db: sqlite3.Connection) -> None:
     It would protect from nothing else, take the space of a second ledger at the moment when a whole
     fleet is upgraded, and be no way back either: what was judged since would not be in it.
     """
-    sums.prepare(db)
-    behind = version(db)
+    sums.register_functions(db)
+    behind = read_version(db)
     for number, script in enumerate(MIGRATIONS[behind:], start=behind + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
 
 
-def _put(otherwise: str, table: str, columns: str) -> str:
+def _build_insert(otherwise: str, table: str, columns: str) -> str:
     named = ", ".join(f":{column}" for column in columns.split(", "))
     return f"INSERT OR {otherwise} INTO {table} ({columns}) VALUES ({named})"
 
 
-def _put_summed(otherwise: str, table: str, columns: str) -> str:
-    return _put(otherwise, table, f"{columns}, sum")
+def _build_summed_insert(otherwise: str, table: str, columns: str) -> str:
+    return _build_insert(otherwise, table, f"{columns}, sum")
 
 
-def _sum_anew(table: str, columns: str) -> str:
+def _build_sum_update(table: str, columns: str) -> str:
     return f"UPDATE {table} SET sum = checksum({columns})"
 
 
 def is_summed(db: sqlite3.Connection) -> bool:
     """Whether the rows of this store have checksums."""
-    return version(db) >= _SUMMED_SINCE
+    return read_version(db) >= _SUMMED_SINCE
 
 
-def read(db: sqlite3.Connection, columns: str) -> str:
+def list_columns(db: sqlite3.Connection, columns: str) -> str:
     """These columns and the checksum, also of a ledger that is older than checksums."""
     return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
 
@@ -191,19 +191,19 @@ RUN = f"{RUN_TOLD}, raw"  # what was printed is dropped in time, and has a check
 SEAL = "commits, opened"
 AUDIT = "time, uid, pid, verb, target, reason"
 
-ADD_EVENT = _put_summed("IGNORE", "events", EVENT)
-PUT_FINDING = _put_summed("REPLACE", "findings", FINDING)
-ADD_TRANSITION = _put_summed("IGNORE", "transitions", TRANSITION)
-PUT_INCIDENT = _put_summed("REPLACE", "incidents", INCIDENT)
-ADD_MARK = _put_summed("IGNORE", "marks", MARK)
-PUT_DEVICE = _put_summed("REPLACE", "devices", DEVICE)
-PUT_SETTLED = _put_summed("REPLACE", "settled", SETTLED)
-PUT_POSITION = _put_summed("REPLACE", "positions", POSITION)
-PUT_RUN = _put_summed("REPLACE", "runs", RUN)
-PUT_SEAL = _put_summed("REPLACE", "seal", f"id, {SEAL}")
-ADD_AUDIT = _put("IGNORE", "audit", AUDIT)
+ADD_EVENT = _build_summed_insert("IGNORE", "events", EVENT)
+PUT_FINDING = _build_summed_insert("REPLACE", "findings", FINDING)
+ADD_TRANSITION = _build_summed_insert("IGNORE", "transitions", TRANSITION)
+PUT_INCIDENT = _build_summed_insert("REPLACE", "incidents", INCIDENT)
+ADD_MARK = _build_summed_insert("IGNORE", "marks", MARK)
+PUT_DEVICE = _build_summed_insert("REPLACE", "devices", DEVICE)
+PUT_SETTLED = _build_summed_insert("REPLACE", "settled", SETTLED)
+PUT_POSITION = _build_summed_insert("REPLACE", "positions", POSITION)
+PUT_RUN = _build_summed_insert("REPLACE", "runs", RUN)
+PUT_SEAL = _build_summed_insert("REPLACE", "seal", f"id, {SEAL}")
+ADD_AUDIT = _build_insert("IGNORE", "audit", AUDIT)
 DROP_MARK = "DELETE FROM marks WHERE " + " AND ".join(
     f"{column} = :{column}" for column in MARK.split(", ")
 )
-SUM_MARKS = _sum_anew("marks", MARK)
-SUM_SETTLED = _sum_anew("settled", SETTLED)
+SUM_MARKS = _build_sum_update("marks", MARK)
+SUM_SETTLED = _build_sum_update("settled", SETTLED)

@@ -27,9 +27,9 @@ import vitald.ledger.restore as restore
 import vitald.ledger.rows as rows
 import vitald.ledger.schema as schema
 from vitald.ledger.errors import LedgerDamaged, LedgerError, refuse_newer
-from vitald.ledger.restore import Remembered
+from vitald.ledger.restore import RestoredState
 from vitald.ledger.retention import delete_old_rows
-from vitald.ledger.sums import digest
+from vitald.ledger.sums import combine_sums
 from vitald.model import Changes, Event, Finding, Position, Transition
 from vitald.model.diagnostic import Run
 from vitald.timestamps import format_compact
@@ -55,7 +55,7 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class AuditRecord:
     """A change that a user requested, for the audit log."""
 
     time: float
@@ -67,7 +67,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What one transaction stores: events, what they changed, the position of their source, the
     runs that they come from, and who requested the change.
     """
@@ -76,11 +76,11 @@ class Entry:
     transitions: tuple[Transition, ...] = ()
     changes: Changes = Changes()
     position: Position | None = None
-    audit: Audit | None = None
+    audit: AuditRecord | None = None
     runs: tuple[Run, ...] = ()
 
 
-def unsaved(entries: Iterable[Entry]) -> int:
+def count_events(entries: Iterable[LedgerEntry]) -> int:
     """Number of events in these entries."""
     return sum(len(entry.events) for entry in entries)
 
@@ -97,7 +97,7 @@ class Ledger:
         self._db: sqlite3.Connection | None = None
         self._opened: disk.Identity | None = None
         self._log: disk.Identity | None = None  # its write-ahead log
-        self._count = disk.Count(folder / COUNT)
+        self._count = disk.CommitCount(folder / COUNT)
         self._seal = rows.Seal()
         self._anew = False  # created deliberately, and nothing committed yet
         self._opened_sums: dict[int, int] = {}  # checksums of the open findings' rows, by id
@@ -108,17 +108,18 @@ class Ledger:
         `anew`: an empty file is accepted, although there was a ledger before.
         """
         self.close()
-        self._guard(partial(self._open, anew=anew))
+        self._translate_errors(partial(self._open, anew=anew))
 
     def _open(self, *, anew: bool) -> None:
         self.fresh = self.gone = False
-        if strange := disk.strange(self.path):
+        if strange := disk.describe_irregular(self.path):
             raise LedgerError(strange)
         log = self.path.with_name(FILE + "-wal")
-        lost = disk.lost_frames(log) if log.exists() else 0
+        lost = disk.count_lost_frames(log) if log.exists() else 0
         with suppress(sqlite3.Error, OSError):  # other problems are reported below
             refuse_newer(
-                self.path, schema.found(self.path, log=not lost) if self.path.is_file() else 0
+                self.path,
+                schema.inspect_version(self.path, log=not lost) if self.path.is_file() else 0,
             )
         self._refuse_unmounted()
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -136,11 +137,15 @@ class Ledger:
         except BaseException:
             db.close()
             raise
-        self._db, self._opened, self._log = db, disk.identity(self.path), disk.identity(log)
+        self._db, self._opened, self._log = (
+            db,
+            disk.identify_file(self.path),
+            disk.identify_file(log),
+        )
 
     def _prepare(self, db: sqlite3.Connection, *, anew: bool) -> None:
         """Migrate the file, and check that it is the ledger that was written last."""
-        version = schema.version(db)
+        version = schema.read_version(db)
         refuse_newer(self.path, version)
         self._anew = self._anew or anew
         if version == 0 and self._count.read() and not self._anew:
@@ -152,7 +157,7 @@ class Ledger:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
-        schema.migrate(db)
+        schema.migrate_schema(db)
         self.fresh = version == 0
         self.gone = self.fresh and self._opened is not None and not anew
         self._seal = self._read_seal(db)
@@ -189,7 +194,7 @@ class Ledger:
 
         A ledger in the directory below the mount point would be hidden by the next mount.
         """
-        if self._opened is not None and disk.unmounted(self.path.parent, self._opened[0]):
+        if self._opened is not None and disk.is_unmounted(self.path.parent, self._opened[0]):
             raise LedgerError(f"{self.path}: the file system that it was on is not mounted")
 
     def close(self) -> None:
@@ -201,20 +206,20 @@ class Ledger:
             except sqlite3.Error as error:
                 raise LedgerError(f"{self.path}: {error}") from error
 
-    def remembered(self) -> Remembered:
+    def read_state(self) -> RestoredState:
         """All that a start needs. Its cost depends on what is open and on the devices' history."""
-        return self._guard(
-            lambda: restore.read_verified(self.path, self._connection(), self._count)
+        return self._translate_errors(
+            lambda: restore.read_verified(self.path, self._get_connection(), self._count)
         )
 
-    def commit(self, entries: Sequence[Entry]) -> None:
+    def commit(self, entries: Sequence[LedgerEntry]) -> None:
         """Store entries in one transaction, which is on disk when this returns. Events that are
         stored already are skipped.
         """
-        self._guard(lambda: self._commit(entries))
+        self._translate_errors(lambda: self._commit(entries))
 
-    def _commit(self, entries: Sequence[Entry]) -> None:
-        db = self._connection()
+    def _commit(self, entries: Sequence[LedgerEntry]) -> None:
+        db = self._get_connection()
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")
         # A burst of lines changes the same findings and incidents again and again: only their last
@@ -234,7 +239,7 @@ class Ledger:
             sums = self._put_findings(db, findings.values())
             changed = [self._opened_sums.get(id_, 0) for id_ in sums]
             seal = rows.Seal(
-                self._seal.commits + 1, digest((self._seal.opened, *changed, *sums.values()))
+                self._seal.commits + 1, combine_sums((self._seal.opened, *changed, *sums.values()))
             )
             db.execute(schema.PUT_SEAL, rows.seal_row(seal))
             db.execute("COMMIT")
@@ -246,7 +251,7 @@ class Ledger:
         for id_, sum_ in sums.items():
             self._opened_sums.pop(id_, None)
             self._opened_sums |= {id_: sum_} if sum_ else {}
-        self._still_there()
+        self._refuse_replaced()
         self._count.write(seal.commits)
         self.fresh = self.gone = self._anew = False
 
@@ -256,27 +261,27 @@ class Ledger:
         for finding in findings:
             row = rows.finding_row(finding)
             db.execute(schema.PUT_FINDING, row)
-            sums[finding.id] = int(str(row["sum"])) if finding.open else 0
+            sums[finding.id] = int(str(row["sum"])) if finding.is_open else 0
         return sums
 
-    def _still_there(self) -> None:
+    def _refuse_replaced(self) -> None:
         """Raises LedgerDamaged if the open file is no longer the one at its path.
 
         SQLite does not check this, and what it writes to a removed file is lost with the process.
         """
-        log = disk.identity(self.path.with_name(FILE + "-wal"))
+        log = disk.identify_file(self.path.with_name(FILE + "-wal"))
         self._log = self._log or log
-        if disk.identity(self.path) != self._opened or log != self._log:
+        if disk.identify_file(self.path) != self._opened or log != self._log:
             raise LedgerDamaged(
                 f"{self.path}: it was removed, or another file put in its place, while it was open"
             )
 
-    def known(self, identities: Sequence[str]) -> set[str]:
+    def find_stored(self, identities: Sequence[str]) -> set[str]:
         """The identities among these of events that are stored already."""
-        return self._guard(lambda: self._known(identities))
+        return self._translate_errors(lambda: self._find_stored(identities))
 
-    def _known(self, identities: Sequence[str]) -> set[str]:
-        db, found = self._connection(), set[str]()
+    def _find_stored(self, identities: Sequence[str]) -> set[str]:
+        db, found = self._get_connection(), set[str]()
         for begin in range(0, len(identities), 500):
             part = identities[begin : begin + 500]
             marks = ",".join("?" * len(part))
@@ -288,32 +293,34 @@ class Ledger:
             )
         return found
 
-    def note(self, position: Position) -> None:
+    def store_position(self, position: Position) -> None:
         """Store a position that no events go with. Survives a killed process, not a power cut."""
 
         def write() -> None:
-            db = self._connection()
+            db = self._get_connection()
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(schema.PUT_POSITION, rows.position_row(position))
-            self._still_there()
+            self._refuse_replaced()
 
-        self._guard(write)
+        self._translate_errors(write)
 
-    def trim(self, now: float, keep_s: float, max_bytes: int) -> int:
+    def delete_old(self, now: float, keep_s: float, max_bytes: int) -> int:
         """Delete the oldest events beyond age or size, a few thousand at a time; open findings
         stay. Returns the number of deleted events.
         """
-        return self._guard(lambda: delete_old_rows(self._connection(), now, keep_s, max_bytes))
+        return self._translate_errors(
+            lambda: delete_old_rows(self._get_connection(), now, keep_s, max_bytes)
+        )
 
     def forget_output(self, before: float) -> None:
         """Delete the output of the runs that ended before a time; their reports stay."""
-        self._guard(
-            lambda: self._connection().execute(
+        self._translate_errors(
+            lambda: self._get_connection().execute(
                 "UPDATE runs SET raw = NULL WHERE ended < ? AND raw IS NOT NULL", (before,)
             )
         )
 
-    def size(self) -> int:
+    def measure_size(self) -> int:
         """Bytes of the ledger on disk, with its write-ahead log."""
         return sum(
             path.stat().st_size
@@ -346,19 +353,19 @@ class Ledger:
             raise LedgerError(f"{self.path}: {error.strerror}") from error
         return aside
 
-    def rescue(self, *, damaged: bool = False) -> Remembered | None:
+    def rescue(self, *, damaged: bool = False) -> RestoredState | None:
         """What can be read of a ledger that cannot be opened for writing. None if nothing can.
 
         All of it or nothing; with `damaged` each readable row, and `lost` names what is missing.
         """
-        return restore.rescue(self.path, self._count, damaged=damaged)
+        return restore.rescue_state(self.path, self._count, damaged=damaged)
 
-    def _connection(self) -> sqlite3.Connection:
+    def _get_connection(self) -> sqlite3.Connection:
         if self._db is None:
             raise LedgerError(f"{self.path}: not open")
         return self._db
 
-    def _guard(self, work: Callable[[], T]) -> T:
+    def _translate_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except sqlite3.DatabaseError as error:
@@ -377,7 +384,7 @@ class Ledger:
             ) from error
 
 
-def _store_entry(db: sqlite3.Connection, entry: Entry) -> None:
+def _store_entry(db: sqlite3.Connection, entry: LedgerEntry) -> None:
     """Store all of an entry but the findings and incidents that it changed."""
     added = db.executemany(schema.ADD_EVENT, map(rows.event_row, entry.events)).rowcount
     db.executemany(
@@ -408,8 +415,8 @@ def _store_changes(db: sqlite3.Connection, changes: Changes) -> None:
     db.executemany(schema.ADD_MARK, map(rows.mark_row, changes.marks))
     db.executemany(schema.DROP_MARK, map(rows.mark_row, changes.forgotten))
     db.executemany(schema.PUT_DEVICE, map(rows.device_row, changes.devices))
-    if changes.settled:
-        db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.settled))
+    if changes.resolved:
+        db.executemany(schema.PUT_SETTLED, map(rows.settled_row, changes.resolved))
         db.execute(
             "DELETE FROM settled WHERE id IN (SELECT id FROM settled ORDER BY id DESC LIMIT -1"
             " OFFSET ?)",

@@ -173,7 +173,7 @@ class BoardCollector(Collector):
                 found.kind,
                 found.code.partition("/")[2],
                 found.action.value,
-                _word(found.simulated),
+                _word(found.is_simulated),
             )
             for found in self.board.findings
         )
@@ -187,7 +187,7 @@ class BoardCollector(Collector):
             "Open incidents: each one physical story, however many findings it has.",
             len(open_ones),
         )
-        escalated = sum(1 for found in self.board.findings if found.escalated is not None)
+        escalated = sum(1 for found in self.board.findings if found.escalation is not None)
         yield _gauge(
             "vitald_findings_escalated",
             "Open findings that ask for more than their rule, as they came back.",
@@ -233,7 +233,7 @@ class BoardCollector(Collector):
             labels=["source"],
         )
         for source in self.board.sources.values():
-            up.add_metric([source.name], source.fresh(time.monotonic()))
+            up.add_metric([source.name], source.is_fresh(time.monotonic()))
             if source.last_seen is not None:
                 seen.add_metric([source.name], source.last_seen)
         yield up

@@ -12,12 +12,19 @@ sysfs writes them: lower-case `dddd:bb:dd.f`, the domain at least four digits.
 from __future__ import annotations
 
 from vitald.model.action import Action, When
-from vitald.model.changed import changed
+from vitald.model.changed import copy_with
 from vitald.model.component import NODE, Component, ComponentKind
 from vitald.model.device import Device, Mark, MarkKind
 from vitald.model.event import VOUCHED, Event, Fields, Trust, Value, is_hearsay
-from vitald.model.finding import Acceptance, Asked, Finding, FindingKey, FindingState, Transition
-from vitald.model.incident import Incident, Member, alone
+from vitald.model.finding import (
+    Acceptance,
+    Finding,
+    FindingKey,
+    FindingState,
+    Requirement,
+    Transition,
+)
+from vitald.model.incident import Incident, Member, make_single_incident
 from vitald.model.memory import Changes, Memory
 from vitald.model.reading import Readings, Sample
 from vitald.model.source import (
@@ -37,7 +44,6 @@ __all__ = [
     "VOUCHED",
     "Acceptance",
     "Action",
-    "Asked",
     "Batch",
     "Changes",
     "Component",
@@ -55,6 +61,7 @@ __all__ = [
     "Memory",
     "Position",
     "Readings",
+    "Requirement",
     "Sample",
     "Source",
     "SourceFailed",
@@ -66,7 +73,7 @@ __all__ = [
     "Value",
     "Verdict",
     "When",
-    "alone",
-    "changed",
+    "copy_with",
     "is_hearsay",
+    "make_single_incident",
 ]

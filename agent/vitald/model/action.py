@@ -29,17 +29,17 @@ class Action(Enum):
         return _RANK[self]
 
     @property
-    def words(self) -> str:
+    def phrase(self) -> str:
         """What to do, for a person."""
         return _WORDS[self]
 
     @property
-    def unfit(self) -> bool:
+    def makes_unfit(self) -> bool:
         """Whether an open finding that asks for this, now, makes the node unfit for work."""
         return self.rank >= _RANK[Action.RESET_DEVICE]
 
     @staticmethod
-    def strongest(actions: Iterable[Action]) -> Action:
+    def find_strongest(actions: Iterable[Action]) -> Action:
         return max(actions, key=lambda action: action.rank, default=Action.NONE)
 
 
@@ -72,7 +72,7 @@ class When(Enum):
         return _URGENCY[self]
 
     @property
-    def words(self) -> str:
+    def phrase(self) -> str:
         """What follows the words of an action; empty for `now`."""
         return _WHEN_WORDS[self]
 

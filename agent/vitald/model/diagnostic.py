@@ -27,7 +27,7 @@ class Outcome(Enum):
     NOT_APPLICABLE = "not_applicable"  # the node cannot be tested in its present mode
 
     @property
-    def conclusive(self) -> bool:
+    def is_conclusive(self) -> bool:
         return self in (Outcome.PASS, Outcome.FAIL)
 
 
@@ -73,7 +73,7 @@ class Fault:
     )
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         return self.confirmed or not self.confirm
 
 
@@ -123,7 +123,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RunRequest:
     """A run that somebody wants. `gpus`: only these, by index; none for all."""
 
     check: str
@@ -144,7 +144,7 @@ class Run:
     """A run as it is remembered. `id` is unique on the node, and tells when it began."""
 
     id: str
-    ask: Ask
+    ask: RunRequest
     began: float
     ended: float
     report: Report
@@ -173,11 +173,11 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Going:
+class ActiveRun:
     """A run that was asked for and has not ended. Times in seconds since the epoch."""
 
     id: str
-    ask: Ask
+    ask: RunRequest
     asked_at: float
     stage: Stage = Stage.WAITING
     began: float | None = None
@@ -187,7 +187,7 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class ScheduledRun:
     """When the schedule runs a check next."""
 
     check: str

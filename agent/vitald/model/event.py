@@ -50,15 +50,15 @@ class Event:
     )
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         return self.simulated_until is not None
 
     @property
-    def judged(self) -> bool:
+    def is_trusted(self) -> bool:
         return self.trust is not Trust.UNTRUSTED
 
     @property
-    def hearsay(self) -> bool:
+    def is_hearsay(self) -> bool:
         """Whether a process wrote it, and nobody vouches for it: it may open a finding of its own,
         and change nothing else.
         """

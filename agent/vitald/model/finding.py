@@ -20,7 +20,7 @@ class FindingState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requirement:
     """What is asked for, by when, and why it differs from the catalogue's table. `because` is for
     people.
 
@@ -34,21 +34,21 @@ class Asked:
     unusable: bool = False
     unknown: bool = False
 
-    def stronger(self, other: Asked) -> bool:
+    def is_stronger_than(self, other: Requirement) -> bool:
         return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
     """A person knows of a finding and lives with it until a moment, unless it gets worse than
-    `asked`.
+    `requirement`.
     """
 
     by: str
     reason: str
     since: float
     until: float
-    asked: Asked
+    asked: Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +72,13 @@ class Finding:
     raw: str  # the line that decided the action
     fields: Fields  # of the event that decided the action
     source: str  # which source would see it again
-    ruled: Asked
-    context: Asked | None = None
-    told: Asked | None = (
+    base: Requirement
+    context: Requirement | None = None
+    implied: Requirement | None = (
         None  # the most that an echo of it asks for, which has no finding of its own
     )
-    driver: Asked | None = None
-    escalated: Asked | None = None
+    driver: Requirement | None = None
+    escalation: Requirement | None = None
     incident: int = 0
     heard_since: float = 0.0  # since when its source has been listened to without a pause
     quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
@@ -86,7 +86,7 @@ class Finding:
     # tells of it
     confirmed_by: str = ""
     remedy_at: float | None = None  # when its remedy was begun
-    shadow: bool = False  # of a rule on trial: shown, without effect
+    on_trial: bool = False  # of a rule on trial: shown, without effect
     state: FindingState = FindingState.OPEN
     accepted: Acceptance | None = None
     simulated_until: float | None = None
@@ -94,46 +94,52 @@ class Finding:
     cleared_by: str | None = None
 
     @property
-    def asked(self) -> Asked:
+    def requirement(self) -> Requirement:
         """What it asks for, all layers considered."""
-        asked = self.table
+        asked = self.catalog_requirement
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
-        if self.escalated is not None and self.escalated.action.rank > asked.action.rank:
+        if self.escalation is not None and self.escalation.action.rank > asked.action.rank:
             due = (
-                asked.when if asked.action.unfit and asked.when is When.NOW else self.escalated.when
+                asked.when
+                if asked.action.makes_unfit and asked.when is When.NOW
+                else self.escalation.when
             )
-            asked = Asked(self.escalated.action, due, self.escalated.because)
-        elif self.escalated is not None and self.escalated.stronger(asked):
-            asked = self.escalated
+            asked = Requirement(self.escalation.action, due, self.escalation.because)
+        elif self.escalation is not None and self.escalation.is_stronger_than(asked):
+            asked = self.escalation
         return asked
 
     @property
-    def table(self) -> Asked:
+    def catalog_requirement(self) -> Requirement:
         """What the catalogue asks for, the incident considered."""
-        asked = self.context or self.ruled
-        return self.told if self.told is not None and self.told.stronger(asked) else asked
+        asked = self.context or self.base
+        return (
+            self.implied
+            if self.implied is not None and self.implied.is_stronger_than(asked)
+            else asked
+        )
 
     @property
     def action(self) -> Action:
-        return self.asked.action
+        return self.requirement.action
 
     @property
     def when(self) -> When:
-        return self.asked.when
+        return self.requirement.when
 
     @property
     def unusable(self) -> bool:
         """Whether its device cannot be used."""
-        return self.ruled.unusable
+        return self.base.unusable
 
     @property
     def unknown(self) -> bool:
         """Whether nobody can say, while it is open, that the node is fit."""
-        return self.ruled.unknown and not self.deferred
+        return self.base.unknown and not self.is_deferred
 
     @property
-    def deferred(self) -> bool:
+    def is_deferred(self) -> bool:
         """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for
         maintenance.
         """
@@ -143,34 +149,34 @@ class Finding:
         """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the
         running job is due.
         """
-        if self.deferred:
+        if self.is_deferred:
             return False
         due = self.when is When.NOW or between_jobs
-        return self.unusable or (self.action.unfit and due)
+        return self.unusable or (self.action.makes_unfit and due)
 
     @property
-    def confirmed(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether others may repair the node for it: it does not rest on the text of a log
         alone.
         """
         return bool(self.confirmed_by)
 
     @property
-    def hearsay(self) -> bool:
+    def is_hearsay(self) -> bool:
         """Whether it rests on what a process wrote, and nobody vouches for."""
         return is_hearsay(self.fields)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.state is not FindingState.CLEARED
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         return self.simulated_until is not None
 
     @property
     def key(self) -> FindingKey:
-        return self.component, self.code, self.simulated, self.shadow
+        return self.component, self.code, self.is_simulated, self.on_trial
 
 
 FindingKey = tuple[Component, str, bool, bool]

@@ -52,16 +52,16 @@ class Incident:
         return self.members[0]
 
     @property
-    def count(self) -> int:
+    def event_count(self) -> int:
         return sum(member.count for member in self.members)
 
-    def member(self, component: Component, code: str) -> Member | None:
+    def find_member(self, component: Component, code: str) -> Member | None:
         return next(
             (one for one in self.members if one.code == code and one.component == component), None
         )
 
 
-def alone(finding: Finding) -> Incident:
+def make_single_incident(finding: Finding) -> Incident:
     """The incident of a finding that nothing else is known to belong to."""
     member = Member(
         component=finding.component,
@@ -82,5 +82,5 @@ def alone(finding: Finding) -> Incident:
         members=(member,),
         since=finding.since,
         last=finding.last,
-        simulated=finding.simulated,
+        simulated=finding.is_simulated,
     )

@@ -20,7 +20,7 @@ class Changes:
     marks: tuple[Mark, ...] = ()
     forgotten: tuple[Mark, ...] = ()  # marks that had to make room
     devices: tuple[Device, ...] = ()
-    settled: tuple[tuple[Component, str, float], ...] = ()
+    resolved: tuple[tuple[Component, str, float], ...] = ()
     renamed: tuple[
         tuple[str, str], ...
     ] = ()  # a device's record goes on under another name: (former, new)
@@ -37,7 +37,7 @@ class Memory:
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
     devices: tuple[Device, ...] = ()
-    settled: tuple[
+    resolved: tuple[
         tuple[Component, str, float], ...
     ] = ()  # when a component's code was last dealt with: older lines are history
     next_finding: int = 1

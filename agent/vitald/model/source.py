@@ -44,7 +44,7 @@ class SourceHealth:
     detail: str = ""
     simulated: bool = False  # what it reads is not real
 
-    def fresh(self, monotonic: float) -> bool:
+    def is_fresh(self, monotonic: float) -> bool:
         return (
             self.state in (SourceState.OK, SourceState.ABSENT)
             and monotonic - self.looked <= self.deadline

@@ -108,12 +108,12 @@ def wanted(
     asking = [
         (kind, one)
         for one in findings
-        if not (one.simulated or one.shadow or one.deferred)
+        if not (one.is_simulated or one.on_trial or one.is_deferred)
         and (kind := asks_for(one.action, device_reset=device_reset))
     ]
     if any(one.state is not FindingState.OPEN for _, one in asking):
         return None
-    asking = [(kind, one) for kind, one in asking if one.confirmed]
+    asking = [(kind, one) for kind, one in asking if one.is_confirmed]
     kinds = {kind for kind, _ in asking}
     strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
     ready = tuple(one for kind, one in asking if kind is strongest and settled(one))

@@ -34,7 +34,7 @@ from vitald.core.node_state import Board
 from vitald.model import Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
 from vitald.server import serialize
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -57,7 +57,7 @@ class Asking:
         self,
         board: Board,
         runtime: Path,
-        lane: Lane,
+        lane: WorkerThread,
         settings: Callable[[], Recovery],
         ready: asyncio.Event,
     ) -> None:
@@ -119,7 +119,7 @@ class Asking:
     async def _turn_safely(self, now: float) -> None:
         try:
             await self.turn(now)
-        except (OSError, LaneStuck) as error:
+        except (OSError, ThreadStuck) as error:
             trouble = str(error)
             if trouble != self._trouble:
                 log.error("recovery_not_requested", error=trouble, path=str(self._path))
@@ -130,7 +130,7 @@ class Asking:
             self._trouble = ""
 
     async def turn(self, now: float) -> None:
-        """Have the file say what holds at this moment. Raises OSError, LaneStuck."""
+        """Have the file say what holds at this moment. Raises OSError, ThreadStuck."""
         asked = self._wanted(now)
         if asked is None:
             if self.request is not None:

@@ -107,7 +107,7 @@ def _checked(key: str, gpu: bool) -> str:
     if kind in _INJECTIONS and function != "*" and function not in exported():
         raise ValueError(
             f"{key!r}: the simulated library has no"
-            f" {function}{tomlfile.suggest(function, exported())}"
+            f" {function}{tomlfile.suggest_word(function, exported())}"
         )
     return key
 
@@ -134,17 +134,17 @@ class Profile:
 
 def profiles() -> list[str]:
     """The models there are."""
-    return [name for name in tomlfile.read(PROFILES)[1] if not name.startswith("_")]
+    return [name for name in tomlfile.read_toml(PROFILES)[1] if not name.startswith("_")]
 
 
 def named(name: str) -> Profile:
     """A model by its name. Raises ValueError."""
     if name not in profiles():
         raise ValueError(
-            f"there is no profile {name!r}{tomlfile.suggest(name, profiles())}:"
+            f"there is no profile {name!r}{tomlfile.suggest_word(name, profiles())}:"
             f" {', '.join(profiles())}"
         )
-    return _profile(_merged(tomlfile.read(PROFILES)[1], name))
+    return _profile(_merged(tomlfile.read_toml(PROFILES)[1], name))
 
 
 def _merged(tables: tomlfile.Table, name: str) -> tomlfile.Table:

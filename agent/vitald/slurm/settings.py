@@ -46,7 +46,7 @@ def read_settings(path: Path) -> Settings:
     if not path.exists():
         return Settings()
     try:
-        tables = tomlfile.read(path)[1]
+        tables = tomlfile.read_toml(path)[1]
     except ValueError as error:
         report(f"{error}: going by the defaults")
         return Settings()
@@ -64,7 +64,7 @@ def read_settings(path: Path) -> Settings:
     return Settings(
         unknown=read_value("unknown", _read_choice, default.unknown),
         level_1_age_s=read_value("level_1_age", _read_period, default.level_1_age_s),
-        budget_s=read_value("budget", tomlfile.duration, default.budget_s),
+        budget_s=read_value("budget", tomlfile.parse_duration, default.budget_s),
         level_2_after_failure=after_failure,
         reason=read_value("reason", _read_text, default.reason),
         hyperpod=read_value("hyperpod", _read_flag, default.hyperpod),
@@ -99,4 +99,4 @@ def _read_choice(value: object) -> str:
 
 
 def _read_period(value: object) -> float:
-    return 0.0 if value == "off" else tomlfile.duration(value)
+    return 0.0 if value == "off" else tomlfile.parse_duration(value)

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
         config = configs.load(path)
-        catalog = catalogs.load(
+        catalog = catalogs.load_catalog(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -342,7 +342,7 @@ def _told(report: Report, level: int) -> Iterator[str]:
     asking = [fault.confirm for fault in report.faults if fault.remedy is report.remedy]
     from vitald.model.diagnostic import Remedy
 
-    certain = {fault.remedy for fault in report.faults if fault.certain}
+    certain = {fault.remedy for fault in report.faults if fault.is_certain}
     flags = {
         "reboot": report.reboot_required and bool(certain & {Remedy.RESET_GPU, Remedy.REBOOT}),
         "replace": report.replacement_required and Remedy.REPLACE in certain,
@@ -411,7 +411,7 @@ def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
         groups.setdefault((fault.code, fault.test), []).append(fault)
     columns = max(40, min(render.width(), _WIDEST) - 9)
     for (code, test), faults in sorted(groups.items(), key=lambda one: -one[1][0].remedy.rank):
-        rule = catalog.rule(code)
+        rule = catalog.find_rule(code)
         gpus = [fault.gpu for fault in faults if fault.gpu is not None]
         who = f"GPU {join_ranges(gpus)}: " if gpus else _devices(faults)
         yield ""

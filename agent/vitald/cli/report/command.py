@@ -93,7 +93,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def _size(text: str) -> int:
     try:
-        size = tomlfile.size(text)
+        size = tomlfile.parse_size(text)
     except ValueError:
         size = 0
     if size < _LEAST:

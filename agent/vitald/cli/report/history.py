@@ -28,7 +28,7 @@ from urllib.parse import quote
 from vitald.cli import Failed
 from vitald.cli.client import NoAnswer
 from vitald.config import Config
-from vitald.ledger import FILE, LedgerError, Query, StoredEvent
+from vitald.ledger import FILE, EventQuery, LedgerError, StoredEvent
 from vitald.model import Finding
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class FromLedger:
         self._folder = config.paths.state
         self._path = self._folder / FILE
         self._device_reset = config.policy.device_reset
-        self._catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self._catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.origin = f"the ledger {self._path}"
         with as_owner(self._folder):
@@ -162,7 +162,7 @@ class FromLedger:
                 if (part := self._path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, copy.with_name(FILE + suffix))
             with closing(sqlite3.connect(copy, isolation_level=None)) as db:
-                tables.migrate(db)
+                tables.migrate_schema(db)
         except sqlite3.Error as error:
             self.close()
             raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error
@@ -176,18 +176,18 @@ class FromLedger:
 
     def _remembered(self) -> tuple[tuple[Finding, ...], float]:
         """The open findings, and when the last of all happened."""
-        from vitald.ledger import reading
+        from vitald.ledger import open_snapshot
 
-        with as_owner(self._folder), reading(self._path) as stored:
+        with as_owner(self._folder), open_snapshot(self._path) as stored:
             return stored.opened, stored.until
 
     def status(self) -> Mapping[str, object]:
         """What is remembered to be wrong; how the node is now, nobody knows."""
-        from vitald.judge.verdict import fold
+        from vitald.judge.verdict import compute_verdict
         from vitald.server import serialize
 
         opened, until = self._remembered()
-        judged = fold(opened, [], 0.0, device_reset=self._device_reset)
+        judged = compute_verdict(opened, [], 0.0, device_reset=self._device_reset)
         known = {
             "remembered": judged.status.value,
             "until": serialize.moment(until),
@@ -196,10 +196,12 @@ class FromLedger:
         return {**serialize.verdict(judged), "status": "unknown", **known}
 
     def opened(self) -> list[schema.Finding]:
-        from vitald.judge.verdict import by_strength
+        from vitald.judge.verdict import sort_by_strength
         from vitald.server import serialize
 
-        return [serialize.finding(one, self._catalog) for one in by_strength(self._remembered()[0])]
+        return [
+            serialize.finding(one, self._catalog) for one in sort_by_strength(self._remembered()[0])
+        ]
 
     def cleared(self) -> list[schema.Finding]:
         from vitald.ledger import read_findings
@@ -246,20 +248,20 @@ class FromLedger:
         }
 
     def why(self, finding: object) -> schema.Why:
-        from vitald.judge.verdict import fold
-        from vitald.ledger import read_past
+        from vitald.judge.verdict import compute_verdict
+        from vitald.ledger import read_finding_history
         from vitald.server import serialize
 
         opened = self._remembered()[0]
         with as_owner(self._folder):
-            past = read_past(self._path, int(str(finding)))
+            past = read_finding_history(self._path, int(str(finding)))
         if past is None:
             raise LedgerError(f"{self._path}: no finding {finding}")
         own = [
             one for one in opened if past.incident is not None and one.incident == past.incident.id
         ]
-        judged = fold(
-            [past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset
+        judged = compute_verdict(
+            [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
         )
         return serialize.why(past, past.incident, own, self._catalog, serialize.flags(judged))
 
@@ -272,7 +274,7 @@ class FromLedger:
         begin = None if after is not None else since
         with as_owner(self._folder):
             stored: Sequence[StoredEvent] = read_events(
-                self._path, Query(after=after or 0, since=begin, newest=newest, limit=limit)
+                self._path, EventQuery(after=after or 0, since=begin, newest=newest, limit=limit)
             )
         return [serialize.event(one) for one in stored]
 

@@ -199,7 +199,7 @@ class Report:
         shown, wrong = configuration(text, self._redactor)
         errors = [wrong] if wrong else []
         try:
-            tables = tomlfile.parse(text, str(path))
+            tables = tomlfile.parse_toml(text, str(path))
             self._config = _understood(tables)
             self._config = configs.parse(text, tables, str(path))
         except configs.ConfigError as error:

@@ -160,7 +160,7 @@ class Redactor:
 def configuration(text: str, redactor: Redactor) -> tuple[str, str]:
     """A configuration file as it may be shown, and what is wrong with it as TOML."""
     try:
-        tables = tomlfile.parse(text, "config.toml")
+        tables = tomlfile.parse_toml(text, "config.toml")
     except ValueError:
         return (
             "\n".join(_lines(text, redactor)) + "\n",

@@ -208,7 +208,7 @@ class Interpreter:
         return Trust.ACCEPTED, None
 
     def _component(self, sighting: Sighting) -> Component:
-        kind = self.catalog.rule(sighting.code).component
+        kind = self.catalog.find_rule(sighting.code).component
         if kind is ComponentKind.NODE:
             return NODE
         blamed = sighting.fields.get("blamed")
@@ -230,16 +230,16 @@ class Interpreter:
         """Whether the node has the device that a line names, as far as that can be told; and, where
         it certainly has not, in words.
         """
-        among, name = self.catalog.rule(sighting.code).among, sighting.fields.get("device")
+        among, name = self.catalog.find_rule(sighting.code).among, sighting.fields.get("device")
         if self.listed is None or among is None or not isinstance(name, str):
             return None, ""
         stranger = self.listed.is_stranger(among, name)
         return self.listed.has(
             among, name
-        ), f"no {among.word} {name} on this node" if stranger else ""
+        ), f"no {among.noun} {name} on this node" if stranger else ""
 
     def _asks(self, code: str, field: str) -> bool:
-        return any(field in case.where for case in self.catalog.rule(code).cases)
+        return any(field in case.where for case in self.catalog.find_rule(code).cases)
 
     def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
         """The identity of the SXid that this record continues."""

@@ -16,25 +16,25 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from vitald.catalog.rules import Among
+from vitald.catalog.rules import DeviceListing
 from vitald.collectors.small_files import names
 
 _FOLDERS = {
-    Among.MEMORY_CONTROLLERS: ("devices/system/edac/mc",),
-    Among.DISKS: ("class/block",),
-    Among.DRIVES: ("class/nvme",),
-    Among.NETWORK_DEVICES: ("class/infiniband", "class/net"),
+    DeviceListing.MEMORY_CONTROLLERS: ("devices/system/edac/mc",),
+    DeviceListing.DISKS: ("class/block",),
+    DeviceListing.DRIVES: ("class/nvme",),
+    DeviceListing.NETWORK_DEVICES: ("class/infiniband", "class/net"),
 }
 # The folders are there although nothing is in them: then nothing can be said where they are not.
 _ABOVE = {
-    Among.MEMORY_CONTROLLERS: "devices/system",
-    Among.DISKS: "class/block",
-    Among.DRIVES: "class",
-    Among.NETWORK_DEVICES: "class",
+    DeviceListing.MEMORY_CONTROLLERS: "devices/system",
+    DeviceListing.DISKS: "class/block",
+    DeviceListing.DRIVES: "class",
+    DeviceListing.NETWORK_DEVICES: "class",
 }
 # A drive whose probe fails is gone before anybody has seen its name, and network devices hide in
 # namespaces: what is not seen may be real.
-_ALL_SEEN = frozenset({Among.MEMORY_CONTROLLERS, Among.DISKS})
+_ALL_SEEN = frozenset({DeviceListing.MEMORY_CONTROLLERS, DeviceListing.DISKS})
 _NAME = re.compile(r"\w[\w.\-]{0,63}")
 _PART = re.compile(r"(?P<disk>.*(?:\dp|[a-z]))\d{1,3}")  # nvme0n1p2, sda2
 _PATH = re.compile(r"(nvme\d{1,4})c\d{1,4}(n\d{1,4})")  # one of several ways to nvme0n1
@@ -53,7 +53,7 @@ class Listed:
         self._mounted = mounted
         self._mounts: Collection[str] = ()
         self._mounts_at = -_KNOWN_S
-        self._seen: dict[Among, dict[str, None]] = {among: {} for among in Among}
+        self._seen: dict[DeviceListing, dict[str, None]] = {among: {} for among in DeviceListing}
 
     def look(self) -> None:
         """Note what is there now. What cannot be read is left as it was."""
@@ -65,7 +65,7 @@ class Listed:
             while len(seen) > _MOST:
                 del seen[next(iter(seen))]
 
-    def has(self, among: Among, name: str) -> bool | None:
+    def has(self, among: DeviceListing, name: str) -> bool | None:
         """Whether it is there, or was when somebody looked; None where nobody can tell. The name
         comes from a line.
         """
@@ -73,15 +73,15 @@ class Listed:
             return False
         if any(self._is_there(among, one) for one in _spellings(among, name)):
             return True
-        if among is Among.DISKS and name in self._mounted_now():
+        if among is DeviceListing.DISKS and name in self._mounted_now():
             return True
         return False if (self._sysfs / _ABOVE[among]).is_dir() else None
 
-    def is_stranger(self, among: Among, name: str) -> bool:
+    def is_stranger(self, among: DeviceListing, name: str) -> bool:
         """Whether this node certainly has had no such device."""
         return among in _ALL_SEEN and self.has(among, name) is False
 
-    def _is_there(self, among: Among, name: str) -> bool:
+    def _is_there(self, among: DeviceListing, name: str) -> bool:
         if name in self._seen[among]:
             return True
         found = any(os.path.lexists(self._sysfs / folder / name) for folder in _FOLDERS[among])
@@ -98,11 +98,11 @@ class Listed:
         return self._mounts
 
 
-def _spellings(among: Among, name: str) -> list[str]:
+def _spellings(among: DeviceListing, name: str) -> list[str]:
     """How sysfs may write it: a partition's disk will do, should its table have been read anew."""
-    if among is Among.MEMORY_CONTROLLERS:
+    if among is DeviceListing.MEMORY_CONTROLLERS:
         return [name.lower()]
-    if among is not Among.DISKS:
+    if among is not DeviceListing.DISKS:
         return [name]
     whole = _PATH.sub(r"\1\2", name)
     part = _PART.fullmatch(whole)

@@ -205,7 +205,7 @@ class SavedLog:
             rule
             for reader in readers
             for rule in reader.catalog.rules.values()
-            if rule.action.unfit
+            if rule.action.makes_unfit
         ]
         texts = {text for rule in rules for text in rule.contains if len(text) >= _MARKER}
         self._markers = (b"NVRM: Xid", b"SXid (", *(text.encode() for text in sorted(texts)))

@@ -133,7 +133,7 @@ class GpuNode:
         """With nothing remembered."""
         catalog = self._catalog
         self.read: dict[str, Readings] = {}  # by address: all that is known now
-        self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
+        self._devices, self._watcher = Devices(), Watcher(catalog.find_thresholds(NAME))
         self._counted: dict[
             str, dict[str, float]
         ] = {}  # by UUID: what began when the driver was loaded
@@ -160,7 +160,7 @@ class GpuNode:
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
         self._catalog = catalog
-        self._watcher.configure(catalog.watched(NAME))
+        self._watcher.configure(catalog.find_thresholds(NAME))
 
     # --- what is remembered
 
@@ -202,7 +202,7 @@ class GpuNode:
                 dict(stored["missed"]),
             )
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
-            watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
+            watcher = Watcher(self._catalog.find_thresholds(NAME), stored["watch"])
             counted, simulated = dict(stored["counted"]), bool(stored["simulated"])
             said = stored["hung"]  # a former version stored the names alone
             hung: dict[str, Fields] = (

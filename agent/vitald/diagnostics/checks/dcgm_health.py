@@ -32,7 +32,7 @@ from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
 
 NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
@@ -333,7 +333,7 @@ class DcgmHealth:
         del level
         return 2.0
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
             return await self._set(execute, "DCGM's watches were set just now")
         output = await execute(self._command("-c", "-j"))
@@ -369,7 +369,7 @@ class DcgmHealth:
         )
         return self._limited(judge(answer, here), ask, output)
 
-    def _limited(self, report: Report, ask: Ask, output: Output) -> Report:
+    def _limited(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Only the GPUs that were asked for; and no pass where the command itself says that
         something is wrong.
         """

@@ -59,9 +59,9 @@ class Meanings:
         self._xids = {
             code: rule
             for code, rule in catalog.rules.items()
-            if rule.kind == "xid" and rule.action.unfit
+            if rule.kind == "xid" and rule.action.makes_unfit
         }
-        self._default = catalog.rule(f"{KIND}/default")
+        self._default = catalog.find_rule(f"{KIND}/default")
         phrases = [
             (words.split("*"), code)
             for code, rule in self._rules.items()
@@ -128,7 +128,7 @@ class Meanings:
             and (xid := self._xids.get(f"xid/{named[1]}")) is not None
         ):
             return Meaning(xid.code, xid.title, _REMEDIES[xid.action], False, True)
-        for other in _diagnosis(rule).instead:
+        for other in _diagnosis(rule).alternatives:
             if other.code in self._rules and any(words in lower for words in other.contains):
                 return _meaning(other.code, self._rules[other.code])
         return _meaning(code, rule)
@@ -144,7 +144,9 @@ def _diagnosis(rule: Rule) -> Diagnosis:
 
 def _meaning(code: str, rule: Rule) -> Meaning:
     diagnosis = _diagnosis(rule)
-    return Meaning(code, rule.title, diagnosis.remedy, diagnosis.confirm, diagnosis.of_hardware)
+    return Meaning(
+        code, rule.title, diagnosis.remedy, diagnosis.confirm, diagnosis.concerns_hardware
+    )
 
 
 def _begins(text: str, parts: list[str]) -> bool:

@@ -108,7 +108,7 @@ def version_of(text: str) -> Version:
 
 @cache
 def tables() -> Tables:
-    _, value = tomlfile.read(FILE)
+    _, value = tomlfile.read_toml(FILE)
     exits = {
         int(code): _row(row)
         for code, row in cast("dict[str, tomlfile.Table]", value["exit"]).items()

@@ -29,7 +29,7 @@ from vitald.diagnostics.check import Command, Ended, Output
 from vitald.diagnostics.run.descendants import Process, leftovers
 from vitald.diagnostics.run.start import NotStarted, Started, start
 from vitald.text import join_first
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 __all__ = ["MOST_BYTES", "Programs", "leftovers"]
 
@@ -97,7 +97,7 @@ class _Program:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._changed = asyncio.Event()
-        self._lane = Lane("diagnostic")
+        self._lane = WorkerThread("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
         self._kept = (_Kept(most_bytes // 2), _Kept(most_bytes // 2))
         self._open: set[int] = set()
@@ -154,7 +154,7 @@ class _Program:
             error = task.exception()
             if isinstance(error, NotStarted):
                 return str(error)
-            if error is not None and not isinstance(error, LaneStuck):
+            if error is not None and not isinstance(error, ThreadStuck):
                 raise error
         with self._lock:
             self._given_up = self._started is None
@@ -235,14 +235,14 @@ class _Program:
             return await self._lane.call(
                 partial(self._started.descendants.sweep, number, deep=self._deep), _SWEEP_S
             )
-        except LaneStuck:
+        except ThreadStuck:
             self._blind = True
             if not self._deep:
                 return []
             self._lane.close()
             self._deep, self._lane = (
                 False,
-                Lane("diagnostic"),
+                WorkerThread("diagnostic"),
             )  # some process's environment hangs whoever reads it: without, then
             return await self._sweep(number)
         except OSError:

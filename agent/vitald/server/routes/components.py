@@ -17,7 +17,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
 from vitald.config import SWITCHED
 from vitald.core.node_state import Board, Sight
-from vitald.judge.verdict import Work, status_of
+from vitald.judge.verdict import WorkPhase, compute_status
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from vitald.server import serialize
 
@@ -65,7 +65,11 @@ def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()
 
 
 def listed(
-    board: Board, inventory: PciInventory, whole: Verdict, seen: Sights, work: Work = Work.RUNNING
+    board: Board,
+    inventory: PciInventory,
+    whole: Verdict,
+    seen: Sights,
+    work: WorkPhase = WorkPhase.RUNNING,
 ) -> list[schema.Component]:
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
     node has the `whole` one.
@@ -89,12 +93,12 @@ def listed(
                 "status": (
                     whole.status
                     if component == NODE
-                    else status(bool(unseen), status_of(findings, work))
+                    else status(bool(unseen), compute_status(findings, work))
                 ).value,
                 "action": (
                     whole.action
                     if component == NODE
-                    else Action.strongest(found.action for found in findings)
+                    else Action.find_strongest(found.action for found in findings)
                 ).value,
                 "findings": len(findings),
                 "sources": [sight.source for sight in seen.get(component, ())],

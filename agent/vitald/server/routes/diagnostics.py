@@ -22,7 +22,16 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.diagnostics.check import Check
 from vitald.ledger import LedgerError
-from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
+from vitald.model.diagnostic import (
+    ActiveRun,
+    Fault,
+    Measure,
+    Refusal,
+    Run,
+    RunRequest,
+    ScheduledRun,
+    Test,
+)
 from vitald.server import serialize
 from vitald.server.request import (
     Refused,
@@ -33,7 +42,7 @@ from vitald.server.request import (
     value_of,
     who_changes,
 )
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -53,9 +62,9 @@ class Shown(Protocol):
     @property
     def missing(self) -> Mapping[str, str]: ...
     @property
-    def going(self) -> Sequence[Going]: ...
+    def going(self) -> Sequence[ActiveRun]: ...
     @property
-    def due(self) -> Sequence[Due]: ...
+    def due(self) -> Sequence[ScheduledRun]: ...
     @property
     def last(self) -> Mapping[tuple[str, int], Run]: ...
     @property
@@ -67,8 +76,8 @@ class Asked(Shown, Protocol):
     given no id. Both are logged there.
     """
 
-    def ask(self, ask: Ask) -> Going: ...
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None: ...
+    def ask(self, ask: RunRequest) -> ActiveRun: ...
+    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
 
 class DiagnosticRoutes:
@@ -77,7 +86,7 @@ class DiagnosticRoutes:
     def __init__(
         self,
         diagnostics: Asked,
-        reader: Lane,
+        reader: WorkerThread,
         runs: Callable[[int, str | None], Sequence[Run]],
         run: Callable[[str], Run | None],
     ) -> None:
@@ -160,7 +169,7 @@ class DiagnosticRoutes:
         answer: schema.OneGoing = {"going": going(ended)}
         return web.json_response(answer)
 
-    def _ask_of(self, body: Json, by: str) -> Ask:
+    def _ask_of(self, body: Json, by: str) -> RunRequest:
         names = f"one of {', '.join(self._diagnostics.checks)}"
         named = value_of(body, "check", partial(read_text, expected="a name"), "dcgm", names)
         busy = value_of(body, "busy", read_flag, False)
@@ -176,14 +185,14 @@ class DiagnosticRoutes:
                 else f"{meant.name} has no levels: leave it out"
             )
             raise Refused(400, f"level: {meant.name} has no level {level}", hint)
-        return Ask(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
+        return RunRequest(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
 
     def _check(self, name: str) -> Check:
         known = self._diagnostics.checks
         if name not in known:
             raise Refused(
                 404,
-                f"no check {name[:80]!r}{tomlfile.suggest(name[:80], known)}",
+                f"no check {name[:80]!r}{tomlfile.suggest_word(name[:80], known)}",
                 f"there are {', '.join(known)}",
             )
         return known[name]
@@ -191,7 +200,7 @@ class DiagnosticRoutes:
     async def _read(self, work: Callable[[], Stored]) -> Stored:
         try:
             return await self._reader.call(work, _READ_S)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             raise Refused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
@@ -252,7 +261,7 @@ def check(one: Check, missing: str) -> schema.DiagnosticCheck:
     }
 
 
-def due(one: Due) -> schema.DiagnosticDue:
+def due(one: ScheduledRun) -> schema.DiagnosticDue:
     return {
         "check": one.check,
         "level": one.level,
@@ -261,7 +270,7 @@ def due(one: Due) -> schema.DiagnosticDue:
     }
 
 
-def going(one: Going) -> schema.DiagnosticGoing:
+def going(one: ActiveRun) -> schema.DiagnosticGoing:
     """`elapsed` is 0 while it waits."""
     return {
         **_ask(one.id, one.ask),
@@ -309,7 +318,7 @@ def in_full(one: Run) -> schema.DiagnosticRunInFull:
     }
 
 
-def _ask(id_: str, ask: Ask) -> schema.DiagnosticAsk:
+def _ask(id_: str, ask: RunRequest) -> schema.DiagnosticAsk:
     return {
         "id": id_,
         "check": ask.check,

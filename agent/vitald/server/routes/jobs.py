@@ -25,9 +25,9 @@ from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import Facts
 from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
 from vitald.core.node_state import Board
-from vitald.ledger import Query, read_events
+from vitald.ledger import EventQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
-from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.request import Refused, limit_of, read_body, read_query, value_of, who_changes
 
@@ -50,7 +50,7 @@ class Diagnostics(Protocol):
 
     async def job_begins(self, job: str) -> None: ...
     def job_ends(self, job: str) -> None: ...
-    def ask(self, ask: Ask) -> Going: ...
+    def ask(self, ask: RunRequest) -> ActiveRun: ...
 
 
 class JobRoutes:
@@ -173,7 +173,9 @@ class JobRoutes:
             if self._diagnostics is None:
                 raise Refusal("diagnostics are not run on this node")
             going = self._diagnostics.ask(
-                Ask(check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}")
+                RunRequest(
+                    check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
+                )
             )
         except Refusal as refusal:
             return {"asked": False, "id": None, "why": str(refusal)}
@@ -191,8 +193,8 @@ def read_jobs(path: Path) -> list[Event]:
     LedgerError.
     """
     asked = [
-        Query(kind="job", newest=True, limit=_READ),
-        *(Query(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
+        EventQuery(kind="job", newest=True, limit=_READ),
+        *(EventQuery(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
     ]
     stored = [one for query in asked for one in read_events(path, query)]
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
@@ -213,7 +215,7 @@ def _counts(found: Finding) -> bool:
     """Whether a finding may be the work's doing, or have been its end: what vitald says of itself
     is not.
     """
-    return not found.simulated and found.kind != "vitald" and found.action is not Action.NONE
+    return not found.is_simulated and found.kind != "vitald" and found.action is not Action.NONE
 
 
 def _job_of(body: serialize.Json) -> Job:
