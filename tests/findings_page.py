@@ -100,7 +100,7 @@ def _groups(rules: Iterable[Rule]) -> str:
     have is written once."""
     groups: dict[str, dict[str, list[Rule]]] = {}
     for rule in sorted(rules, key=_strength, reverse=True):
-        ends = ", ".join(rule.clears.words()) or "a named person only"
+        ends = ", ".join(rule.clears.list_phrases()) or "a named person only"
         alike = groups.setdefault(f"**{_asked(rule)}**, closed by {ends}:", {})
         alike.setdefault(" ".join(rule.advice.split()), []).append(rule)
     parts = []
@@ -115,7 +115,7 @@ def _strength(rule: Rule) -> int:
 
 
 def _asked(rule: Rule) -> str:
-    first = [f"`{rule.action.value}`{rule.when.words}"] if rule.action is not Action.NONE else []
+    first = [f"`{rule.action.value}`{rule.when.phrase}"] if rule.action is not Action.NONE else []
     return " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
 
 
@@ -145,4 +145,4 @@ def _switches(rules: Iterable[Rule]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(load()), encoding="utf-8")
+    PAGE.write_text(page(load_catalog()), encoding="utf-8")

@@ -33,7 +33,7 @@ from vitald.collectors.registry import Sources
 from vitald.model import Action, Event, Readings, SourceState, Trust
 from vitald.paths import Paths
 from vitald.settings import SectionValues
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 ROOT = "27 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro"
 
@@ -96,7 +96,7 @@ class Watching:
             # Those of the tests' machine are none of the tree's
             HostSettings(deadline_s=5.0, units=(), units_if_enabled=()),
         )
-        no_lane = cast("Lane", None)  # only what reads the real kernel log needs one
+        no_lane = cast("WorkerThread", None)  # only what reads the real kernel log needs one
         self.node = Sources(paths, settings, CATALOG, boot_id, no_lane, lambda: True)
         stored = (
             {name: one.position for name, one in after.looking.items()} if after is not None else {}
@@ -166,7 +166,7 @@ class Watching:
         return [
             event
             for event in said
-            if CATALOG.rule(event.code).rule_on(event.fields).action is not Action.NONE
+            if CATALOG.find_rule(event.code).apply_to(event.fields).action is not Action.NONE
         ]
 
     @property

@@ -154,8 +154,8 @@ class Diagnostics:
         "Run them on their schedule, and where a finding asks for one. false: on request only.",
     )
     idle_s: float = setting(
-        tomlfile.duration("5m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
         "What needs idle devices waits until nobody has used them for so long.",
     )
     ignore_processes: tuple[str, ...] = setting(
@@ -165,8 +165,8 @@ class Diagnostics:
         " files must be root's.",
     )
     keep_s: float = setting(
-        tomlfile.duration("30d"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30d"),
+        tomlfile.parse_duration,
         "What a program printed is kept for so long.",
         reload=True,
     )
@@ -182,12 +182,12 @@ class Dcgm:
     enabled: bool = setting(True, read_flag, "Run it where dcgmi is installed and GPUs are here.")
     program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
     level_1_s: float = setting(
-        tomlfile.duration("1h"),
+        tomlfile.parse_duration("1h"),
         read_period,
         'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
     )
     level_2_s: float = setting(
-        tomlfile.duration("24h"),
+        tomlfile.parse_duration("24h"),
         read_period,
         'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
     )
@@ -198,16 +198,18 @@ class Dcgm:
         " hours, at full power, on a node without work.",
     )
     deadline_1_s: float = setting(
-        tomlfile.duration("5m"), tomlfile.duration, "A level 1 run that takes longer is ended."
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "A level 1 run that takes longer is ended.",
     )
     deadline_2_s: float = setting(
-        tomlfile.duration("30m"), tomlfile.duration, "The same of level 2."
+        tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."
     )
     deadline_3_s: float = setting(
-        tomlfile.duration("60m"), tomlfile.duration, "The same of level 3."
+        tomlfile.parse_duration("60m"), tomlfile.parse_duration, "The same of level 3."
     )
     deadline_4_s: float = setting(
-        tomlfile.duration("180m"), tomlfile.duration, "The same of level 4."
+        tomlfile.parse_duration("180m"), tomlfile.parse_duration, "The same of level 4."
     )
 
 
@@ -218,10 +220,10 @@ class DcgmHealth:
     enabled: bool = setting(
         True, read_flag, "Ask for them where dcgmi is installed and the host engine runs."
     )
-    every_s: float = setting(tomlfile.duration("10m"), read_period, 'How often, or "off".')
+    every_s: float = setting(tomlfile.parse_duration("10m"), read_period, 'How often, or "off".')
     deadline_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "An answer that takes longer is a sign of trouble itself.",
     )
 
@@ -233,7 +235,9 @@ class EfaLoopback:
     every_s: float = setting(
         0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
-    deadline_s: float = setting(tomlfile.duration("2m"), tomlfile.duration, "For each adapter.")
+    deadline_s: float = setting(
+        tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
+    )
     least_gbps: float = setting(
         0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
     )
@@ -250,7 +254,7 @@ class Nccom:
         0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
-        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
     )
     least_gbytes: float = setting(
         0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
@@ -265,7 +269,7 @@ class Nccl:
         0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
     )
     deadline_s: float = setting(
-        tomlfile.duration("10m"), tomlfile.duration, "A run that takes longer is ended."
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
     )
     program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
     least_gbytes: float = setting(
@@ -291,7 +295,9 @@ class Slurm:
         ' allows. "off": never.',
     )
     budget_s: float = setting(
-        tomlfile.duration("2s"), tomlfile.duration, "The prolog takes no longer than this."
+        tomlfile.parse_duration("2s"),
+        tomlfile.parse_duration,
+        "The prolog takes no longer than this.",
     )
     level_2_after_failure: bool = setting(
         True,
@@ -325,8 +331,8 @@ class Recovery:
         reload=True,
     )
     after_s: float = setting(
-        tomlfile.duration("2m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("2m"),
+        tomlfile.parse_duration,
         "A finding must have been open for so long: a fault brings others with it, and the"
         " strongest decides; a person may step in.",
         reload=True,
@@ -359,8 +365,8 @@ class Recovery:
         1, read_count, "How often a day the node may be marked for replacement.", reload=True
     )
     deadline_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "A program of those above that takes longer is ended, and has failed.",
         reload=True,
     )
@@ -463,14 +469,14 @@ class LedgerSettings:
     """What is remembered, and for how long. Open findings are kept in any case."""
 
     keep_s: float = setting(
-        tomlfile.duration("90d"),
-        tomlfile.duration,
+        tomlfile.parse_duration("90d"),
+        tomlfile.parse_duration,
         'Events older than this are dropped ("90d").',
         reload=True,
     )
     most_bytes: int = setting(
-        tomlfile.size("512MiB"),
-        tomlfile.size,
+        tomlfile.parse_size("512MiB"),
+        tomlfile.parse_size,
         'Above this size the oldest events are dropped ("512MiB").',
         reload=True,
     )
@@ -668,7 +674,7 @@ def load(path: Path | None) -> Config:
     if path is None:
         return Config()
     try:
-        text, tables = tomlfile.read(path)
+        text, tables = tomlfile.read_toml(path)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return parse(text, tables, str(path))
@@ -683,7 +689,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     ] = {}  # keys that stand in the file under another name
 
     def told(section: str, key: str, what: str) -> str:
-        line = tomlfile.line_of(text, section, key)
+        line = tomlfile.find_line(text, section, key)
         place = f"{name}:{line}" if line is not None else name
         return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
 
@@ -695,7 +701,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
         tables, written, lambda *what: notes.append(told(*what)), wrong
     ).items():
         if section not in SECTIONS:
-            wrong(section, "", f"unknown section{tomlfile.suggest(section, SECTIONS)}")
+            wrong(section, "", f"unknown section{tomlfile.suggest_word(section, SECTIONS)}")
             continue
         if not isinstance(table, dict):
             wrong(section, "", f"expected a table, found {table!r}")
@@ -704,7 +710,7 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
         values: dict[str, object] = {}
         for key, value in table.items():
             if key not in known:
-                wrong(section, key, f"unknown key{tomlfile.suggest(key, known)}")
+                wrong(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
                 continue
             attribute, setting_ = known[key]
             try:
@@ -793,7 +799,7 @@ def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[st
     if config.catalog == CatalogSettings():
         return []
     try:
-        catalog.load(config.catalog.profile, config.catalog.overrides)
+        catalog.load_catalog(config.catalog.profile, config.catalog.overrides)
     except catalog.CatalogError as error:
         return error.errors
     return []

@@ -43,11 +43,11 @@ from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
+    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
-    Listed,
-    Query,
+    RowList,
     read_events,
     read_run,
     read_runs,
@@ -71,7 +71,7 @@ from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
 from vitald.systemd import Notifier
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -93,8 +93,8 @@ class Daemon:
         self.config_path = config_path
         self.boot_id = _boot_id(config.paths.procfs)
         self.board = Board(self.boot_id, time.time(), device_reset=config.policy.device_reset)
-        self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
+        self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.pipeline = Pipeline(
             Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
         )
@@ -107,7 +107,7 @@ class Daemon:
             self._well,
             kmsg=from_stdin(),
         )
-        self.tests = Lane("diagnostics")
+        self.tests = WorkerThread("diagnostics")
         self.tally = Tally()
         self.diagnostics = _build_diagnostics(self)
         self.housekeeping = Housekeeping(
@@ -211,7 +211,7 @@ class Daemon:
             raise CannotStart(str(error)) from error
         try:
             await self.reader.call(self.sources.inventory.read)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._recall()
         for source in (*self.sources.all, self.diagnostics.source):
@@ -223,24 +223,26 @@ class Daemon:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
             )
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "places_not_read",
                 error=str(error),
                 effect="lines about a Neuron device are told by its index",
             )
-            stored = Listed()
+            stored = RowList()
         placed = [
             one.event
             for one in stored
-            if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id
+            if one.event.is_trusted
+            and not one.event.is_simulated
+            and one.event.boot_id == self.boot_id
         ]
         self.sources.recall(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "jobs_not_read",
                 error=str(error),
@@ -261,14 +263,14 @@ class Daemon:
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
                 "reload_refused", errors=error.errors, effect="the old configuration stays in force"
             )
             return
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error(
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )

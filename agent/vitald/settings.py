@@ -104,7 +104,7 @@ def one_of(*words: str) -> Callable[[object], str]:
 
 def read_period(value: object) -> float:
     """Seconds; 0 for "off"."""
-    return 0.0 if value == "off" else tomlfile.duration(value)
+    return 0.0 if value == "off" else tomlfile.parse_duration(value)
 
 
 def read_names(value: object) -> tuple[str, ...]:

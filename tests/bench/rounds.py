@@ -48,7 +48,7 @@ from vitald.collectors.registry import Sources
 from vitald.config import POLLED
 from vitald.paths import Paths
 from vitald.settings import SectionValues
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 ROUNDS, WARM = 100, 5
 SECONDS = 120.0
@@ -194,8 +194,8 @@ def _source(
     """As the daemon builds it."""
     paths = Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
     settings = SectionValues(neuron or NeuronSettings(), NvmlSettings(enabled=False))
-    rules = catalog.load("nvidia", {})
-    sources = Sources(paths, settings, rules, "boot", Lane("reader"), lambda: False)
+    rules = catalog.load_catalog("nvidia", {})
+    sources = Sources(paths, settings, rules, "boot", WorkerThread("reader"), lambda: False)
     return next(one for one in sources.polled if one.name == name)
 
 

@@ -19,7 +19,7 @@ from vitald.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.run.process import Programs
-from vitald.model.diagnostic import Ask, Outcome, Report
+from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
 # go through an adapter.
@@ -132,7 +132,7 @@ def perform(check: Check, *, gpus: tuple[int, ...] = ()) -> Report:
     async def run() -> Report:
         programs = Programs()
         try:
-            return await check.perform(Ask(check=check.name, gpus=gpus), programs.execute)
+            return await check.perform(RunRequest(check=check.name, gpus=gpus), programs.execute)
         finally:
             await programs.close()
 

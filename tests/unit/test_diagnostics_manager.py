@@ -26,9 +26,18 @@ from vitald.diagnostics.idle.detector import IdleContext, Kind, Use
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.model import Action, Batch, Component, Event, Finding
-from vitald.model.diagnostic import Ask, Going, Outcome, Refusal, Remedy, Report, Run, Stage
+from vitald.model.diagnostic import (
+    ActiveRun,
+    Outcome,
+    Refusal,
+    Remedy,
+    Report,
+    Run,
+    RunRequest,
+    Stage,
+)
 from vitald.server.routes.jobs import JobRoutes
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)
@@ -47,7 +56,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_access, "leftovers", lambda _: ())
 
 
-async def _ran_one(ask: Ask, execute: Execute) -> Report:
+async def _ran_one(ask: RunRequest, execute: Execute) -> Report:
     output = await execute(Command(argv=("tool", ask.words), deadline_s=60.0))
     return PASSED if output.ended is Ended.EXITED else FAILED
 
@@ -61,7 +70,7 @@ class Tested:
     name: str = "dcgm"
     title: str = "a check"
     levels: tuple[int, ...] = (1, 2, 3)
-    how: Callable[[Ask, Execute], Awaitable[Report]] = _ran_one
+    how: Callable[[RunRequest, Execute], Awaitable[Report]] = _ran_one
     periods: dict[int, float] = field(default_factory=dict)
     why_missing: Callable[[], str] = lambda: ""
 
@@ -77,7 +86,7 @@ class Tested:
     def expected_s(self, level: int) -> float:
         return 1.0
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         return await self.how(ask, execute)
 
 
@@ -193,7 +202,7 @@ class House:
         self.counted: list[Run] = []
         self.ledger_open = asyncio.Event()
         self.ledger_open.set()
-        self.lane = Lane("test")
+        self.lane = WorkerThread("test")
         self.manager = DiagnosticsManager(
             Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
             {check.name: check for check in checks or (Tested(),)},
@@ -236,7 +245,7 @@ class House:
             assert time.monotonic() < end, f"waited for {what}"
             await asyncio.sleep(0.001)
 
-    async def ended(self, going: Going) -> Run:
+    async def ended(self, going: ActiveRun) -> Run:
         return await asyncio.wait_for(self.manager.ended(going.id), patient(5.0))
 
     @property
@@ -253,8 +262,8 @@ class House:
         return [event for batch in self.batches for event in batch.events]
 
 
-def ask(level: int = 1, by: str = "root, pid 1", **more: Any) -> Ask:
-    return Ask(check="dcgm", level=level, by=by, reason="test", **more)
+def ask(level: int = 1, by: str = "root, pid 1", **more: Any) -> RunRequest:
+    return RunRequest(check="dcgm", level=level, by=by, reason="test", **more)
 
 
 def told(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -271,7 +280,7 @@ class Steps:
         self.place = place
         self.reached, self.on = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, ask: Ask, execute: Execute) -> Report:
+    async def __call__(self, ask: RunRequest, execute: Execute) -> Report:
         await self._at("before")
         first = await execute(Command(argv=("first",), deadline_s=60.0))
         await self._at("between")
@@ -411,7 +420,7 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
 ) -> None:
     async def work() -> None:
         async with House().open() as house:
-            loop, asked = asyncio.get_running_loop(), list[Going]()
+            loop, asked = asyncio.get_running_loop(), list[ActiveRun]()
             house.detector.uses = BUSY
 
             def look(_: Path) -> tuple[str, ...]:
@@ -431,7 +440,7 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
     told(work)
 
 
-async def _asking(house: House, wanted: Ask) -> Going:
+async def _asking(house: House, wanted: RunRequest) -> ActiveRun:
     return house.manager.ask(wanted)
 
 
@@ -628,7 +637,7 @@ def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_onc
 def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(
     fails: str, who: str
 ) -> None:
-    async def broken(ask: Ask, execute: Execute) -> Report:
+    async def broken(ask: RunRequest, execute: Execute) -> Report:
         if fails == "raises":
             raise KeyError("a fault of ours")
         await asyncio.sleep(0.001)
@@ -761,7 +770,7 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
         ).open() as house:
             assert "a fault of ours" in house.manager.missing["other"]
             with pytest.raises(Refusal, match="a fault of ours"):
-                house.manager.ask(Ask(check="other"))
+                house.manager.ask(RunRequest(check="other"))
             monkeypatch.setattr(device_access, "leftovers", fails)
             going = house.manager.ask(ask(1))
             await house.until(

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
-from vitald.catalog.threshold import Test as Kind
-from vitald.catalog.threshold import Watch, Watched, read
+from vitald.catalog.threshold import Comparison as Kind
+from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
 from vitald.collectors.event_factory import Facts
 from vitald.collectors.thresholds import Sign, Watcher
 from vitald.core.daemon_events import DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import fold
-from vitald.ledger import Audit, Entry, Query, read_events
+from vitald.judge.verdict import compute_verdict
+from vitald.ledger import AuditRecord, EventQuery, LedgerEntry, read_events
 from vitald.model import (
     NODE,
     Action,
@@ -41,20 +41,20 @@ from vitald.model import (
 from vitald.model.codes import ACCEPTED, CLEARED, CLOCK_STEPPED, REPLACED, SOURCE_FAILED
 
 DAY = 86400.0
-KINDS = sorted(catalogue().kinds())
+KINDS = sorted(catalogue().list_kinds())
 # What grew in a window is no present state: see the last test.
 STATES = [
     one
     for kind in KINDS
-    for one in catalogue().watched(kind)
-    if (one.lasting or one.state) and not any(watch.over_s for watch in one.watches)
+    for one in catalogue().find_thresholds(kind)
+    if (one.is_state or one.state) and not any(watch.over_s for watch in one.thresholds)
 ]
-ASKING = [one for one in STATES if catalogue().rule(one.code).action is not Action.NONE]
+ASKING = [one for one in STATES if catalogue().find_rule(one.code).action is not Action.NONE]
 SIBLINGS = 4
 BOOT_A = "boot-a"
 
 
-def told(watch: Watch, *, holds: bool) -> dict[str, Sample]:
+def told(watch: Threshold, *, holds: bool) -> dict[str, Sample]:
     """Readings for which a watch holds, or does not."""
     values: dict[str, Sample] = {name: wanted[0] for name, wanted in watch.only.items()}
     values["name"] = "model"
@@ -97,7 +97,7 @@ class Story:
     between.
     """
 
-    watched: Watched
+    watched: ThresholdGroup
     holds: bool = False
     now: float = 1000.0  # on both clocks
     boots: int = 0
@@ -119,21 +119,21 @@ class Story:
     def opened(self) -> list[Finding]:
         return [
             found
-            for found in self.evaluator.judge.opened
-            if found.code == self.watched.code and not found.simulated
+            for found in self.evaluator.judge.open_findings
+            if found.code == self.watched.code and not found.is_simulated
         ]
 
     def judge(self, *events: Event) -> None:
         self.ledger += events
-        entry = self.evaluator.evaluate_events(Entry(), *events)
+        entry = self.evaluator.evaluate_events(LedgerEntry(), *events)
         self.evaluator.remember_endings(entry.transitions)
 
     def look(self) -> list[Event]:
         """One look; what was made of what it contradicted."""
         values: dict[str, Sample] = {}
-        for watch in reversed(self.watched.watches):
+        for watch in reversed(self.watched.thresholds):
             values |= told(watch, holds=False)
-        values |= told(self.watched.watches[0], holds=self.holds)
+        values |= told(self.watched.thresholds[0], holds=self.holds)
         own = self.reading(self.component, values)
         others = [
             self.reading(
@@ -144,13 +144,15 @@ class Story:
         said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
         holding = tuple(self.event(sign) for sign in self.watcher.holding)
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
-        entry = self.evaluator.reconcile(self.evaluator.evaluate_events(Entry(), *said), batch)
+        entry = self.evaluator.reconcile(
+            self.evaluator.evaluate_events(LedgerEntry(), *said), batch
+        )
         self.evaluator.remember_endings(entry.transitions)
         self.ledger += entry.events
         return list(entry.events)[len(said) :]
 
     def usual(self) -> dict[str, Sample]:
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         return told(watch, holds=False)
 
     def reading(self, component: Component, values: dict[str, Sample]) -> Readings:
@@ -174,7 +176,7 @@ class Story:
     def settle(self) -> list[Event]:
         """Look until what holds has held for as long as it must; and once more."""
         made = []
-        wait = max(watch.for_s for watch in self.watched.watches) + 1.0
+        wait = max(watch.for_s for watch in self.watched.thresholds) + 1.0
         for seconds in (0.0, 1.0, wait, 1.0):
             self.now += seconds
             made += self.look()
@@ -222,7 +224,7 @@ class Story:
     def wait(self) -> None:
         """Long enough for any quiet time to be over, and for nothing else."""
         self.now += 2 * DAY
-        self.evaluator.judge.expire(self.now)
+        self.evaluator.judge.expire_findings(self.now)
 
     def accept(self) -> None:
         """Somebody lives with it for two hours."""
@@ -230,7 +232,7 @@ class Story:
         for found in self.opened:
             accepted = act(ACCEPTED, found, self.now)
             self.judge(replace(accepted, fields={**accepted.fields, "until": self.now + 7200.0}))
-            assert all(one.deferred for one in self.opened)
+            assert all(one.is_deferred for one in self.opened)
 
     def not_accepted(self) -> None:
         self.now += 1.0
@@ -245,7 +247,7 @@ class Story:
         """
         self.now += 1.0
         before = self.opened
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         held = {watch.of: told(watch, holds=True)[watch.of]}
         drill = event(
             self.watched.code,
@@ -295,36 +297,38 @@ class Story:
 
     def hide(self) -> None:
         """It cannot be read for one look: nobody may say anything new."""
-        before = [(found.id, found.open) for found in self.opened]
+        before = [(found.id, found.is_open) for found in self.opened]
         self.unread = True
         self.look()
         self.unread = False
-        assert [(found.id, found.open) for found in self.opened] == before
+        assert [(found.id, found.is_open) for found in self.opened] == before
 
     def check(self) -> None:
         """After enough looks, what is open is what is observed."""
         self.settle()
         asks = (
-            catalogue().rule(self.watched.code).rule_on(dict(self.values_told())).action
+            catalogue().find_rule(self.watched.code).apply_to(dict(self.values_told())).action
             is not Action.NONE
         )
         assert len(self.opened) == (self.holds and asks), self.watched.code
         assert self.settle() == [], "one event for a difference, not one a round"
         accepted = any(found.accepted for found in self.opened)
-        status = fold(self.opened, [], self.now).status
+        status = compute_verdict(self.opened, [], self.now).status
         assert (status is Status.HEALTHY) == (not (self.holds and asks)), (
             "what is read and what is said agree"
         )
         assert status is not Status.UNHEALTHY or not accepted
         again = Judge(self.catalog)
         for one in self.ledger:
-            again.apply(one)
-        again.expire(self.now)
-        self.evaluator.judge.expire(self.now)
-        assert again.opened == self.evaluator.judge.opened, "a replay of the ledger gives the same"
+            again.apply_event(one)
+        again.expire_findings(self.now)
+        self.evaluator.judge.expire_findings(self.now)
+        assert again.open_findings == self.evaluator.judge.open_findings, (
+            "a replay of the ledger gives the same"
+        )
 
     def values_told(self) -> dict[str, Sample]:
-        watch = self.watched.watches[0]
+        watch = self.watched.thresholds[0]
         return {watch.of: told(watch, holds=True)[watch.of]} if self.holds else {"recovered": 1.0}
 
 
@@ -344,7 +348,9 @@ BETWEEN += ("accept", "not_accepted", "drill", "diagnostic", "deaf", "clock")
 
 
 @pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
-def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: Watched) -> None:
+def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(
+    watched: ThresholdGroup,
+) -> None:
     story = Story(watched, holds=True)
     story.check()
     (first,) = story.opened
@@ -367,11 +373,11 @@ def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(watched: W
 
 
 @pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
-def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watched) -> None:
+def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: ThresholdGroup) -> None:
     story = Story(watched, holds=True)
     story.check()
     story.drill()
-    (drill,) = [found for found in story.evaluator.judge.opened if found.simulated]
+    (drill,) = [found for found in story.evaluator.judge.open_findings if found.is_simulated]
     story.clear()
     assert story.opened == []
     story.now += 1.0
@@ -380,13 +386,13 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Watc
     story.now += 1.0
     cleared = act(CLEARED, drill, story.now)
     story.judge(replace(cleared, fields={**cleared.fields, "drill": True}))
-    assert not any(found.simulated for found in story.evaluator.judge.opened)
+    assert not any(found.is_simulated for found in story.evaluator.judge.open_findings)
     story.check()
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(BETWEEN), max_size=8))
-def test_what_is_open_is_what_is_observed(watched: Watched, between: list[str]) -> None:
+def test_what_is_open_is_what_is_observed(watched: ThresholdGroup, between: list[str]) -> None:
     """Whatever a person, another source, a boot, a restart or a loss of memory did in between."""
     story = Story(watched)
     for name in between:
@@ -403,14 +409,14 @@ def test_an_observation_of_before_the_clear_opens_nothing() -> None:
     story.clear()
     batch = Batch("nvml", holding=late)
     assert not story.evaluator.is_contradicted(batch)
-    assert story.evaluator.reconcile(Entry(), batch).events == ()
+    assert story.evaluator.reconcile(LedgerEntry(), batch).events == ()
 
 
 def test_what_was_told_under_a_cause_says_who_cleared_that() -> None:
     story = Story(next(one for one in STATES if one.code == "nvml/gpu_lost"), holds=True)
     story.judge(event("xid/79", story.component, story.now, boot=BOOT_A))
     story.settle()
-    (cause,) = story.evaluator.judge.opened
+    (cause,) = story.evaluator.judge.open_findings
     assert cause.code == "xid/79", "the loss is told under it"
     story.now += 1.0
     story.judge(act(CLEARED, cause, story.now))
@@ -426,22 +432,22 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
     story.clear()
     story.now += 1.0
     evaluator = story.evaluator
-    apply, other = evaluator.judge.apply, Component(story.component.kind, "0000:66:00.0")
+    apply, other = evaluator.judge.apply_event, Component(story.component.kind, "0000:66:00.0")
 
     def refuse(event: Event) -> list[Transition]:
         return [] if event.component == story.component else apply(event)
 
-    evaluator.judge.apply = refuse  # type: ignore[method-assign]  # a fault of ours
+    evaluator.judge.apply_event = refuse  # type: ignore[method-assign]  # a fault of ours
     held = story.facts.event(
         "nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending"
     )
     held = replace(held, time=story.now)
     batch = Batch("nvml", holding=(held, replace(held, component=other, identity="other")))
-    codes = [event.code for event in evaluator.reconcile(Entry(), batch).events]
+    codes = [event.code for event in evaluator.reconcile(LedgerEntry(), batch).events]
     assert codes == ["nvml/row_remap_pending", "vitald/not_judged", "nvml/row_remap_pending"]
     assert {found.component for found in story.opened} == {other}
-    assert "vitald/not_judged" in {found.code for found in evaluator.judge.opened}
-    assert evaluator.reconcile(Entry(), batch).events == ()
+    assert "vitald/not_judged" in {found.code for found in evaluator.judge.open_findings}
+    assert evaluator.reconcile(LedgerEntry(), batch).events == ()
 
 
 def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
@@ -466,8 +472,8 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
-            (found,) = pipeline.judge.opened
-            audit = Audit(
+            (found,) = pipeline.judge.open_findings
+            audit = AuditRecord(
                 time=found.last + 0.01,
                 uid=0,
                 pid=1,
@@ -478,15 +484,15 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
             assert await pipeline.clear(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
-            assert pipeline.judge.opened == ()
+            assert pipeline.judge.open_findings == ()
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
-            (found,) = pipeline.judge.opened
+            (found,) = pipeline.judge.open_findings
             assert pipeline.board.verdict().status.value == "unhealthy"
         return [
             stored.event.raw
-            for stored in read_events(tmp_path / "ledger.db", Query())
+            for stored in read_events(tmp_path / "ledger.db", EventQuery())
             if stored.event.code == "nvml/gpu_lost"
         ]
 
@@ -500,10 +506,10 @@ def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
     """A person dealt with it; the window still looks back on what was before."""
     watcher = Watcher(
         [
-            Watched(
+            ThresholdGroup(
                 code="nvml/test",
                 component=ComponentKind.GPU,
-                watches=(read({"of": "n", "above": 1, "over": "1h", "per": "1h"}),),
+                thresholds=(read_threshold({"of": "n", "above": 1, "over": "1h", "per": "1h"}),),
             )
         ]
     )

@@ -38,7 +38,7 @@ from vitald.collectors.uevents import Uevents
 from vitald.model import Event, Position, Source
 from vitald.paths import Paths
 from vitald.settings import SectionValues
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 S = TypeVar("S")
 
@@ -54,7 +54,7 @@ class Sources:
         settings: SectionValues,
         catalog: Catalog,
         boot_id: str,
-        reader: Lane,
+        reader: WorkerThread,
         well: Callable[[], bool],
         *,
         kmsg: int | None = None,
@@ -147,7 +147,7 @@ class Sources:
         return listeners
 
     def _build_backfill(
-        self, paths: Paths, log: KernelLogSettings, boot_id: str, reader: Lane
+        self, paths: Paths, log: KernelLogSettings, boot_id: str, reader: WorkerThread
     ) -> Earlier | None:
         """Only the ring forgets; a file is its own history."""
         if log.source != "kmsg":

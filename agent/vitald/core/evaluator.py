@@ -18,9 +18,9 @@ import structlog
 
 from vitald.core.daemon_events import DaemonEvents
 from vitald.judge.engine import Judge
-from vitald.judge.findings import BY_PERSON, TOLD
-from vitald.judge.open_findings import SETTLED
-from vitald.ledger import Audit, Entry
+from vitald.judge.findings import BY_PERSON, SUPPRESSED
+from vitald.judge.open_findings import MAX_RESOLVED
+from vitald.ledger import AuditRecord, LedgerEntry
 from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Value
 from vitald.model.codes import REPLACED
 
@@ -40,7 +40,7 @@ class OperatorAction:
     code: str
     finding: int
     by: str
-    audit: Audit
+    audit: AuditRecord
     replaced: bool = False
     fields: Fields
 
@@ -58,12 +58,12 @@ class Evaluator:
         """Take over from the ledger how findings ended."""
         self._endings = dict(endings)
 
-    def evaluate_events(self, entry: Entry, *events: Event) -> Entry:
+    def evaluate_events(self, entry: LedgerEntry, *events: Event) -> LedgerEntry:
         """`entry` with these events and what they change in the findings."""
         transitions = [*entry.transitions]
         for event in events:
             try:
-                transitions += self.judge.apply(event)
+                transitions += self.judge.apply_event(event)
             except Exception as error:
                 # A defect of ours must not stop the evaluation of everything else.
                 log.exception(
@@ -74,10 +74,10 @@ class Evaluator:
                 events = (*events, failed)
                 # If even that cannot be evaluated, it is at least stored and in the log.
                 with suppress(Exception):
-                    transitions += self.judge.apply(failed)
+                    transitions += self.judge.apply_event(failed)
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
 
-    def add_changes(self, entry: Entry) -> Entry:
+    def add_changes(self, entry: LedgerEntry) -> LedgerEntry:
         """`entry` with what its evaluation changed besides the findings; call it once, at the end
         of the evaluation.
         """
@@ -86,15 +86,17 @@ class Evaluator:
     def is_contradicted(self, batch: Batch) -> bool:
         """True if a source observes something else than the open findings state."""
         unknown = any(not self.judge.accounts_for(event) for event in batch.holding)
-        return unknown or bool(batch.calm and self.judge.contradicted_by(batch.source, batch.calm))
+        return unknown or bool(
+            batch.calm and self.judge.find_contradicted(batch.source, batch.calm)
+        )
 
-    def reconcile(self, entry: Entry, batch: Batch) -> Entry:
+    def reconcile(self, entry: LedgerEntry, batch: Batch) -> LedgerEntry:
         """Make one event of each difference between what a source observes and what is open, so
         that a replay has the same result.
         """
         for event in batch.holding:
             entry = self._open_observed(entry, event)
-        for finding in self.judge.contradicted_by(batch.source, batch.calm) if batch.calm else ():
+        for finding in self.judge.find_contradicted(batch.source, batch.calm) if batch.calm else ():
             raw = f"{batch.source}: {finding.title}: not observed any more"
             recovery = self._daemon_events.make_event(
                 finding.code, {"recovered": True}, finding.component, raw
@@ -108,9 +110,9 @@ class Evaluator:
             entry = self.evaluate_events(entry, recovery)
         return entry
 
-    def _open_observed(self, entry: Entry, event: Event) -> Entry:
+    def _open_observed(self, entry: LedgerEntry, event: Event) -> LedgerEntry:
         """Open a finding for a fault that is observed and not open."""
-        fault = (event.component, event.code, event.simulated)
+        fault = (event.component, event.code, event.is_simulated)
         if self.judge.accounts_for(event):
             self._not_opened.discard(fault)
             return entry
@@ -129,13 +131,13 @@ class Evaluator:
 
     def _repeat_event(self, event: Event) -> Event:
         """The same fact again, with how its finding ended: it was closed, but still holds."""
-        ending = self._endings.get((event.component, event.code, event.simulated), "")
+        ending = self._endings.get((event.component, event.code, event.is_simulated), "")
         # A suppressed consequence: its root cause may have been cleared by an operator.
-        if not ending or ending.startswith(TOLD):
+        if not ending or ending.startswith(SUPPRESSED):
             of_root = (
                 f"{code} {cause}"
                 for (component, code, simulated), cause in reversed(self._endings.items())
-                if (component, simulated) == (event.component, event.simulated)
+                if (component, simulated) == (event.component, event.is_simulated)
                 and cause.startswith(BY_PERSON)
             )
             ending = next(of_root, ending or "it is not open")
@@ -145,15 +147,15 @@ class Evaluator:
             raw=f"{event.raw} ({ending}; still observed)",
         )
 
-    def apply_action(self, action: OperatorAction) -> tuple[Entry, Finding | None]:
+    def apply_action(self, action: OperatorAction) -> tuple[LedgerEntry, Finding | None]:
         """Evaluate what an operator does: an event like any other, so that a replay includes it.
 
         Returns the finding as it is then; None if it is not open.
         """
-        opened = (finding for finding in self.judge.opened if finding.id == action.finding)
+        opened = (finding for finding in self.judge.open_findings if finding.id == action.finding)
         finding = next(opened, None)
         if finding is None:
-            return Entry(), None
+            return LedgerEntry(), None
         fields: dict[str, Value] = {
             **action.fields,
             "code": finding.code,
@@ -161,16 +163,16 @@ class Evaluator:
             "by": action.by,
             "reason": action.audit.reason,
         }
-        marks = (("drill", finding.simulated), ("shadow", finding.shadow))
+        marks = (("drill", finding.is_simulated), ("shadow", finding.on_trial))
         fields |= {name: True for name, holds in marks if holds}
         # Dated when it was requested: what happened since is not dealt with. The clock may have
         # been set back meanwhile.
         raw, at = f"{action.by}: {action.audit.reason}", min(action.audit.time, time.time())
         make_event = self._daemon_events.make_event
         events = [make_event(action.code, fields, finding.component, raw, at)]
-        if action.replaced and not finding.simulated:
+        if action.replaced and not finding.is_simulated:
             events.append(make_event(REPLACED, {"by": action.by}, finding.component, raw, at))
-        entry = self.evaluate_events(Entry(audit=action.audit), *events)
+        entry = self.evaluate_events(LedgerEntry(audit=action.audit), *events)
         changed = (change.finding for change in entry.transitions)
         return entry, next((each for each in changed if each.id == finding.id), None)
 
@@ -178,10 +180,10 @@ class Evaluator:
         """Keep how findings ended, for `reconcile`."""
         for transition in transitions:
             finding = transition.finding
-            if finding.open or finding.shadow:
+            if finding.is_open or finding.on_trial:
                 continue
-            fault = (finding.component, finding.code, finding.simulated)
+            fault = (finding.component, finding.code, finding.is_simulated)
             self._endings.pop(fault, None)  # the latest is last
             self._endings[fault] = transition.cause
-            if len(self._endings) > SETTLED:
+            if len(self._endings) > MAX_RESOLVED:
                 del self._endings[next(iter(self._endings))]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from vitald.catalog import Catalog
 from vitald.core.evaluator import Evaluator, OperatorAction
-from vitald.ledger import Entry
+from vitald.ledger import LedgerEntry
 from vitald.model import Batch, Finding
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class WorkItem(ABC):
     event_count: int = 0
 
     @abstractmethod
-    async def apply(self, evaluator: Evaluator) -> Entry:
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
         """Evaluate it; between parts of a long item, other tasks get their turn."""
 
     def finish(self) -> None:  # noqa: B027
@@ -40,9 +40,9 @@ class BatchItem(WorkItem):
         self.batch: Batch = batch
         self.event_count = len(batch.events)
 
-    async def apply(self, evaluator: Evaluator) -> Entry:
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
         batch = self.batch
-        entry = Entry(position=batch.position, runs=batch.runs)
+        entry = LedgerEntry(position=batch.position, runs=batch.runs)
         for begin in range(0, len(batch.events), _SLICE):
             if begin:
                 await asyncio.sleep(0)
@@ -58,8 +58,8 @@ class BarrierItem(WorkItem):
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def apply(self, evaluator: Evaluator) -> Entry:  # noqa: ARG002
-        return Entry()
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:  # noqa: ARG002
+        return LedgerEntry()
 
     def finish(self) -> None:
         _set_result(self.done, None)
@@ -74,8 +74,10 @@ class CatalogItem(BarrierItem):
         super().__init__()
         self.catalog = catalog
 
-    async def apply(self, evaluator: Evaluator) -> Entry:
-        return Entry(transitions=tuple(evaluator.judge.recatalogue(self.catalog, time.time())))
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
+        return LedgerEntry(
+            transitions=tuple(evaluator.judge.reload_catalog(self.catalog, time.time()))
+        )
 
 
 class ActionItem(WorkItem):
@@ -88,7 +90,7 @@ class ActionItem(WorkItem):
         self._action = action
         self._acted: Finding | None = None
 
-    async def apply(self, evaluator: Evaluator) -> Entry:
+    async def apply(self, evaluator: Evaluator) -> LedgerEntry:
         entry, self._acted = evaluator.apply_action(self._action)
         return entry
 

@@ -9,8 +9,8 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.diagnostics.check import Catalogued, Check
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.model.diagnostic import Ask
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.model.diagnostic import RunRequest
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -20,7 +20,9 @@ _PROBLEM = "programs_not_looked_for"
 class CheckSet:
     """All checks by name, whether or not their programs are installed."""
 
-    def __init__(self, checks: Mapping[str, Check], lane: Lane, problems: ProblemLog) -> None:
+    def __init__(
+        self, checks: Mapping[str, Check], lane: WorkerThread, problems: ProblemLog
+    ) -> None:
         self.by_name = checks
         # Why a check cannot run here, "" if it can. A check that was not examined yet is not in it.
         self.unavailable: Mapping[str, str] = {}
@@ -33,11 +35,11 @@ class CheckSet:
             if isinstance(check, Catalogued):
                 check.use(catalog)
 
-    def requires_idle(self, ask: Ask) -> bool:
+    def requires_idle(self, ask: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
         return self.by_name[ask.check].needs_idle(ask.level) and not ask.busy
 
-    def expected_s(self, ask: Ask) -> float:
+    def expected_s(self, ask: RunRequest) -> float:
         """How long the run takes by the check's own estimate."""
         return self.by_name[ask.check].expected_s(ask.level)
 
@@ -56,7 +58,7 @@ class CheckSet:
             unavailable = await self._lane.call(
                 lambda: {name: _find_obstacle(check) for name, check in self.by_name.items()}
             )
-        except LaneStuck as error:
+        except ThreadStuck as error:
             self._problems.report_problem(
                 _PROBLEM, error, "what was there before is taken to be there"
             )

@@ -16,7 +16,7 @@ from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import Node
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.run.process import leftovers
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 _DRIVER_TIMEOUT_S = 2.0
 _DRIVER_PERIOD_S = 1.0  # between queries while a run has the devices
@@ -59,7 +59,7 @@ class DeviceAccess:
         self,
         node: Node,
         detector: IdleDetector,
-        lane: Lane,
+        lane: WorkerThread,
         problems: ProblemLog,
         procfs: Path,
     ) -> None:
@@ -70,7 +70,7 @@ class DeviceAccess:
         self._procfs = procfs
         self._compute_users = ComputeUsers(node)
         # A thread of its own: a read that hangs on a stuck process must not block the others.
-        self._detector_lane = Lane("diagnostics-idle")
+        self._detector_lane = WorkerThread("diagnostics-idle")
         # Jobs that began and may not be in the node's state yet, with the time of their begin.
         self._expected_jobs: dict[str, float] = {}
         self._release_announced_at = -_RELEASE_S
@@ -115,7 +115,7 @@ class DeviceAccess:
         """Processes of an earlier run that prevent any start; "" if there are none."""
         try:
             left = await self._lane.call(partial(leftovers, self._procfs))
-        except (LaneStuck, OSError) as error:
+        except (ThreadStuck, OSError) as error:
             return f"a look at the processes: {error}"
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
 

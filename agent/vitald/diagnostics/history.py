@@ -9,8 +9,8 @@ from dataclasses import replace
 from vitald.diagnostics.node import PAST, Node
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model.diagnostic import Ask, Outcome, Run
-from vitald.worker_thread import Lane
+from vitald.model.diagnostic import Outcome, Run, RunRequest
+from vitald.worker_thread import WorkerThread
 
 _MAX_RECENT = 4
 _COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
@@ -19,7 +19,7 @@ _COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 class RunHistory:
     """The last runs of each check and level, and the latest runs with what they printed."""
 
-    def __init__(self, node: Node, lane: Lane, problems: ProblemLog) -> None:
+    def __init__(self, node: Node, lane: WorkerThread, problems: ProblemLog) -> None:
         self._node = node
         self._lane = lane
         self._problems = problems
@@ -58,7 +58,7 @@ class RunHistory:
         if not is_unstarted(run) or run.ask.by == SCHEDULE:
             self._append(replace(run, raw=""))
 
-    def estimate_s(self, ask: Ask, default_s: float) -> float:
+    def estimate_s(self, ask: RunRequest, default_s: float) -> float:
         """Duration of the last run that was completed, in seconds; else `default_s`."""
         last = self.last_runs.get((ask.check, ask.level))
         if last is not None and last.report.outcome in _COMPLETE:

@@ -33,8 +33,8 @@ from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
-from vitald.model.diagnostic import Ask, Due, Going, Refusal, Run, Stage
-from vitald.worker_thread import Lane
+from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
+from vitald.worker_thread import WorkerThread
 
 
 class DiagnosticsManager:
@@ -51,7 +51,7 @@ class DiagnosticsManager:
         detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
-        lane: Lane,
+        lane: WorkerThread,
         deep_log: DeepLog | None = None,
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
@@ -106,7 +106,7 @@ class DiagnosticsManager:
         return self._checks.unavailable
 
     @property
-    def going(self) -> tuple[Going, ...]:
+    def going(self) -> tuple[ActiveRun, ...]:
         """Runs that have not ended: the active one first, then the queue."""
         return self._dispatcher.active
 
@@ -116,7 +116,7 @@ class DiagnosticsManager:
         return self._history.last_runs
 
     @property
-    def due(self) -> tuple[Due, ...]:
+    def due(self) -> tuple[ScheduledRun, ...]:
         """When the schedule runs each check and level next."""
         return self._planner.scheduled
 
@@ -133,7 +133,7 @@ class DiagnosticsManager:
 
     # --- requests, on the event loop
 
-    def ask(self, ask: Ask) -> Going:
+    def ask(self, ask: RunRequest) -> ActiveRun:
         """Queues a run as the next one. Raises Refusal."""
         self._check_request(ask)
         same = next(
@@ -155,7 +155,7 @@ class DiagnosticsManager:
             raise Refusal("too many runs wait already", "vitald diag list shows them")
         return self._queue.enqueue(ask, first=True)
 
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None:
+    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         """Stops or dequeues a run; the active one if `run_id` is None. None if there is no such
         run.
         """
@@ -201,7 +201,7 @@ class DiagnosticsManager:
         self._access.close()
         self._results.close()
 
-    def _check_request(self, ask: Ask) -> None:
+    def _check_request(self, ask: RunRequest) -> None:
         """Raises Refusal if the run is impossible on this node, or now."""
         check = self.checks.get(ask.check)
         if check is None:

@@ -12,7 +12,7 @@ from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.node import Node
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
-from vitald.model.diagnostic import Ask, Due
+from vitald.model.diagnostic import RunRequest, ScheduledRun
 
 _MAX_NAMED = 3  # findings of one level that a hint names
 
@@ -41,7 +41,7 @@ class RunPlanner:
         self._started_at = time.monotonic()
 
     @property
-    def scheduled(self) -> tuple[Due, ...]:
+    def scheduled(self) -> tuple[ScheduledRun, ...]:
         """When the schedule runs each check and level next."""
         if not self._enabled:
             return ()
@@ -50,7 +50,7 @@ class RunPlanner:
             (queued.ask.check, queued.ask.level): queued.waits_for for queued in self._queue.queued
         }
         return tuple(
-            Due(
+            ScheduledRun(
                 check=name,
                 level=level,
                 at=self._due_at(name, level, moment),
@@ -69,7 +69,7 @@ class RunPlanner:
         # The higher level first: a pass of it makes the lower one superfluous.
         for name, level in sorted(self._checks.list_periodic(), key=lambda plan: -plan[1]):
             if self._due_at(name, level, moment) <= moment.now:
-                self._request(Ask(check=name, level=level, by=SCHEDULE))
+                self._request(RunRequest(check=name, level=level, by=SCHEDULE))
         findings = self._node.findings()
         self._queue.dequeue_resolved({finding.id for finding in findings})
         for ask in retries.asked(
@@ -95,7 +95,7 @@ class RunPlanner:
         ]
         return f"needs a person: finding {'; '.join(hints)}" if hints else ""
 
-    def _request(self, ask: Ask) -> None:
+    def _request(self, ask: RunRequest) -> None:
         """Queues the run unless it is queued or active, or more of it that can start: a run that
         needs idle devices may wait for days.
         """

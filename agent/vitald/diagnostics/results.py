@@ -14,7 +14,7 @@ from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.summary import DeepLog
 from vitald.model import Batch
 from vitald.model.diagnostic import Outcome, Run
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -47,7 +47,7 @@ class ResultRecorder:
         self._wake = wake
         self._deep_log = deep_log
         # A thread of its own: the file system of the deep log may hang.
-        self._log_writer = Lane("diagnostics-log")
+        self._log_writer = WorkerThread("diagnostics-log")
 
     def record_run(self, run: Run, *, cut: bool) -> None:
         self.pending.append(PendingResult(run, cut))

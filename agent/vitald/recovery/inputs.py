@@ -31,7 +31,7 @@ def read_config(path: Path) -> Config:
         return Config()
     try:
         text = data.decode("utf-8")
-        tables = tomlfile.parse(text, str(path))
+        tables = tomlfile.parse_toml(text, str(path))
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     return parse_config(text, tables, str(path))

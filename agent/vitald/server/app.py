@@ -33,7 +33,7 @@ from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -61,7 +61,7 @@ class Api:
         catalog: Catalog,
         interpreter: Interpreter,
         inventory: PciInventory,
-        reader: Lane,
+        reader: WorkerThread,
         inject_path: Path,
         group: int,
         diagnostics: Shown,

@@ -14,9 +14,13 @@ class HostSettings:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
     enabled: bool = setting(True, read_flag, "Look at the host.")
-    every_s: float = setting(tomlfile.duration("60s"), tomlfile.duration, "How often to look.")
+    every_s: float = setting(
+        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to look."
+    )
     deadline_s: float = setting(
-        tomlfile.duration("10s"), tomlfile.duration, "A look at one part that takes longer hangs."
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
+        "A look at one part that takes longer hangs.",
     )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitald.catalog.rules import Instance
+from vitald.catalog.rules import InstanceType
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
@@ -124,7 +124,7 @@ class Expected:
         sysfs: Path,
         procfs: Path,
         inventory: PciInventory,
-        catalog_instances: Mapping[str, Instance],
+        catalog_instances: Mapping[str, InstanceType],
         boot_id: str,
         settings: ExpectSettings,
         gpus: int,
@@ -208,7 +208,7 @@ class Expected:
             wanted = self.wanted(kind) or Wanted(0, False, "")
             look.values[f"{kind}_expected"] = float(wanted.count)
             look.values[f"{kind}_confirmed"] = float(wanted.confirmed)
-        most = self._instances.get(self.machine, Instance()).efa
+        most = self._instances.get(self.machine, InstanceType()).efa
         if (
             most and look.values.get("efa") and look.values.get("efa_confirmed") != 1.0
         ):  # without any, nobody wants to use them
@@ -316,7 +316,7 @@ class Expected:
         """What every instance of this type has. How many EFA adapters it has is said when it is
         launched.
         """
-        instance = self._instances.get(self.machine, Instance())
+        instance = self._instances.get(self.machine, InstanceType())
         return {"gpus": instance.gpus, "neuron": instance.neuron}.get(kind, 0)
 
     def _same_machine(self) -> bool:

@@ -36,7 +36,7 @@ from vitald.collectors.kernel_log.lines import Sequel, strip
 from vitald.collectors.kernel_log.log_position import Place
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.model import Batch, Event, Position, Value
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kernel_log")
 
@@ -121,7 +121,7 @@ class Earlier:
         path: str,
         interpreter: Interpreter,
         boot_id: str,
-        lane: Lane,
+        lane: WorkerThread,
         journal: Journal | None,
         folders: tuple[Path, ...],
     ) -> None:
@@ -131,7 +131,7 @@ class Earlier:
         self.lane = lane
         self.journal = journal
         # Of its own: a journal that hangs must not hide what the ring has lost
-        self.journal_lane = Lane("journal")
+        self.journal_lane = WorkerThread("journal")
         self.folders = folders
         self._trouble = ""  # why the journal could not be read
 
@@ -224,7 +224,7 @@ class Earlier:
                 records, more, found, missed = await self.journal_lane.call(
                     partial(self._read, self.journal, part), _LANE_S
                 )
-            except (JournalUnavailable, LaneStuck) as error:
+            except (JournalUnavailable, ThreadStuck) as error:
                 log.warning(
                     "journal_not_read",
                     boot=part.boot_id,
@@ -303,7 +303,7 @@ class Earlier:
         """
         try:
             logs, said = await self.lane.call(partial(pstore.read, self.folders), _LANE_S)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.warning("pstore_not_read", error=str(error))
             return
         for line in said:
@@ -381,7 +381,7 @@ class Earlier:
                 boots = await self.journal_lane.call(
                     partial(self.journal.boots, place.time), _LANE_S
                 )
-        except (JournalUnavailable, LaneStuck) as error:
+        except (JournalUnavailable, ThreadStuck) as error:
             log.warning(
                 "journal_not_read",
                 error=str(error),
@@ -395,7 +395,7 @@ class Earlier:
     async def _ring(self, place: Place) -> Ring | None:
         try:
             return await self.lane.call(partial(look, self.path, place), _LANE_S)
-        except (OSError, LaneStuck) as error:
+        except (OSError, ThreadStuck) as error:
             log.debug("ring_not_looked_at", error=str(error))  # the source itself will say so
             return None
 

@@ -17,13 +17,13 @@ class NetworkSettings:
         True, read_flag, "Look at RDMA devices and network interfaces that sit on PCI."
     )
     every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30s"),
+        tomlfile.parse_duration,
         "How often to read states and counters of each adapter.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("20s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("20s"),
+        tomlfile.parse_duration,
         "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
         " device.",
     )
@@ -34,7 +34,7 @@ class NetworkSettings:
         ' anything ("mlx5_bond_*").',
     )
     port_down_replace_after_s: float = setting(
-        tomlfile.duration("24h"),
+        tomlfile.parse_duration("24h"),
         read_period,
         "A port that was observed down for so long, while others of the node are up, asks for a"
         " replacement. off: a person decides.",

@@ -17,13 +17,13 @@ class NeuronSettings:
         True, read_flag, "Look at Neuron devices where PCI or the driver shows any."
     )
     every_s: float = setting(
-        tomlfile.duration("30s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("30s"),
+        tomlfile.parse_duration,
         "How often to read counters and states of each device.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look at one device that takes longer hangs: said as a finding, and the device is"
         " unknown.",
     )

@@ -30,7 +30,7 @@ from vitald.collectors.nvml.release import Releases, Report
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
 from vitald.model import Batch, Position
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
@@ -48,7 +48,7 @@ class Nvml:
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: Lane,
+        lane: WorkerThread,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -172,7 +172,7 @@ class Nvml:
         minors = [] if self.releases.everything else self._state.node.minors(self.releases.gpus)
         found: list[tuple[int, str]] = []
         hidden = -1
-        with suppress(LaneStuck, OSError):
+        with suppress(ThreadStuck, OSError):
             found, hidden = await self._lane.call(lambda: holders(minors))
         return Report(holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids)
 
@@ -184,8 +184,8 @@ def _build(context: CollectorContext) -> Nvml:
         catalog,
         context.inventory,
         context.boot_id,
-        Lane("nvml"),
-        expected=catalog.instance(machine_type(context.paths.sysfs)).gpus,
+        WorkerThread("nvml"),
+        expected=catalog.find_instance(machine_type(context.paths.sysfs)).gpus,
         vbios=settings[ExpectSettings].vbios,
     )
 

@@ -10,7 +10,7 @@ import structlog
 
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
@@ -22,7 +22,7 @@ class PciGpus:
     no reason to report a GPU missing.
     """
 
-    def __init__(self, inventory: PciInventory, lane: Lane) -> None:
+    def __init__(self, inventory: PciInventory, lane: WorkerThread) -> None:
         self._inventory = inventory
         self._lane = lane
         self._scanned = -math.inf
@@ -49,7 +49,7 @@ class PciGpus:
         self._scanned, self._changed = time.monotonic(), False
         try:
             await self._lane.call(self._inventory.read)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             self._inventory.error = str(error)
         if self._inventory.error:
             log.error(

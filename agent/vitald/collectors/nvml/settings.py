@@ -23,28 +23,28 @@ class NvmlSettings:
         " were here before.",
     )
     fast_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "How often to read temperatures, clocks, power and the driver's advice of all GPUs.",
     )
     slow_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "How often to read memory errors, links and PCIe of each GPU, in turns.",
     )
     inventory_s: float = setting(
-        tomlfile.duration("10m"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10m"),
+        tomlfile.parse_duration,
         "How often to read identity, modes and limits, and to look at PCI.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look that takes longer hangs: said as a finding, with call and GPU.",
     )
     give_up_s: float = setting(
-        tomlfile.duration("60s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
     library: Path | None = setting(

@@ -19,11 +19,13 @@ class PciSettings:
         True, read_flag, "Look at links, error counters and drivers of PCI functions."
     )
     every_s: float = setting(
-        tomlfile.duration("60s"), tomlfile.duration, "How often to read links and error counters."
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
+        "How often to read links and error counters.",
     )
     deadline_s: float = setting(
-        tomlfile.duration("10s"),
-        tomlfile.duration,
+        tomlfile.parse_duration("10s"),
+        tomlfile.parse_duration,
         "A look at one function that takes longer hangs.",
     )
     exclude: tuple[str, ...] = setting(

@@ -27,7 +27,7 @@ from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Ask, Fault, Outcome, Remedy, Report
+from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
 from vitald.paths import is_root
 
 NAME = "dcgm"
@@ -83,7 +83,7 @@ class Dcgm:
             level, settings.deadline_4_s
         )
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         program = (
             await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
         )
@@ -149,7 +149,7 @@ class Dcgm:
             ),
         ), None
 
-    def _command(self, program: str, ask: Ask, version: str) -> Command:
+    def _command(self, program: str, ask: RunRequest, version: str) -> Command:
         deadline_s = self.deadline_s(ask.level)
         argv = [program, "diag", "-r", str(ask.level), "-j"]
         if ask.gpus:
@@ -161,7 +161,7 @@ class Dcgm:
             argv.append("--enable-heartbeat")
         return Command(argv=tuple(argv), deadline_s=deadline_s, grace_s=GRACE_S)
 
-    def _read(self, ask: Ask, output: Output) -> Report:
+    def _read(self, ask: RunRequest, output: Output) -> Report:
         """In a thread: the output may be large."""
         if output.ended is Ended.NOT_STARTED:
             return _not_run(output)
@@ -229,4 +229,6 @@ def _print_of(program: str) -> tuple[str, int, int, int] | None:
 
 
 def build(config: Config) -> Check:
-    return Dcgm(config, lambda: catalogs.load(config.catalog.profile, config.catalog.overrides))
+    return Dcgm(
+        config, lambda: catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+    )

@@ -30,7 +30,7 @@ from vitald.config import Config
 from vitald.diagnostics.bandwidth import BandwidthCheck
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
 
 NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
@@ -191,7 +191,7 @@ class EfaLoopback(BandwidthCheck):
         except OSError:
             return self._expected_s
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         del ask  # its GPUs are not what is tested
         try:
             adapters = await asyncio.to_thread(self._adapters)

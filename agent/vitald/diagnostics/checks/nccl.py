@@ -27,7 +27,7 @@ from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
+from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -269,7 +269,7 @@ class Nccl(BandwidthCheck):
         count, error = tool.count_gpus(self._sysfs)
         return error or _too_few(count)
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
         if error:
             return Report(outcome=Outcome.ERROR, reason=error, remedy=Remedy.RETRY)

@@ -26,7 +26,7 @@ from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Ask, Outcome, Remedy, Report
+from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -199,7 +199,7 @@ class Nccom(BandwidthCheck):
             else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
         )
 
-    async def perform(self, ask: Ask, execute: Execute) -> Report:
+    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
         del ask
         try:
             here = cores(self._sysfs)

@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from vitald.core.node_state import Subscription
-from vitald.ledger import Listed, Query, StoredEvent, read_events
+from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
 from vitald.server.connection_limit import Gate
@@ -46,7 +46,7 @@ class EventRoutes:
             raise Refused(
                 400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
             )
-        wanted = Query(
+        wanted = EventQuery(
             after=after,
             since=since,
             component=query.get("component"),
@@ -72,7 +72,7 @@ class EventRoutes:
         }
         return web.json_response(answer)
 
-    def _select_recent(self, wanted: Query) -> Listed[StoredEvent]:
+    def _select_recent(self, wanted: EventQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             one
@@ -83,7 +83,7 @@ class EventRoutes:
             and wanted.component in (None, one.event.component.name)
             and (wanted.since is None or one.event.time >= wanted.since)
         ]
-        listed = Listed(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
+        listed = RowList(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
         listed.last = listed[-1].id if listed else 0
         return listed
 
