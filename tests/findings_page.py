@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitald.catalog import Catalog, load
+from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.rules import FaultClass, Rule
 from vitald.model import Action
 
