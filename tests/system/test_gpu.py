@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.looking import batches_of
 from vitald.catalog import load
 from vitald.collectors.nvml.client import Worker, holders
 from vitald.collectors.nvml.collector import Nvml
@@ -34,16 +35,22 @@ def inventory() -> PciInventory:
     return found
 
 
+def number(one: Readings, name: str) -> float:
+    value = one.values[name]
+    assert isinstance(value, int | float)
+    return value
+
+
 async def first(source: Nvml) -> Batch:
     """The first batch with readings."""
-    batches = source.batches(None)
+    batches = batches_of(source)
     try:
         async for batch in batches:
             if batch.readings:
                 return batch
             assert batch.state is SourceState.OK, batch.detail
     finally:
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
     raise AssertionError("it ended")
 
 
@@ -78,8 +85,8 @@ def test_a_sound_gpu_has_no_finding_and_sane_values() -> None:
         "nvml/mig_changed",
     }, [event.raw for event in batch.events]
     for one in readings:
-        assert 0 < float(one.values["temperature_celsius"]) < 120  # type: ignore[arg-type]
-        assert 0 < float(one.values["power_watts"]) < 3000  # type: ignore[arg-type]
+        assert 0 < number(one, "temperature_celsius") < 120
+        assert 0 < number(one, "power_watts") < 3000
         assert one.values["failing_calls"] == 0, one.missing
         print(one.component.id, sorted(one.values), dict(one.missing))
 
@@ -100,7 +107,7 @@ def test_nvidia_smi_says_the_same() -> None:
     for one in readings:
         _, serial, vbios, memory = said[str(one.values["uuid"])]
         assert (one.values.get("serial", "[N/A]"), one.values["vbios"]) == (serial, vbios)
-        assert abs(float(one.values["memory_total_bytes"]) / 2**20 - float(memory)) < 2048  # type: ignore[arg-type]
+        assert abs(number(one, "memory_total_bytes") / 2**20 - float(memory)) < 2048
 
 
 def test_letting_go_leaves_nothing_open() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, load
+from vitald.catalog.rules import Rule
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.tables import tables, version_of
 from vitald.model import Action
@@ -40,14 +41,14 @@ def test_no_two_entries_begin_with_the_same_words() -> None:
     [rule for rule in ENTRIES if rule.diagnostic and rule.diagnostic.words],
     ids=lambda rule: rule.code,
 )
-def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
-    assert hasattr(rule, "diagnostic")
+def test_an_entry_is_found_by_its_own_words(rule: Rule) -> None:
+    assert rule.diagnostic is not None
     for words in rule.diagnostic.words:
         text = words.replace("#", "7").replace("*", "something")
         for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
             found = meanings().worded(said)
             assert found is not None
-            assert found.code == rule.code  # type: ignore[attr-defined]
+            assert found.code == rule.code
 
 
 def test_the_tables_hold_what_is_read_from_them() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,14 +87,16 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: Going, **more: object) 
     fake.on_look = look
 
 
-def running(**more: object) -> Going:
-    shown: dict[str, object] = {
+def running(**more: Any) -> Going:
+    """Its identity and who asked are filled in by `ends`."""
+    shown: dict[str, Any] = {
+        "ask": None,
         "stage": Stage.RUNNING,
         "began": time.time() - 30.0,
         "expected_s": 480.0,
         **more,
     }
-    return Going(id="", ask=None, asked_at=time.time(), **shown)  # type: ignore[arg-type]  # filled in by `ends`
+    return Going(id="", asked_at=time.time(), **shown)
 
 
 # --- run

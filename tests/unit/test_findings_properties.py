@@ -4,6 +4,7 @@ evidence.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -213,7 +214,9 @@ def test_due_is_never_late(stream: list[Event]) -> None:
 
 @FUZZ
 @given(st.lists(steps(KINDS + STATE), max_size=16), st.randoms(use_true_random=False))
-def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
+def test_the_order_between_devices_does_not_matter(
+    order: list[Step], chance: random.Random
+) -> None:
     """Each device's own events keep their order; the others come in between as they like.
 
     What is asked of a device is the same. Which line tells it need not be: an echo on another
@@ -223,7 +226,7 @@ def test_the_order_between_devices_does_not_matter(order: list[Step], chance: ob
     queues = [[step for step in order if step[0] == device] for device in range(DEVICES)]
     shuffled = []
     while any(queues):
-        queue = chance.choice([one for one in queues if one])  # type: ignore[attr-defined]
+        queue = chance.choice([one for one in queues if one])
         shuffled.append(queue.pop(0))
     one, other = (folded(at(step, 1.0) for step in each)[0] for each in (order, shuffled))
     assert asked_of_devices(one) == asked_of_devices(other)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def event(code: str, **changes: object) -> Event:
-    return replace(build(code), **changes)  # type: ignore[arg-type]
+def event(code: str, **changes: Any) -> Event:
+    return replace(build(code), **changes)
 
 
 def findings_of(*seen: Event) -> tuple[Judge, list[Transition]]:
@@ -316,7 +317,9 @@ def test_a_ledger_of_the_second_schema_is_taken_over(second_schema: Path) -> Non
             (gpu(), "xid/119", 800.0),
         )
         ledger.close()
-    judge = Judge(catalogue(), ledger.rescue().memory)  # type: ignore[union-attr]
+    rescued = ledger.rescue()
+    assert rescued is not None
+    judge = Judge(catalogue(), rescued.memory)
     assert judge.apply(event("xid/119", time=799.0)) == []
     assert only(judge.apply(event("xid/119", time=801.0))).opened
 

@@ -113,12 +113,12 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
 )
 @given(st.lists(st.integers(0, 11), unique=True, max_size=8), st.integers(0, 16))
 def test_the_same_twice_adds_nothing(
-    tmp_path_factory: object, numbers: list[int], cut: int
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], cut: int
 ) -> None:
     """Read again from another place, before a restart or after it: one record is one event, counted
     once.
     """
-    once, twice = (tmp_path_factory.mktemp(name) for name in ("once", "twice"))  # type: ignore[attr-defined]
+    once, twice = (tmp_path_factory.mktemp(name) for name in ("once", "twice"))
     numbers = sorted(numbers)
     whole = asyncio.run(told(once, batches(numbers), 0))
     assert asyncio.run(told(twice, batches(numbers + numbers), cut)) == whole
@@ -618,7 +618,8 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
                 seen.append(("looked", left(tmp_path)[0]))
                 stands(*given, **named)
 
-            pipeline.board.publish, pipeline.board.source_stands = published, stood  # type: ignore[method-assign]
+            board: Any = pipeline.board
+            board.publish, board.source_stands = published, stood
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
@@ -792,7 +793,8 @@ def test_an_event_that_cannot_be_judged_is_stored_and_told(tmp_path: Path) -> No
                     raise ZeroDivisionError
                 return apply(one)
 
-            pipeline.judge.apply = failing  # type: ignore[method-assign]
+            judge: Any = pipeline.judge
+            judge.apply = failing
             await pipeline.put(Batch("kernel_log", (*faulty(1).events, *faulty(2).events)))
             await idle(pipeline)
             found = {finding.code for finding in pipeline.judge.opened}

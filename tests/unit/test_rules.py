@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,8 +35,8 @@ def rule(*cases: Case, action: Action = Action.OBSERVE, when: When = When.NOW) -
     )
 
 
-def case(action: Action | None = None, **changes: object) -> Case:
-    return Case(**{"where": {"a": (1,)}, "action": action, **changes})  # type: ignore[arg-type]
+def case(action: Action | None = None, **changes: Any) -> Case:
+    return Case(**{"where": {"a": (1,)}, "action": action, **changes})
 
 
 def test_without_a_case_the_table_decides() -> None:
@@ -70,9 +72,9 @@ def test_the_strongest_case_wins_whatever_the_order() -> None:
         ([900], False),
     ],
 )
-def test_a_case_may_ask_for_a_number_above_a_limit(value: object, holds: bool) -> None:
+def test_a_case_may_ask_for_a_number_above_a_limit(value: Any, holds: bool) -> None:
     lasting = case(Action.INSPECT, where={"a_above": (119,)})
-    assert lasting.holds({"a": value}) is holds  # type: ignore[dict-item]
+    assert lasting.holds({"a": value}) is holds
     assert not lasting.holds({})
 
 
@@ -157,9 +159,9 @@ def test_of_several_at_least_the_strongest_stands() -> None:
     ],
 )
 def test_when_a_case_holds(
-    where: dict[str, tuple[object, ...]], fields: dict[str, object], holds: bool
+    where: dict[str, tuple[Any, ...]], fields: dict[str, Any], holds: bool
 ) -> None:
-    assert Case(where=where).holds(fields) is holds  # type: ignore[arg-type]
+    assert Case(where=where).holds(fields) is holds
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,9 +35,9 @@ def run(
     *,
     seconds: float = 10.0,
     preempted: str = "",
-    **ask: object,
+    **ask: Any,
 ) -> Run:
-    asked = replace(Ask(check=plan.check, level=plan.level), **ask)  # type: ignore[arg-type]
+    asked = replace(Ask(check=plan.check, level=plan.level), **ask)
     return Run(
         id=f"{began}",
         ask=asked,
@@ -219,7 +220,7 @@ def test_a_lower_level_does_not_fill_the_slot_of_a_higher() -> None:
 def test_a_persons_run_counts_if_it_was_of_all_devices_and_came_to_a_result() -> None:
     slot = slot_after(LEVEL_2, NOW)
     old, now = run(LEVEL_2, slot - DAY), at(slot - 600)
-    person = {"by": "root, pid 4711"}
+    person: dict[str, Any] = {"by": "root, pid 4711"}
     assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, **person)], now) == pytest.approx(
         slot + DAY
     )

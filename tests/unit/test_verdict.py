@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,17 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding, source
 from vitald.judge.verdict import Work, by_strength, fold
-from vitald.model import NODE, Acceptance, Action, Asked, SourceHealth, SourceState, Status, When
+from vitald.model import (
+    NODE,
+    Acceptance,
+    Action,
+    Asked,
+    Finding,
+    SourceHealth,
+    SourceState,
+    Status,
+    When,
+)
 
 NOW = 100.0
 FRESH, STALE = source(looked=90.0), source(looked=60.0)
@@ -245,10 +256,10 @@ SOURCES = st.lists(st.builds(source, looked=st.floats(0.0, NOW)), max_size=3)
     findings=FINDINGS, sources=SOURCES, site=st.booleans(), chance=st.randoms(use_true_random=False)
 )
 def test_the_order_of_what_is_folded_does_not_matter(
-    findings: list, sources: list, site: bool, chance: object
+    findings: list[Finding], sources: list[SourceHealth], site: bool, chance: random.Random
 ) -> None:
     other = list(findings)
-    chance.shuffle(other)  # type: ignore[attr-defined]
+    chance.shuffle(other)
     one, two = (
         fold(findings, sources, NOW, device_reset=site),
         fold(other, sources[::-1], NOW, device_reset=site),
@@ -265,7 +276,9 @@ def test_the_order_of_what_is_folded_does_not_matter(
 
 @FUZZ
 @given(findings=FINDINGS, sources=SOURCES, more=FINDINGS)
-def test_more_findings_never_make_it_better(findings: list, sources: list, more: list) -> None:
+def test_more_findings_never_make_it_better(
+    findings: list[Finding], sources: list[SourceHealth], more: list[Finding]
+) -> None:
     fewer, all_ = fold(findings, sources, NOW), fold(findings + more, sources, NOW)
     order = [Status.HEALTHY, Status.DEGRADED, Status.UNKNOWN, Status.UNHEALTHY]
     assert order.index(all_.status) >= order.index(fewer.status)
