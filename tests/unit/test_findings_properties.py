@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +21,11 @@ from vitald.model.codes import ACCEPTED, BOOT, CLOCK_STEPPED
 DEVICES = 3
 HOUR = 3600.0
 
+Kind = tuple[str, dict[str, Any]]  # the code, and the fields of its event
+
 # Codes and contexts of every strength, with cases, state rules, quiet times and ones that ask for
 # nothing.
-KINDS: list[tuple[str, dict[str, object]]] = [
+KINDS: list[Kind] = [
     ("xid/79", {}),
     ("xid/31", {}),
     ("xid/44", {}),
@@ -49,9 +52,9 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("xid/119", {}),
     ("xid/157", {}),
 ]
-STATE = [("xid/154", {"recovery": value}) for value in range(7)]
+STATE: list[Kind] = [("xid/154", {"recovery": value}) for value in range(7)]
 
-LASTING: list[tuple[str, dict[str, object]]] = [
+LASTING: list[Kind] = [
     ("xid/79", {}),
     ("xid/63", {}),
     ("nvml/gpu_missing", {"missing": 1}),
@@ -61,8 +64,8 @@ LASTING: list[tuple[str, dict[str, object]]] = [
 
 
 def steps(
-    kinds: list[tuple[str, dict[str, object]]],
-) -> st.SearchStrategy[tuple[int, tuple[str, dict[str, object]], bool, bool]]:
+    kinds: list[Kind],
+) -> st.SearchStrategy[tuple[int, Kind, bool, bool]]:
     """Device, what it reports, whether it is a drill, whether it is believed."""
     drill = st.sampled_from([False, False, False, True])
     return st.tuples(
@@ -73,7 +76,7 @@ def steps(
     )
 
 
-Step = tuple[int, tuple[str, dict[str, object]], bool, bool]
+Step = tuple[int, Kind, bool, bool]
 
 
 def at(step: Step, time: float, boot: str = "boot-a", number: int = 0) -> Event:
@@ -93,7 +96,7 @@ def at(step: Step, time: float, boot: str = "boot-a", number: int = 0) -> Event:
 @st.composite
 def streams(
     draw: st.DrawFn,
-    kinds: list[tuple[str, dict[str, object]]] = KINDS + STATE,
+    kinds: list[Kind] = KINDS + STATE,
     reboots: bool = True,
 ) -> list[Event]:
     """Events in the order of their times, with reboots between them; minutes to days apart."""
@@ -407,5 +410,5 @@ def test_what_a_process_writes_changes_nothing_that_others_saw(
 
 def test_every_strength_occurs_in_these_streams() -> None:
     """Otherwise the properties above would say little."""
-    said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}  # type: ignore[arg-type]
+    said = {catalogue().rule(code).rule_on(fields).action for code, fields in KINDS + STATE}
     assert said == set(Action)
