@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -195,8 +196,8 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     """Nodes made to order; whatever still runs at the end is stopped."""
     made: list[Node] = []
 
-    def make(**settings: object) -> Node:
-        made.append(Node(tmp_path / f"node{len(made)}", **settings))  # type: ignore[arg-type]
+    def make(**settings: Any) -> Node:
+        made.append(Node(tmp_path / f"node{len(made)}", **settings))
         return made[-1]
 
     yield make

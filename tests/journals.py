@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.conftest import require
 
@@ -25,7 +26,8 @@ MISSED = "e9bf28e6e834481bb6f48f548ad13606"
 SECOND = 1_000_000
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _NAMED = re.compile(rb"\s*(?P<name>\S*?)(?:\[(?P<pid>[^\s\[]*)\])?:(?:\s|\Z)")
-Fields = dict[str, "bytes | str | int | None"]
+# Of each name: bytes, a text, a number, or None for a field that is left out.
+Fields = dict[str, Any]
 
 
 def entry(
@@ -102,7 +104,7 @@ def missed(count: int, at: int, **fields: bytes | str | int | None) -> bytes:
         "SYSLOG_FACILITY": 3,
     }
     said |= {"_SOURCE_MONOTONIC_TIMESTAMP": None, **fields}
-    return entry(at, f"Missed {count} kernel messages", **said)  # type: ignore[arg-type]
+    return entry(at, f"Missed {count} kernel messages", **said)
 
 
 def needed() -> None:

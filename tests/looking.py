@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Any, Protocol, cast
 
 from tests.pace import patient
 from vitald import catalog
@@ -22,6 +22,15 @@ def polled(subject: Subject, *kinds: str, boot_id: str = "boot-1", look_s: float
     return Polled(subject, CATALOG, boot_id, every_s=60.0, look_s=look_s, kinds=kinds)
 
 
+class _Source(Protocol):
+    def batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
+
+
+def batches_of(source: _Source, after: Position | None = None) -> AsyncGenerator[Batch, None]:
+    """Those of a source whose `batches` is a generator: its user closes it."""
+    return cast("AsyncGenerator[Batch, None]", source.batches(after))
+
+
 class Looking:
     """`look()` is one round, and what it gave. Keeps all events, and the position that was stored
     last.
@@ -33,13 +42,13 @@ class Looking:
         self.position = after
         self.last = Batch(source.name)
         self._loop = asyncio.new_event_loop()
-        self._batches = source.batches(after)
+        self._batches = batches_of(source, after)
 
     def __enter__(self) -> Looking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.run_until_complete(self._batches.aclose())  # type: ignore[attr-defined]
+        self._loop.run_until_complete(self._batches.aclose())
         self._loop.close()
 
     def look(self, times: int = 1) -> list[Event]:

@@ -36,6 +36,7 @@ from tests.bench.measure import (
     spread,
     timed,
 )
+from tests.looking import batches_of
 from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
@@ -228,7 +229,7 @@ async def _rounds(source: Polled, between: Callable[[], None]) -> tuple[Json, li
     """What each round took, and the files that one opens."""
     stored = 0
     wall, cpu, loop, held, held_cpu = (list[float]() for _ in range(5))
-    async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+    async with aclosing(batches_of(source)) as batches:
         with _stretches() as stretches:
             for number in range(-WARM, ROUNDS):
                 between()

@@ -185,7 +185,7 @@ class Work:
 
         work = self
 
-        class Counted(queue.SimpleQueue):  # type: ignore[type-arg]
+        class Counted(queue.SimpleQueue[Any]):
             def put(self, item: object, *_: Any, **__: Any) -> None:
                 if item is not None:
                     work.began()

@@ -67,6 +67,13 @@ class Run:
                 start_new_session=True,
             )
 
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing of it goes on, whatever the test found."""
+        self.kill()
+
     @property
     def said(self) -> str:
         return self._out.read_text(errors="replace")

@@ -266,7 +266,7 @@ def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
     machine.run("rm", "/run/asking")
     said = asking.communicate(timeout=30)[0].splitlines()
     print(f"{len(said)} asked")
-    assert len(said) > 10
+    assert len(said) > 4, "one for each restart, and more"
     failed = [
         line for line in said if not line.startswith(("0 ", "20 unhealthy: gpu/"))
     ]  # others write to this kernel log, too
@@ -397,7 +397,7 @@ def test_without_journald(machine: Machine, service: Service) -> None:
     for _ in range(2):
         pci = fresh_pci()
         service.write(xid(pci))
-        machine.until(lambda pci=pci: service.findings(pci), 10.0, "the finding")  # type: ignore[misc]
+        machine.until(lambda: service.findings(pci), 10.0, "the finding")
         service.clear(pci)
         machine.run("systemctl", "reload", "vitald")
     assert service.pid == before

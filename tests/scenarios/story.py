@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
@@ -316,13 +317,13 @@ class Node:
         sighting = self.interpreter.recognise(line.message)
         if sighting is not None:
             usec = int((when - self.booted_at) * 1e6)
-            record = {
+            record: dict[str, Any] = {
                 "identity": f"record {self.serial}",
                 "time": when + self.stepped,
                 "boot_id": f"boot-{self.boots}",
                 "usec": usec if usec >= 0 else None,
             }
-            self._apply(self.interpreter.event(sighting, line.message, line.facility, **record))  # type: ignore[arg-type]
+            self._apply(self.interpreter.event(sighting, line.message, line.facility, **record))
 
     def _event(self, code: str, component: Component, fields: dict[str, Value]) -> Event:
         self.serial += 1

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Union
 from unittest import mock
 
+from tests.looking import batches_of
 from tests.pace import patient
 from vitald import tomlfile
 from vitald.catalog import Catalog, load_catalog
@@ -188,7 +189,7 @@ class Looking:
             await self._task
 
     async def _run(self) -> None:
-        batches = self.source.batches(self.position)
+        batches = batches_of(self.source, self.position)
         try:
             async for batch in batches:
                 self.batches.append(batch)
@@ -199,7 +200,7 @@ class Looking:
                 self._news.set()
         finally:
             self._news.set()
-            await batches.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await batches.aclose()
 
     # --- waiting
 

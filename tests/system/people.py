@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
-from tests.harness import PYTHON, ROOT, Json, Node
+from tests.harness import PYTHON, ROOT, Json
 
 NOBODY = 65534
 # It answers a line of JSON with a line of JSON. Everything is imported while still root: the
@@ -54,6 +54,13 @@ for line in reads:
 """
 
 
+class HasRuntime(Protocol):
+    """What serves the API below this folder."""
+
+    @property
+    def runtime(self) -> Path: ...
+
+
 class _Person:
     """A process of another user, in one folder."""
 
@@ -79,7 +86,7 @@ class _Person:
 _present: list[_Person] = []  # at most one, which ends with this process at the latest
 
 
-def _person(node: Node, groups: tuple[int, ...]) -> _Person:
+def _person(node: HasRuntime, groups: tuple[int, ...]) -> _Person:
     key = (node.runtime, groups)
     if not _present or _present[0].key != key:
         while _present:
@@ -89,14 +96,14 @@ def _person(node: Node, groups: tuple[int, ...]) -> _Person:
 
 
 def cli_as_nobody(
-    node: Node, *arguments: str, groups: tuple[int, ...] = ()
+    node: HasRuntime, *arguments: str, groups: tuple[int, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     code, said, complained = _person(node, groups).ask("cli", *arguments)
     return subprocess.CompletedProcess([*arguments], cast("int", code), str(said), str(complained))
 
 
 def request_as_nobody(
-    node: Node, method: str, path: str, body: object = None, groups: tuple[int, ...] = ()
+    node: HasRuntime, method: str, path: str, body: object = None, groups: tuple[int, ...] = ()
 ) -> tuple[int, Json]:
     """Status and answer; status 0 where the socket cannot even be connected to."""
     status, answer = _person(node, groups).ask("request", method, path, body)

@@ -84,7 +84,7 @@ def test_requests_wait_through_restarts_under_load(node: Node) -> None:
         node.stop()
         before = len(codes)
         node.start(wait=False)
-        node.until(lambda before=before: len(codes) > before + 5, 20.0, "answers")  # type: ignore[misc]
+        node.until(lambda: len(codes) > before + 5, 20.0, "answers")
     over.set()
     asking.join(30.0)
     assert set(codes) == {200}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,8 +69,8 @@ CALLS = {
 NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}}
 
 
-def vitald(words: list[str], verb: str = "", **files: object) -> subprocess.CompletedProcess[str]:
-    given: dict[str, object] = {
+def vitald(words: list[str], verb: str = "", **files: Any) -> subprocess.CompletedProcess[str]:
+    given: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
@@ -78,7 +79,7 @@ def vitald(words: list[str], verb: str = "", **files: object) -> subprocess.Comp
     command = [PYTHON, "-m", "vitald", *words]
     return subprocess.run(
         command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=60, **given
-    )  # type: ignore[call-overload,no-any-return]
+    )
 
 
 @contextmanager

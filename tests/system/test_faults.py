@@ -533,10 +533,10 @@ static int opened(int folder, const char *path, int flags, int mode) {
     return fd;
 }
 
-#define READ_MODE \\
-    va_list rest; \\
-    va_start(rest, flags); \\
-    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; \\
+#define READ_MODE \
+    va_list rest; \
+    va_start(rest, flags); \
+    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0; \
     va_end(rest)
 int open(const char *path, int flags, ...) {
     READ_MODE;

@@ -58,9 +58,8 @@ class Archived:
             assert all(member.isreg() for member in members)
             (self.folder,) = {member.name.partition("/")[0] for member in members}
             assert path.name == f"{self.folder}.tar.gz"
-            self.parts = {
-                member.name.partition("/")[2]: tar.extractfile(member).read() for member in members
-            }  # type: ignore[union-attr]
+            files = {member.name.partition("/")[2]: tar.extractfile(member) for member in members}
+            self.parts = {name: file.read() for name, file in files.items() if file is not None}
         for name, data in self.parts.items():
             if name.endswith(".json"):
                 json.loads(data)

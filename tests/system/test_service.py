@@ -294,7 +294,7 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
         ]
         for _ in range(2):  # the second time too it is read from the oldest record on
             node.start()
-            node.wait(lambda status, state=state: status["sources"][0]["state"] == state, 10.0)  # type: ignore[misc]
+            node.wait(lambda status: status["sources"][0]["state"] == state, 10.0)
             assert node.process is not None
             assert Path(f"/proc/{node.process.pid}/fd/0").resolve() == Path("/dev/null")
             node.stop()

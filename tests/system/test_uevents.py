@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import require
+from tests.looking import batches_of
 from tests.pace import patient
 from tests.trees import NVIDIA, Tree
 from vitald import catalog
@@ -139,7 +140,7 @@ def test_more_than_the_socket_holds_is_noticed(bell: Callable[[str], object]) ->
 
 
 async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None:
-    async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+    async with aclosing(batches_of(source)) as batches:
         async for batch in batches:
             events += batch.events
             looks["looked"] += 1

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -122,7 +123,7 @@ def event(
     identity: str = "",
     boot: str = "boot-a",
     trust: Trust = Trust.KERNEL,
-    fields: Mapping[str, object] | None = None,
+    fields: Mapping[str, Any] | None = None,
     follows: str | None = None,
     simulated_until: float | None = None,
     raw: str = "",
@@ -138,7 +139,7 @@ def event(
         boot_id=boot,
         raw=raw,
         trust=trust,
-        fields=fields or {},  # type: ignore[arg-type]
+        fields=fields or {},
         follows=follows,
         simulated_until=simulated_until,
     )
@@ -160,9 +161,9 @@ def act(code: str, found: Finding, time: float, by: str = "alice", reason: str =
 
 
 def finding(
-    action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: object
+    action: Action = Action.REBOOT_NODE, when: When = When.NOW, number: int = 1, **changes: Any
 ) -> Finding:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "id": number,
         "component": gpu(number),
         "code": "xid/79",
@@ -178,7 +179,7 @@ def finding(
         "fields": {},
         "confirmed_by": "nvml",
     }
-    return Finding(**{**values, **changes})  # type: ignore[arg-type]
+    return Finding(**{**values, **changes})
 
 
 def source(

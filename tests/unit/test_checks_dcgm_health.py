@@ -20,6 +20,7 @@ from vitald.diagnostics.check import Ended, Output
 from vitald.diagnostics.checks.dcgm_health import Board, DcgmHealth, build, judge, read
 from vitald.model import Action
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
+from vitald.model.event import Fields
 
 HEALTHY = '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}'
 NOT_ENABLED = "Error: Health watches not enabled. Please enable watches. \n"
@@ -206,13 +207,13 @@ def test_a_text_is_put_together_from_its_pieces(tmp_path: Path) -> None:
 
 
 def rulings(report: Report) -> dict[tuple[str, int | None], Action]:
-    def fields(fault: Fault) -> dict[str, object]:
+    def fields(fault: Fault) -> Fields:
         return {"severity": fault.severity, "confirmed": not fault.confirm}
 
     return {
         (fault.code, fault.gpu): catalogue().find_rule(fault.code).apply_to(fields(fault)).action
         for fault in report.faults
-    }  # type: ignore[arg-type]
+    }
 
 
 def test_every_device_and_system_is_told_and_a_warning_weighs_less(tmp_path: Path) -> None:

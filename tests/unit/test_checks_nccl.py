@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -105,8 +106,8 @@ def sysfs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(sysfs: Path, **settings: float) -> Nccl:
-    return Nccl(config(sysfs, nccl=Settings(**settings)))  # type: ignore[arg-type]
+def check(sysfs: Path, **settings: Any) -> Nccl:
+    return Nccl(config(sysfs, nccl=Settings(**settings)))
 
 
 def test_the_command_is_for_all_gpus_or_for_those_asked_for(sysfs: Path) -> None:

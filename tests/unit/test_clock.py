@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def test_a_wall_clock_that_is_set_moves_nothing() -> None:
         assert [place - places[0] for place in places] == [0.0, 60.0, 70.0]
 
 
-FORMS = {
+# The line of a text, at these seconds after the boot by the wall clock and by the kernel's.
+Form = Callable[[float, float, str], str]
+FORMS: dict[str, Form] = {
     "with the kernel's stamp": lambda at, usec, text: stamped(START + at, usec, text),
     "dates alone": lambda at, usec, text: stamped(START + at, None, text),
     "the kernel's stamp alone": lambda at, usec, text: f"[{usec:12.6f}] {text}",
@@ -107,17 +110,16 @@ FORMS = {
         }
     ),
 }
-Form = object
 
 
-@pytest.fixture(params=FORMS.values(), ids=FORMS)
+@pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> Form:
-    return request.param
+    return FORMS[request.param]
 
 
 def verdict(form: Form, *lines: tuple[float, str]) -> Json:
     """Of lines at these seconds after the boot."""
-    return scan_json("\n".join(form(at, at, text) for at, text in lines).encode())[1]  # type: ignore[operator]
+    return scan_json("\n".join(form(at, at, text) for at, text in lines).encode())[1]
 
 
 def codes(verdict: Json, what: str = "findings") -> list[str]:
@@ -171,7 +173,7 @@ def boots(name: str, *parts: tuple[float, list[tuple[float, str]]]) -> list[str]
     lines = []
     for number, (began, own) in enumerate(parts):
         for at, text in [(0.0, BANNER), *own]:
-            line = DATED[name](began + at, at, text)  # type: ignore[no-untyped-call]
+            line = DATED[name](began + at, at, text)
             lines.append(line.replace("a" * 32, f"{number:032x}"))
     return lines
 
@@ -216,14 +218,14 @@ def test_a_boot_that_journalctl_tells_of(form: Form, words: str) -> None:
         words,
         form(9000.0, 600.0, "usb 1-1: x"),
         form(9100.0, 700.0, "usb 1-1: y"),
-    ]  # type: ignore[operator]
+    ]
     said = scan_json("\n".join(lines).encode())[1]
     assert (said["status"], codes(said, "ended")) == ("healthy", ["xid/79"])
     quoted = [
         form(5000.0, 5000.0, BUS),
         form(9000.0, 9000.0, words),
         form(9100.0, 9100.0, "usb 1-1: y"),
-    ]  # type: ignore[operator]
+    ]
     assert scan_json("\n".join(quoted).encode())[1]["status"] == "unhealthy"
 
 
@@ -293,7 +295,7 @@ def test_order_is_restored_within_bounds() -> None:
     assert [one.place for one in in_time_order(Told(place, ()) for place in mixed)] == places
     taken = 0
 
-    def endless():  # type: ignore[no-untyped-def]
+    def endless() -> Iterator[Told]:
         nonlocal taken
         while True:
             taken += 1

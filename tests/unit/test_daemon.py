@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,19 +70,19 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
         async def read(self, _: object) -> None:
             said.append("watched")
 
-    pipeline = SimpleNamespace(
+    pipeline: Any = SimpleNamespace(
         put=put, booted=booted, own=own, position=lambda _: None, orderly=True
     )
     sources = SimpleNamespace(
         kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
     )
-    daemon = SimpleNamespace(
+    daemon: Any = SimpleNamespace(
         sources=sources,
         pipeline=pipeline,
         past_told=asyncio.Event(),
         supervisor=Supervised(pipeline),
-    )  # type: ignore[arg-type]
-    asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]
+    )
+    asyncio.run(Daemon._read_kernel_log(daemon))
     assert said == wanted
 
 

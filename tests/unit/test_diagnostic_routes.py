@@ -289,11 +289,11 @@ def test_others_may_look_and_not_touch(served: Served, fake: FakeDiagnostics) ->
     served.socket.chmod(0o666)
     served.runtime.chmod(0o755)
     group = (0,)
-    assert request_as_nobody(served, "GET", "/v1/diagnostics", groups=group)[0] == 200  # type: ignore[arg-type]
+    assert request_as_nobody(served, "GET", "/v1/diagnostics", groups=group)[0] == 200
     for path in (RUN, CANCEL):
-        status, answer = request_as_nobody(served, "POST", path, {"reason": "mine"}, groups=group)  # type: ignore[arg-type]
+        status, answer = request_as_nobody(served, "POST", path, {"reason": "mine"}, groups=group)
         assert (status, "may not change" in str(answer["error"])) == (403, True)
-    assert request_as_nobody(served, "GET", "/v1/diagnostics/runs")[0] == 403  # type: ignore[arg-type]
+    assert request_as_nobody(served, "GET", "/v1/diagnostics/runs")[0] == 403
     assert (fake.asked, fake.cancelled) == ([], [])
 
 

@@ -827,7 +827,11 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
         )
         house.node.remembered = [former]
         real = house.node.runs
-        reads: Iterator[Callable[[], Sequence[Run]]] = iter([lambda: 1 / 0])  # type: ignore[list-item, return-value]
+
+        def fail() -> Sequence[Run]:
+            raise ZeroDivisionError
+
+        reads: Iterator[Callable[[], Sequence[Run]]] = iter([fail])
         house.node.runs = lambda: next(reads, real)()  # type: ignore[method-assign]
         async with house.open():
             await house.until(lambda: ("dcgm", 1) in house.manager.last, "what it remembers")

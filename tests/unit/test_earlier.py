@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -222,14 +222,15 @@ class Machine:
     @property
     def pids(self) -> list[int]:
         """Of the faults, in the order in which they were handed in."""
-        return [event.fields["pid"] for event in self.events if event.kind == "xid"]  # type: ignore[misc]
+        faults = (event for event in self.events if event.kind == "xid")
+        return [cast("int", event.fields["pid"]) for event in faults]
 
     def told(self, code: str = GAP) -> list[Event]:
         return [event for event in self.events if event.code == code]
 
     @property
     def lost(self) -> int:
-        return sum(event.fields["count"] for event in self.told())  # type: ignore[misc]
+        return sum(cast("int", event.fields["count"]) for event in self.told())
 
 
 @contextmanager
@@ -313,8 +314,9 @@ def test_the_time_of_a_gap_spans_what_is_missing(
     assert overrun.start()
     (gap,) = overrun.told()
     assert gap.fields["count"] == len(lacking)
-    assert BOOTED + 1.0 <= gap.fields["after"] <= BOOTED + after / 10 + 1e-3  # type: ignore[operator]
-    assert gap.fields["before"] >= BOOTED + (lacking[-1] + 1) / 10 - 1e-3  # type: ignore[operator]
+    began, ended = (cast("float", gap.fields[name]) for name in ("after", "before"))
+    assert BOOTED + 1.0 <= began <= BOOTED + after / 10 + 1e-3
+    assert ended >= BOOTED + (lacking[-1] + 1) / 10 - 1e-3
 
 
 def test_the_place_was_rotated_away(overrun: Machine) -> None:

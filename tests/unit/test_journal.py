@@ -279,7 +279,7 @@ def test_an_absurd_record_is_counted_and_passed_over(build: Build, fields: Field
         entry(2, _SOURCE_REALTIME_TIMESTAMP="9" * 30, PRIORITY=5),
         entry(3, **fields),
         entry(4),
-    )  # type: ignore[arg-type]
+    )
     assert usecs(journal) == [1, 2, 4]
     assert journal.skipped == 1
     assert usecs(journal, most=1) == [1]

@@ -205,7 +205,7 @@ def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> Non
             for number in range(parts):
                 append(path, "".join(lines[3 * number // parts : 3 * (number + 1) // parts]))
                 size = path.stat().st_size
-                await told.until(lambda size=size: told.read(path, size))  # type: ignore[misc]
+                await told.until(lambda: told.read(path, size))
             append(path, f"[26218.429857] {ue}\n")
             await told.until(lambda: len(told.codes) == 2)
             assert told.reader.counters.untrusted == 1

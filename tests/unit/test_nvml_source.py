@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from tests.looking import CATALOG
+from tests.looking import CATALOG, batches_of
 from tests.trees import Tree
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
@@ -31,7 +31,7 @@ def test_pci_is_walked_when_something_is_announced_and_not_all_the_time(tmp_path
     source.deadline_s = 0.03  # it says every third of this that it has looked
 
     async def run() -> None:
-        async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+        async with aclosing(batches_of(source)) as batches:
             for _ in range(5):
                 assert (await batches.__anext__()).state is SourceState.ABSENT
             assert inventory.reads == 1
@@ -51,7 +51,7 @@ def test_a_bus_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
     source = Nvml(Settings(), CATALOG, inventory, "boot-1", WorkerThread("nvml"))
 
     async def run() -> None:
-        async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
+        async with aclosing(batches_of(source)) as batches:
             assert (await batches.__anext__()).state is SourceState.FAILED
             tree.remove("bus/pci/devices")
             (tree.root / "bus/pci/devices").mkdir()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
-from vitald.model import Action, FindingState, When
+from vitald.model import Action, Finding, FindingState, When
 from vitald.recovery import action_log as books
 from vitald.recovery.action_log import DAY_S, Book, BookBroken, Clock, Entry
 from vitald.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
@@ -108,19 +109,19 @@ def done(
     )
 
 
-def with_request(**changes: object) -> Facts:
+def with_request(**changes: Any) -> Facts:
     return replace(FACTS, request=replace(REQUEST, **changes))
 
 
-def with_told(**changes: object) -> Facts:
+def with_told(**changes: Any) -> Facts:
     return replace(FACTS, standing=replace(STANDING, findings={7: replace(TOLD, **changes)}))
 
 
-def with_standing(**changes: object) -> Facts:
+def with_standing(**changes: Any) -> Facts:
     return replace(FACTS, standing=replace(STANDING, **changes))
 
 
-def booked(*entries: Entry, **changes: object) -> Facts:
+def booked(*entries: Entry, **changes: Any) -> Facts:
     return replace(FACTS, book=Book(entries), **changes)
 
 
@@ -155,7 +156,7 @@ FAILS: list[tuple[str, Facts, str]] = [
         "daemon",
         replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)),
         "does not say replacementRequired",
-    ),  # type: ignore[union-attr]
+    ),
     ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
     ("findings", with_told(code="xid/48"), "is xid/48 of"),
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
@@ -442,8 +443,8 @@ def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
         finding(Action.OBSERVE),
     ],
 )
-def test_what_asks_for_nothing(found: object) -> None:
-    assert wanted([found], lambda _: True, device_reset=False) is None  # type: ignore[list-item]
+def test_what_asks_for_nothing(found: Finding) -> None:
+    assert wanted([found], lambda _: True, device_reset=False) is None
 
 
 def test_nothing_while_somebody_works_on_one_of_them() -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,8 @@ def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
-def config(**changes: object) -> Config:
-    return Config(recovery=Recovery(**{"node": "node-1", **changes}))  # type: ignore[arg-type]
+def config(**changes: Any) -> Config:
+    return Config(recovery=Recovery(**{"node": "node-1", **changes}))
 
 
 def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

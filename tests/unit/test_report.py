@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -38,7 +38,8 @@ MIB = 1024 * 1024
 
 def read(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        files = {member.name: tar.extractfile(member) for member in tar}
+        return {name: file.read() for name, file in files.items() if file is not None}
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -333,8 +334,8 @@ def ids(pages: Pages) -> list[int]:
     return [json.loads(one)["id"] for one in data.splitlines()]
 
 
-def paged(past: Past, since: float = 0, most: int = MIB, until: float = float("inf")) -> Pages:
-    return Pages(past, since, line, most=most, until=until)  # type: ignore[arg-type]
+def paged(past: Any, since: float = 0, most: int = MIB, until: float = float("inf")) -> Pages:
+    return Pages(past, since, line, most=most, until=until)
 
 
 @pytest.mark.parametrize("count", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 7])
@@ -451,27 +452,26 @@ def test_programs_neither_hang_nor_flood(program: Callable[[str], str]) -> None:
 
 
 def alone(
-    folder: Path, config: str, most: int = 10 * MIB, **more: object
+    folder: Path, config: str, most: int = 10 * MIB, **more: Any
 ) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """The parts by name, and what is missing."""
     path = folder / "config.toml"
     path.write_text(config)
-    file: IO[bytes] = io.BytesIO()
-    wanted = Wanted(
-        **{
-            "since": 0.0,
-            "config": path,
-            "socket": folder / "none.sock",
-            "timeout": 1.0,
-            "logs": False,
-            "ledger": False,
-            "most": most,
-            **more,
-        }  # type: ignore[arg-type]
-    )
+    file = io.BytesIO()
+    asked: dict[str, Any] = {
+        "since": 0.0,
+        "config": path,
+        "socket": folder / "none.sock",
+        "timeout": 1.0,
+        "logs": False,
+        "ledger": False,
+        "most": most,
+        **more,
+    }
+    wanted = Wanted(**asked)
     report = Report(Archive(file, "r", 0.0, most), wanted, 0.0)
     size = report.write()
-    data = file.getvalue()  # type: ignore[attr-defined]
+    data = file.getvalue()
     assert size == len(data)
     return {name.removeprefix("r/"): part for name, part in read(data).items()}, report.missing
 

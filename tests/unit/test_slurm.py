@@ -198,18 +198,18 @@ def test_level_1_before_a_job(
     """Where the last one is too old and there is time; what it finds decides."""
     monkeypatch.delenv("SLURM_JOB_USER", raising=False)
     monkeypatch.delenv("SLURM_JOB_UID", raising=False)
-    shown = [
+    shown: list[dict[str, object]] = [
         {"last": runs, "going": []},
         {"last": runs, "going": [GOING]},
         {"last": runs, "going": []},
     ]
-    answers = {
+    answers: dict[str, list[dict[str, object]]] = {
         "/v1/status": [HEALTHY, verdict()],
         "/v1/jobs": [{}],
         "/v1/diagnostics": shown,
         RUN: [{"going": GOING}],
     }
-    daemon = Daemon(monkeypatch, answers)  # type: ignore[arg-type]
+    daemon = Daemon(monkeypatch, answers)
     assert daemon.prolog(settings) == (20 if is_run else 0)
     assert daemon.asked[:2] == ["/v1/status", TELL]
     assert any(one.startswith(RUN) for one in daemon.asked) is is_run
@@ -234,14 +234,14 @@ def test_level_1_before_a_job(
 def test_a_level_1_that_runs_already_is_waited_for(
     shown: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
 ) -> None:
-    answers = {
+    answers: dict[str, list[dict[str, object]]] = {
         "/v1/status": [HEALTHY, verdict()],
         "/v1/jobs": [{}],
         RUN: [{"error": "it is running already"}],
     }
     daemon = Daemon(
         monkeypatch, {**answers, "/v1/diagnostics": [*shown, {"last": [last(0.1)], "going": []}]}
-    )  # type: ignore[dict-item]
+    )
     assert daemon.prolog(Settings(level_1_age_s=3600.0)) == 20
 
 

@@ -189,7 +189,8 @@ def test_efa_loopback() -> None:
     )
     assert LOOPBACK.fullmatch(passed[1])
     assert slow[0] == "error"
-    assert LOOPBACK.fullmatch(slow[1])[1] == "failed"  # type: ignore[index]
+    failed = LOOPBACK.fullmatch(slow[1])
+    assert failed is not None and failed[1] == "failed"
     assert broken == ("error", "EFA Loopback check failed for device: rdmap0s8 . rdmap0s7 is slow")
     assert faulty[1].startswith(FAULTY)
     assert faulty[1].endswith("of rdmap0s7: expected at least 5000000000, measured 1000000000")

@@ -88,6 +88,10 @@ class Clock:
         return stuck
 
 
+def supervise(pipeline: Any) -> Supervisor:
+    return Supervisor(pipeline)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(module, "_BACKOFF", Backoff(0.0, 0.0))
@@ -97,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_source_that_hangs_is_cancelled_and_read_again(clock: Clock) -> None:
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(hangs, hangs)
-        watched = Supervisor(pipeline)  # type: ignore[arg-type]
+        watched = supervise(pipeline)
         task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         assert clock.pass_(watched, 90.0) == ""
@@ -123,7 +127,7 @@ def test_one_that_cannot_be_cancelled_is_named(clock: Clock) -> None:
 
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(clings)
-        watched = Supervisor(pipeline)  # type: ignore[arg-type]
+        watched = supervise(pipeline)
         task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         assert clock.pass_(watched, 105.0) == ""
@@ -138,7 +142,7 @@ def test_who_waits_for_the_judge_does_not_hang(clock: Clock) -> None:
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(hangs)
         pipeline.room.clear()
-        watched = Supervisor(pipeline)  # type: ignore[arg-type]
+        watched = supervise(pipeline)
         task = asyncio.create_task(watched.read(source))
         await pipeline.until(lambda: bool(pipeline.batches))
         assert clock.pass_(watched, 600.0) == ""
@@ -153,7 +157,7 @@ def test_who_waits_for_the_judge_does_not_hang(clock: Clock) -> None:
 def test_time_in_which_the_daemon_itself_was_stopped_is_no_silence(clock: Clock) -> None:
     async def tell() -> None:
         pipeline, source = Pipeline(), Source(hangs)
-        watched = Supervisor(pipeline)  # type: ignore[arg-type]
+        watched = supervise(pipeline)
         task = asyncio.create_task(watched.read(source))
         await source.silent.wait()
         clock.pass_(watched, 3600.0, step=3600.0)
@@ -175,7 +179,7 @@ def test_one_that_fails_again_and_again_is_told_once(clock: Clock) -> None:
 
     async def tell() -> None:
         pipeline, source = Pipeline(), Absent(fails, fails, fails, hangs)
-        task = asyncio.create_task(Supervisor(pipeline).read(source))  # type: ignore[arg-type]
+        task = asyncio.create_task(supervise(pipeline).read(source))
         await source.silent.wait()
         assert pipeline.states == [SourceState.FAILED] * 3
         assert pipeline.said == [("vitald/source_failed", False)]
@@ -191,7 +195,7 @@ def test_a_past_that_hangs_does_not_keep_us_from_the_present(clock: Clock) -> No
 
     async def tell() -> None:
         pipeline = Pipeline()
-        watched = Supervisor(pipeline)  # type: ignore[arg-type]
+        watched = supervise(pipeline)
         task = asyncio.create_task(watched.read_past("kernel_log", past()))
         await pipeline.until(lambda: bool(pipeline.batches))
         await asyncio.sleep(0)
