@@ -97,7 +97,7 @@ class Steps:
             for number, one in ((one.id, one) for one in node.judge.incidents)
         }
         verdicts = {work: serialize.verdict(verdict) for work, verdict in node.verdicts().items()}
-        scores = serialize.score_devices(
+        scores = serialize.suspects(
             node.judge.score_devices(node.now + node.stepped), node.catalog, {}
         )
         shown: Json = {**verdicts, "suspects": scores, **incidents}

@@ -1,8 +1,8 @@
 """
-From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
+Loads a checked `Catalog` from the TOML files of this folder, a profile and the user's overrides.
 
-Owns reading the files, laying one over the other, and entries (what a code means); what is no entry
-is read by `tables`. Every mistake is told, all of them at once, each with file, entry and key.
+Owns reading the files, merging them, and entries (what a code means); `tables` reads the rest. All
+mistakes are reported at once, each with file, entry and key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Raw = dict[str, tuple[tomlfile.Table, str]]  # code -> keys, origin
 
 
 class CatalogError(Exception):
-    """The catalogue is wrong. `errors` holds every mistake, each naming its place."""
+    """The catalogue is invalid. `errors` has every mistake with its place."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -63,8 +63,8 @@ def load_catalog(
     folder: Path = FOLDER,
     extra: Path | None = None,
 ) -> Catalog:
-    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on
-    top of these. Raises CatalogError.
+    """Load the catalogue of a profile, with the user's overrides, and the files of `extra` over
+    these. Raises CatalogError.
     """
     errors: list[str] = []
     raw: Raw = {}
@@ -152,8 +152,8 @@ def _overlay(
     *,
     fresh: bool = False,
 ) -> None:
-    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`,
-    where they say `shadow = true`.
+    """Merge `[kind.code]` tables (or `["kind/code"]`) into `raw`, key by key; into `trial`, if they
+    have `shadow = true`.
     """
 
     def check(code: str, keys: tomlfile.Table) -> None:
@@ -178,8 +178,7 @@ def _overlay(
             entry = policies.expand_entry(code, entry)
             if entry.get("shadow") is True:
                 keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # What is in force meanwhile for a code that is new: its kind's default; for a new
-                # line, that nobody knew it.
+                # Until then a new code has its kind's default, and a new line pattern no effect.
                 default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
                 if "match" in keys or not default:
                     fallback = {**keys, "action": "none", "cases": []}
@@ -202,7 +201,7 @@ def _overlay(
 
 
 class _EntryReader:
-    """Checks one table key by key; mistakes go to `errors`."""
+    """Checks one table key by key, and appends mistakes to `errors`."""
 
     def __init__(
         self,
@@ -292,7 +291,7 @@ class _EntryReader:
         return None if value is None else self.read_checked(key, read_flag, value)
 
     def read_checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
-        """What `read` makes of a value; None, and a mistake told, where it raises ValueError."""
+        """The result of `read`; None, with a mistake reported, if it raises ValueError."""
         try:
             return read(value)
         except ValueError as error:
@@ -473,7 +472,7 @@ class _EntryReader:
 
 
 def _read_scalars(value: object) -> tuple[Scalar, ...]:
-    """The values, or nothing where one of them is neither text, number nor flag."""
+    """The values; empty if one of them is neither text, number nor flag."""
     values = value if isinstance(value, list) else [value]
     scalars = tuple(item for item in values if isinstance(item, (str, int, bool)))
     return scalars if len(scalars) == len(values) else ()
@@ -514,6 +513,6 @@ _KEYS = (
     ),
     *("at_probe", "among", "unknown"),
     "diagnostic",
-    "policy",  # its keys take its place before an entry is read; named here for suggestions
+    "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

@@ -1,8 +1,8 @@
 """
-What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score,
-instance types.
+Readers of the catalogue's other tables: escalation policies, correlation rules with their aliases,
+the lemon score, instance types.
 
-Each is checked whole; a mistake goes to `errors` with its file and table, and the rest is read on.
+Each mistake is appended to `errors` with its file and table, and reading continues.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from vitald.catalog.lemon import LemonScoring
 from vitald.catalog.rules import InstanceType
 from vitald.model import Action, MarkKind, When
 
-_STEPS = ("of", "processes", "survived", "waited", "times")  # what a rung of a ladder takes
+_STEPS = ("of", "processes", "survived", "waited", "times")  # conditions of a step
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
 def read_escalation_policies(
     tables: tomlfile.Table, errors: list[str]
 ) -> dict[str, EscalationPolicy]:
-    """What is asked for when the usual does not help."""
+    """The escalation policies of `ladders.toml`, by name."""
     ladders: dict[str, EscalationPolicy] = {}
     for name, table in _list_tables(tables, "ladder", errors):
         steps: list[EscalationStep] = []
@@ -72,8 +72,8 @@ def read_escalation_policies(
 def read_correlation(
     tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
 ) -> CorrelationRules:
-    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they
-    may name, `words` those that are words.
+    """The correlation rules and aliases of `stories.toml`. `codes`: the entries that they may name;
+    `words`: those that are the driver's recommendations.
     """
     told: list[CorrelationRule] = []
     kinds = {code.partition("/")[0] for code in codes}
@@ -132,7 +132,7 @@ def read_correlation(
 
 
 def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring:
-    """What weighs how much in a device's score."""
+    """The parameters of the lemon score in `lemon.toml`."""
     if tables is None:
         return LemonScoring()
     try:
@@ -151,7 +151,7 @@ def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring
 
 
 def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, InstanceType]:
-    """What instance types have."""
+    """The instance types of `instances.toml`, by name."""
     known = [one.name for one in fields(InstanceType)]
     instances: dict[str, InstanceType] = {}
     for name, table in _list_tables(

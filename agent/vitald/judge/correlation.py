@@ -1,14 +1,11 @@
 """
-Which findings are told together: the incident of an event, and what a cause explains of its
-consequences.
+Correlation: the incident of an event, and the consequences that a cause suppresses.
 
-    event -> the incident that it belongs to, grown by it
-          -> told under a cause: it needs no finding of its own, and the cause asks for no less than
-          it would have -> regrouped: a new member may explain findings that stand already, or
-          change what they ask for
+    event -> the incident that it belongs to, with the event as a member
+          -> suppressed: a cause explains it, and requires at least as much
+          -> regrouped: the new member may explain open findings, or change what they require
 
-Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the
-incident.
+The catalogue (`stories.toml`) defines which codes belong together; `incidents` finds the incident.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from vitald.model import (
 
 
 class Correlation:
-    """Joins events to incidents, and suppresses findings which another one explains."""
+    """Joins events to incidents, and suppresses findings that another one explains."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
@@ -42,8 +39,8 @@ class Correlation:
     def find_incident(
         self, member: Member, current: Finding | None, event: Event, *, asks: bool
     ) -> Incident | None:
-        """The one that it is a part of, or a new one where it asks for something or may be
-        a cause.
+        """The incident that the event is a part of, or a new one if the event requires something or
+        may be a cause.
         """
         incidents = self._state.incidents
         if current is not None and (known := incidents.get_incident(current.incident)) is not None:
@@ -62,7 +59,7 @@ class Correlation:
         return None
 
     def add_member(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
-        """The incident with the member in it."""
+        """Add a member to the incident. `counts`: it is one more occurrence."""
         grown = self._state.incidents.add_member(incident, member, counts=counts)
         if not self._state.findings.has_incident(grown.id):
             self._state.incidents.close_incident(
@@ -71,7 +68,7 @@ class Correlation:
         return grown
 
     def _find_same_fault(self, event: Event) -> Incident | None:
-        """The open incident of the same fault of the same device, told by another code."""
+        """The open incident of the same fault of the same device under another code."""
         fault = self._state.catalog.find_rule(event.code).fault
         finding = self._state.findings.find_by_fault((event.component, fault, event.is_simulated))
         if finding is None or finding.is_hearsay:
@@ -79,17 +76,13 @@ class Correlation:
         return self._state.incidents.get_incident(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
-        """Whether it had findings and they are all closed: what asks for something now is a new
-        incident.
-        """
+        """Whether the incident had findings, all closed by now: a new fault begins a new one."""
         return self._state.catalog.find_rule(incident.root.code).action is not Action.NONE
 
     # --- what a cause explains
 
     def is_suppressed(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
-        """Whether this is the echo of a cause that asks for as much: it needs no finding of its
-        own.
-        """
+        """Whether an open cause requires at least as much: the consequence is suppressed."""
         if member is None:
             return False
         causes = self._state.incidents.find_causes(incident, member)
@@ -101,8 +94,9 @@ class Correlation:
     def imply_requirement(
         self, incident: Incident, code: str, member: Member | None, asked: Requirement, event: Event
     ) -> list[Transition]:
-        """A cause that covers a fault may not ask for less than that one did: not when its company
-        or rule would let it wait.
+        """Raise the findings of the causes to the requirement of the consequence they suppress.
+
+        Otherwise a cause whose co-occurrence or rule is lowered would hide a stronger requirement.
         """
         changes: list[Transition] = []
         if member is None or not asked.action.makes_unfit:
@@ -124,8 +118,8 @@ class Correlation:
         return changes
 
     def regroup_findings(self, incident: Incident, event: Event) -> list[Transition]:
-        """The incident has a member more: that may explain others of its findings, or change what
-        they ask for.
+        """Apply a new member of the incident to its open findings: it may explain them, or change
+        what they require.
         """
         member = incident.find_member(event.component, event.code)
         if member is None or member.count > 1 or event.follows is not None:
@@ -168,10 +162,9 @@ class Correlation:
         incident: Incident,
         asked: Requirement,
     ) -> bool:
-        """Whether the cause asks for as much. A remedy for one device is no remedy for another:
-        that one keeps its finding.
+        """Whether the cause requires as much, and its remedy is one for the member's device, too.
 
-        That a process was killed explains its end, whatever the killing itself asks for.
+        That a process was killed explains its end, whatever the kill itself requires.
         """
         if story.reach is Reach.PROCESS and not asked.action.makes_unfit:
             return True
@@ -184,17 +177,17 @@ class Correlation:
         )
 
     def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
-        """What the findings of a member ask for: the judged one, and that of a drill."""
+        """The requirements of a member's findings: the real one, and that of a drill."""
         return [
             finding.requirement
             for finding in self._state.findings.list_of_incident(incident.id)
             if (finding.component, finding.code) == (cause.component, cause.code)
         ]
 
-    # --- what the company changes
+    # --- co-occurrence
 
     def apply_cooccurrence(self, finding: Finding) -> Finding:
-        """What other members of its incident change for it."""
+        """The finding with the changes that other members of its incident make (co-occurrence)."""
         incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or finding.on_trial:
             return finding
@@ -202,8 +195,7 @@ class Correlation:
             for company in place.rule.cooccurrences:
                 if company.code != finding.code:
                     continue
-                # It came with the fault. One that comes long after does not make light of what has
-                # stood since.
+                # Only a member that came with the fault may lower its requirement, not a later one.
                 came = any(
                     member.code in company.beside
                     and (
@@ -223,6 +215,6 @@ class Correlation:
 
 
 def is_below(finding: Finding, port: Component) -> bool:
-    """Whether the port is the one above the finding's device, or the one that reported it."""
+    """Whether the port is the one upstream of the finding's device, or the one that reported it."""
     said = (finding.fields.get("port"), finding.fields.get("reporter"))
     return port.kind is ComponentKind.PCI and port.id in said

@@ -1,9 +1,8 @@
 """
-The driver's own word on a device ("recovery action: reset GPU") stands in for what the catalogue's
-table asks for.
+The driver's recommended recovery action ("reset GPU") replaces the catalogue's requirement.
 
-In both directions, and the difference is said. Of jobs, of spare parts, of peers and other nodes
-the driver knows nothing.
+It does so in both directions, and the finding states the difference. The recommendation applies to
+resets and reboots only: the driver knows nothing of jobs, spare parts, peers or other nodes.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 class DriverRecommendation:
-    """Applies it to the findings of its device."""
+    """Applies the driver's recommendation to the findings of its device."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     def has_recommendation(self, event: Event) -> bool:
-        """Whether the driver's word on the event's device stands: it holds one value, whoever told
-        it.
-        """
+        """Whether a finding with the driver's recommendation for the event's device is open."""
         return any(
             one.is_simulated is event.is_simulated
             and life.find_rule(one, self._state.catalog).driver_recommendation
@@ -35,7 +32,7 @@ class DriverRecommendation:
         )
 
     def apply_event(self, event: Event, ruling: Ruling) -> list[Transition]:
-        """What the word in the event changes about the findings of its device."""
+        """Apply the recommendation in the event to the findings of its device."""
         changes = []
         for finding in self._state.findings.list_of_component(event.component):
             if (
@@ -50,13 +47,12 @@ class DriverRecommendation:
                     changed = replace(finding, driver=said)
                     self._state.findings.put_finding(changed)
                     changes.append(life.make_transition(finding, changed, event))
-            elif (
-                finding.code != event.code
-            ):  # the driver holds one value: whoever told the former one
+            elif finding.code != event.code:
+                # The driver has one value per device: this one replaces the former.
                 cause = f"{event.code}: {ruling.title}"
                 changes.append(
                     self._state.findings.close_finding(
-                        finding, event.time, cause, event.identity, settled=True
+                        finding, event.time, cause, event.identity, resolved=True
                     )
                 )
         return changes
@@ -64,8 +60,8 @@ class DriverRecommendation:
     def _find_difference(
         self, finding: Finding, event: Event, ruling: Ruling
     ) -> Requirement | None:
-        """What the driver asks for, where it speaks of what this device needs and differs from the
-        table.
+        """The driver's requirement, if it concerns a reset or a reboot and differs from the
+        catalogue's.
         """
         table = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE

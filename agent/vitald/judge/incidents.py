@@ -1,10 +1,10 @@
 """
-Incidents: events of one physical story, with one root cause and its consequences.
+Incidents: events with one physical root cause.
 
-Which codes belong together, how far a cause reaches and for how long is the catalogue's to say
-(`stories.toml`). An event joins the youngest incident that tells a story with it, else begins one
-of its own. Windows are measured on the kernel's clock where both events have it: nobody can step
-that one. A boot ends every story.
+The catalogue (`stories.toml`) defines which codes belong together, how far a cause reaches, and for
+how long. An event joins the youngest incident for which a correlation rule holds, else it begins a
+new one. Windows are measured on the kernel's clock if both events have its time, since that clock
+cannot be stepped. No incident continues over a boot.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from vitald.catalog.correlation import CorrelationRule, Reach, Role
 from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, copy_with
 
 MAX_INCIDENTS = 4096
-_MAX_MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
-_MAX_PROCESSES = 16  # processes remembered of one member
-_MAX_CANDIDATES = 8  # incidents looked at: of one device, and of the whole node
+_MAX_MEMBERS = 64  # codes of components in one incident; others are counted with the last
+_MAX_PROCESSES = 16  # processes kept for one member
+_MAX_CANDIDATES = 8  # incidents that are tried: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
-# Name of a member that no story tells of: what a process wrote explains nothing, and nothing
-# explains it
+# Name of a member that no rule applies to: hearsay explains nothing, and nothing explains it
 _OUTSIDE = ""
 
 
 class IncidentStore:
-    """The incidents that are open, and those too young to be out of reach of a late consequence."""
+    """The open incidents, and closed ones that a late consequence may still join."""
 
     def __init__(
         self, catalog: Catalog, incidents: Iterable[Incident] = (), next_id: int = 1
@@ -57,7 +56,7 @@ class IncidentStore:
         return tuple(self._all.values())
 
     def take_touched(self) -> tuple[Incident, ...]:
-        """Those that changed since this was last asked, as they are now."""
+        """The incidents that changed since the last call, in their current form."""
         touched, self._touched = tuple(self._touched.values()), {}
         return touched
 
@@ -65,7 +64,7 @@ class IncidentStore:
         return self._all.get(id_)
 
     def make_member(self, event: Event) -> Member:
-        """The event as a part of an incident."""
+        """The event as a member of an incident."""
         usec, pid, process = (event.fields.get(name) for name in ("usec", "pid", "process"))
         return Member(
             component=event.component,
@@ -85,12 +84,12 @@ class IncidentStore:
         )
 
     def is_cause(self, member: Member) -> bool:
-        """Whether the event is worth an incident even if it asks for nothing."""
+        """Whether the event begins an incident even if it requires nothing."""
         return self._stories.is_cause(member.name)
 
     def find_incident(self, fresh: Member, *, simulated: bool) -> Incident | None:
-        """The incident that it is a part of: the youngest about its own device, else the youngest
-        that reaches it.
+        """The incident that the event belongs to: the youngest about its own device, else the
+        youngest that a rule reaches it from.
         """
         if not self._stories.find_roles(fresh.name):
             return None
@@ -108,14 +107,14 @@ class IncidentStore:
         return reached
 
     def begin_incident(self, fresh: Member, *, simulated: bool) -> Incident:
-        """A new one. Not known until it is `add_member`ed to."""
+        """A new incident. It is stored when a member is added."""
         self.next_id += 1
         return Incident(
             id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated
         )
 
     def add_member(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
-        """Count the event in, and sort the root to the front."""
+        """Add the event, and sort the root to the front."""
         members = list(incident.members)
         place = next(
             (
@@ -154,7 +153,7 @@ class IncidentStore:
         return grown
 
     def close_incident(self, id_: int, time: float) -> None:
-        """Its last finding has ended. It may still be joined by a late consequence."""
+        """Close the incident: its last finding was closed. A late consequence may still join it."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is None:
             self._all[id_] = self._touched[id_] = replace(
@@ -162,13 +161,13 @@ class IncidentStore:
             )  # in its place: it has not become younger
 
     def reopen_incident(self, id_: int) -> None:
-        """It has an open finding now."""
+        """Open an incident again that has an open finding now."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is not None:
             self._all[id_] = self._touched[id_] = replace(incident, closed_at=None)
 
     def forget_old(self, now: float) -> None:
-        """Drop what is closed and out of reach; now and then, so that it costs next to nothing."""
+        """Drop closed incidents out of reach; only now and then, to keep the cost low."""
         if len(self._all) > self._sweep_at:
             for incident in tuple(self._all.values()):
                 if incident.closed_at is not None and now - incident.last > self._longest:
@@ -176,7 +175,7 @@ class IncidentStore:
             self._sweep_at = 2 * len(self._all) + 64
 
     def shift_times(self, seconds: float) -> None:
-        """The clock was stepped: what lies behind is told by the new one."""
+        """Shift all times after a step of the clock."""
         for incident in self._all.values():
             members = tuple(
                 replace(one, first=one.first + seconds, last=one.last + seconds)
@@ -194,9 +193,7 @@ class IncidentStore:
     def find_causes(
         self, incident: Incident, member: Member
     ) -> list[tuple[Member, CorrelationRule]]:
-        """The causes whose echo this member is, and in which story. Empty where it asks for
-        something of its own.
-        """
+        """The causes of which this member is an echo, each with its rule."""
         echoed = [
             place.rule for place in self._stories.find_roles(member.name) if place.role is Role.ECHO
         ]
@@ -212,7 +209,7 @@ class IncidentStore:
         ]
 
     def _list_candidates(self, fresh: Member) -> Iterator[Incident]:
-        """Those that speak of its addresses, the youngest first, then the youngest of all."""
+        """Incidents at its locations, the youngest first, then the youngest of all."""
         own = {
             number
             for place in fresh.places
@@ -225,13 +222,13 @@ class IncidentStore:
                 yield incident
         for incident in islice(reversed(self._all.values()), _MAX_CANDIDATES):
             if _measure_gap_s(incident, fresh) > self._longest:
-                return  # they stand in the order in which they were last added to
+                return  # incidents are ordered by their last event
             if incident.id not in own:
                 yield incident
 
     def _find_rule(self, incident: Incident, fresh: Member) -> CorrelationRule | None:
-        """The story that they tell together; one about the device before one that only
-        reaches it.
+        """The rule by which the event joins the incident; one about the device before one that
+        crosses devices.
         """
         told: CorrelationRule | None = None
         tried: CorrelationRule | None = None
@@ -267,8 +264,8 @@ class IncidentStore:
         return -story.early_s <= _measure_gap_s(member, fresh) <= story.within_s
 
     def _has_cause(self, story: CorrelationRule, incident: Incident, fresh: Member) -> bool:
-        """A story needs its cause; and a cause does not join another device's: two GPUs lost at
-        once are two incidents.
+        """Whether the rule's cause is present, and is not joined by a cause on another device: two
+        GPUs that are lost at once are two incidents.
         """
         roles = [
             self._stories.find_role_sets(one.name).get(story.name, frozenset())
@@ -318,20 +315,20 @@ def _is_reached(reach: Reach, one: Member, other: Member) -> bool:
 
 
 def _is_in_window(story: CorrelationRule, cause: Member, echo: Member) -> bool:
-    """Whether an echo may be that cause's: some of it came after the cause, or just before it."""
+    """Whether some of the echo came after the cause, or shortly before it."""
     return echo.last - cause.first >= -story.early_s and echo.first - cause.last <= story.within_s
 
 
 def _measure_gap_s(before: Member | Incident, fresh: Member) -> float:
-    """Seconds from what was there to this one; negative if this one is the older."""
+    """Seconds from the earlier member to the new one; negative if the new one is older."""
     if fresh.usec is not None and before.usec is not None and before.boot_id == fresh.boot_id:
         return (fresh.usec - before.usec) / 1e6
     return fresh.last - before.last
 
 
 def _list_locations(component: Component, event: Event) -> frozenset[str]:
-    """The addresses that an event speaks of: its component, the port above or that reported it, who
-    is to blame.
+    """The addresses that an event concerns: its component, the port that reported it or is
+    upstream, the device to blame.
     """
     said = {
         component.id,
