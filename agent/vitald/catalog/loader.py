@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from vitald import tomlfile
-from vitald.catalog.diagnosis import Diagnosis
-from vitald.catalog.diagnosis import read_diagnosis as read_diagnosis
+from vitald.catalog.diagnosis import Diagnosis, read_diagnosis
 from vitald.catalog.policies import SECTION, EntryPolicies
 from vitald.catalog.rules import (
     Case,
@@ -36,8 +35,7 @@ from vitald.catalog.tables import (
     read_instances,
     read_lemon,
 )
-from vitald.catalog.threshold import Threshold
-from vitald.catalog.threshold import read_threshold as read_watch
+from vitald.catalog.threshold import Threshold, read_threshold
 from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
@@ -90,33 +88,9 @@ def load_catalog(
                 f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
-
-    if extra is not None:
-        paths = sorted(extra.glob("*.toml"))
-        if not paths:
-            errors.append(f"{extra}: no *.toml file there")
-        for path in paths:
-            if path.stem not in FILES:
-                _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
-
-    rules: dict[str, Rule] = {}
-    defaults: dict[str, Rule] = {}
-
-    def entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
-        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
-        keys = {
-            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
-            **keys,
-        }
-        return _EntryReader(code, keys, origin, ladders, errors).read_rule()
-
-    for code, (keys, origin) in raw.items():
-        kind, _, name = code.partition("/")
-        rule = entry(code, keys, origin)
-        if rule is not None and code in trial:
-            rule = replace(rule, trial=entry(code, *trial[code]))
-        if rule is not None:
-            (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
+    for path in _list_extra_files(extra, errors):
+        _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
+    rules, defaults = _read_rules(raw, trial, ladders, errors)
     words = {code for code, rule in rules.items() if rule.driver_recommendation}
     stories = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
@@ -132,6 +106,45 @@ def load_catalog(
         instances=instances,
         profile=profile,
     )
+
+
+def _list_extra_files(extra: Path | None, errors: list[str]) -> list[Path]:
+    """The files of a user's folder that have entries."""
+    if extra is None:
+        return []
+    paths = sorted(extra.glob("*.toml"))
+    if not paths:
+        errors.append(f"{extra}: no *.toml file there")
+    return [path for path in paths if path.stem not in FILES]
+
+
+def _read_rules(
+    raw: Raw, trial: Raw, ladders: Mapping[str, object], errors: list[str]
+) -> tuple[dict[str, Rule], dict[str, Rule]]:
+    """The rules by code, and the defaults by kind."""
+
+    def read_entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
+        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
+        keys = {
+            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
+            **keys,
+        }
+        return _EntryReader(code, keys, origin, ladders, errors).read_rule()
+
+    rules: dict[str, Rule] = {}
+    defaults: dict[str, Rule] = {}
+    for code, (keys, origin) in raw.items():
+        kind, _, name = code.partition("/")
+        rule = read_entry(code, keys, origin)
+        if rule is not None and code in trial:
+            rule = replace(rule, trial=read_entry(code, *trial[code]))
+        if rule is None:
+            continue
+        if name == "default":
+            defaults[kind] = rule
+        else:
+            rules[code] = rule
+    return rules, defaults
 
 
 def _read_file(path: Path, errors: list[str]) -> tomlfile.Table:
@@ -177,20 +190,7 @@ def _overlay(
                 continue
             entry = policies.expand_entry(code, entry)
             if entry.get("shadow") is True:
-                keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # Until then a new code has its kind's default, and a new line pattern no effect.
-                default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
-                if "match" in keys or not default:
-                    fallback = {**keys, "action": "none", "cases": []}
-                else:
-                    fallback = {
-                        **default,
-                        "title": (
-                            str(default.get("title", "")).replace("{code}", code.partition("/")[2])
-                        ),
-                    }
-                base = raw.setdefault(code, (fallback, default_origin))
-                trial[code] = ({**base[0], **keys}, origin)
+                _overlay_trial(raw, trial, code, entry, origin)
             elif code not in raw:
                 raw[code] = (entry, origin)
             elif fresh:
@@ -198,6 +198,22 @@ def _overlay(
             else:
                 raw[code] = ({**raw[code][0], **entry}, origin)
     policies.report_unused()
+
+
+def _overlay_trial(raw: Raw, trial: Raw, code: str, entry: tomlfile.Table, origin: str) -> None:
+    """Merge an entry on trial. Until its trial ends, a new code has its kind's default, and a new
+    line pattern no effect.
+    """
+    kind, _, number = code.partition("/")
+    keys = {key: value for key, value in entry.items() if key != "shadow"}
+    default, default_origin = raw.get(f"{kind}/default", ({}, origin))
+    if "match" in keys or not default:
+        fallback = {**keys, "action": "none", "cases": []}
+    else:
+        title = str(default.get("title", "")).replace("{code}", number)
+        fallback = {**default, "title": title}
+    base = raw.setdefault(code, (fallback, default_origin))
+    trial[code] = ({**base[0], **keys}, origin)
 
 
 class _EntryReader:
@@ -372,58 +388,46 @@ class _EntryReader:
             return ()
         cases = []
         for number, table in enumerate(tables, start=1):
+            place = f"{name} #{number}"
             if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
-                self.report(
-                    f"{name} #{number}", "expected { when = { field = value }, action = ... }"
-                )
+                self.report(place, "expected { when = { field = value }, action = ... }")
                 continue
-            for key in table:
-                if key not in _CASE_KEYS:
-                    self.report(
-                        f"{name} #{number} {key}",
-                        f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}",
-                    )
-            where = {field: _read_scalars(value) for field, value in table["when"].items()}
-            for field, scalars in where.items():
-                if not scalars:
-                    self.report(
-                        f"{name} #{number} when.{field}",
-                        "expected a text, a number, true, false, or a list of them",
-                    )
-            if ("action" in table) == ("at_least" in table):
-                self.report(f"{name} #{number}", "needs either action or at_least")
-
-            for key in ("title", "advice"):
-                if not isinstance(table.get(key, ""), str):
-                    self.report(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
-
-            if not isinstance(table.get("unusable", False), bool):
-                self.report(
-                    f"{name} #{number} unusable",
-                    f"expected true or false, found {table['unusable']!r}",
-                )
-
-            def word(
-                key: str, enum: type[E], table: dict[str, object] = table, number: int = number
-            ) -> E | None:
-                return (
-                    self.read_enum(f"{name} #{number} {key}", table[key], enum)
-                    if key in table
-                    else None
-                )
-
-            cases.append(
-                Case(
-                    where=where,
-                    action=word("action", Action),
-                    at_least=word("at_least", Action),
-                    when=word("when_to_act", When),
-                    unusable=table.get("unusable"),
-                    title=table.get("title"),
-                    advice=table.get("advice"),
-                )
-            )
+            cases.append(self._read_case(place, table))
         return tuple(cases)
+
+    def _read_case(self, place: str, table: dict[str, Any]) -> Case:
+        for key in table:
+            if key not in _CASE_KEYS:
+                self.report(
+                    f"{place} {key}", f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}"
+                )
+        where = {field: _read_scalars(value) for field, value in table["when"].items()}
+        for field, scalars in where.items():
+            if not scalars:
+                self.report(
+                    f"{place} when.{field}",
+                    "expected a text, a number, true, false, or a list of them",
+                )
+        if ("action" in table) == ("at_least" in table):
+            self.report(place, "needs either action or at_least")
+        for key in ("title", "advice"):
+            if not isinstance(table.get(key, ""), str):
+                self.report(f"{place} {key}", f"expected text, found {table[key]!r}")
+        if not isinstance(table.get("unusable", False), bool):
+            self.report(f"{place} unusable", f"expected true or false, found {table['unusable']!r}")
+
+        def read_word(key: str, enum: type[E]) -> E | None:
+            return self.read_enum(f"{place} {key}", table[key], enum) if key in table else None
+
+        return Case(
+            where=where,
+            action=read_word("action", Action),
+            at_least=read_word("at_least", Action),
+            when=read_word("when_to_act", When),
+            unusable=table.get("unusable"),
+            title=table.get("title"),
+            advice=table.get("advice"),
+        )
 
     def read_thresholds(self) -> tuple[Threshold, ...]:
         tables = self.keys.get("watch", [])
@@ -434,7 +438,7 @@ class _EntryReader:
         watches = []
         for number, table in enumerate(tables, start=1):
             try:
-                watches.append(read_watch(table))
+                watches.append(read_threshold(table))
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
                 self.report(f"watch #{number}", str(error))
         if len({one.is_state for one in watches}) > 1:

@@ -75,7 +75,7 @@ def read_correlation(
     """The correlation rules and aliases of `stories.toml`. `codes`: the entries that they may name;
     `words`: those that are the driver's recommendations.
     """
-    told: list[CorrelationRule] = []
+    rules: list[CorrelationRule] = []
     kinds = {code.partition("/")[0] for code in codes}
     try:
         aliases = (
@@ -87,48 +87,54 @@ def read_correlation(
     known = {*codes, *(alias.name for alias in aliases)}
     for name, table in _list_tables(tables, "story", errors):
         try:
-            told.append(
-                CorrelationRule(
-                    name=name,
-                    title=table["title"],
-                    reach=Reach(table["reach"]),
-                    within_s=tomlfile.parse_duration(table["within"]),
-                    early_s=tomlfile.parse_duration(table["early"]),
-                    source=table["source"],
-                    causes=tuple(table["causes"]),
-                    consequences=tuple(table.get("consequences", ())),
-                    echoes=tuple(table.get("echoes", ())),
-                    apart=table.get("apart", False) is True,
-                    cooccurrences=tuple(
-                        Cooccurrence(
-                            code=company["code"],
-                            beside=tuple(company["beside"]),
-                            action=Action(company["action"]) if "action" in company else None,
-                            when=When(company["when_to_act"]) if "when_to_act" in company else None,
-                            because=company["because"],
-                        )
-                        for company in table.get("company", ())
-                    ),
-                )
-            )
+            rule = _read_correlation_rule(name, table)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             errors.append(f"stories.toml: [story.{name}]: {_describe_error(error)}")
             continue
-        story = told[-1]
-        named = {*story.causes, *story.consequences, *story.echoes}
-        named |= {
-            code for company in story.cooccurrences for code in (company.code, *company.beside)
-        }
-        for code in sorted(named):
+        rules.append(rule)
+        for code in sorted(_list_named_codes(rule)):
             kind, _, number = code.partition("/")
-            if kind not in kinds if number == "*" else code not in known:
+            is_known = kind in kinds if number == "*" else code in known
+            if not is_known:
                 errors.append(
                     f"stories.toml: [story.{name}]: there is no entry"
                     f" {code!r}{tomlfile.suggest_word(code, known)}"
                 )
     return CorrelationRules.from_rules(
-        told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
+        rules, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
     )
+
+
+def _read_correlation_rule(name: str, table: dict[str, Any]) -> CorrelationRule:
+    return CorrelationRule(
+        name=name,
+        title=table["title"],
+        reach=Reach(table["reach"]),
+        within_s=tomlfile.parse_duration(table["within"]),
+        early_s=tomlfile.parse_duration(table["early"]),
+        source=table["source"],
+        causes=tuple(table["causes"]),
+        consequences=tuple(table.get("consequences", ())),
+        echoes=tuple(table.get("echoes", ())),
+        apart=table.get("apart", False) is True,
+        cooccurrences=tuple(
+            Cooccurrence(
+                code=company["code"],
+                beside=tuple(company["beside"]),
+                action=Action(company["action"]) if "action" in company else None,
+                when=When(company["when_to_act"]) if "when_to_act" in company else None,
+                because=company["because"],
+            )
+            for company in table.get("company", ())
+        ),
+    )
+
+
+def _list_named_codes(rule: CorrelationRule) -> set[str]:
+    codes = {*rule.causes, *rule.consequences, *rule.echoes}
+    for cooccurrence in rule.cooccurrences:
+        codes |= {cooccurrence.code, *cooccurrence.beside}
+    return codes
 
 
 def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring:

@@ -117,24 +117,7 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
     if not isinstance(table.get("of"), str):
         raise ValueError("of: expected the name of a reading")
     test, given = _TESTS[tests[0]], table[tests[0]]
-    if test in (Comparison.IS, Comparison.HAS, Comparison.LISTS, Comparison.LISTS_OTHER):
-        values = _read_plain(tests[0], given)
-        limit: Limit = 0.0
-    elif test is Comparison.DIFFERS:
-        if not isinstance(given, str):
-            raise ValueError(f"{tests[0]}: expected the name of a reading, found {given!r}")
-        values, limit = (), given
-    else:
-        values = ()
-        if isinstance(given, bool) and test is not Comparison.CHANGES:
-            raise ValueError(
-                f"{tests[0]}: expected a number or the name of a reading, found {given!r}"
-            )
-        if not isinstance(given, (int, float)) and (
-            not isinstance(given, str) or test not in (Comparison.ABOVE, Comparison.BELOW)
-        ):
-            raise ValueError(f"{tests[0]}: expected a number, found {given!r}")
-        limit = given
+    values, limit = _read_limit(tests[0], test, given)
     over_s = tomlfile.parse_duration(table["over"]) if "over" in table else 0.0
     if "per" in table and not over_s:
         raise ValueError("per: needs `over`, the window in which it grows")
@@ -168,6 +151,23 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
         only={name: _read_plain(f"only.{name}", value) for name, value in only.items()},
         carry=tuple(carry),
     )
+
+
+def _read_limit(key: str, test: Comparison, given: object) -> tuple[tuple[Plain, ...], Limit]:
+    """The values and the limit of a comparison, of which one is empty. Raises ValueError."""
+    if test in (Comparison.IS, Comparison.HAS, Comparison.LISTS, Comparison.LISTS_OTHER):
+        return _read_plain(key, given), 0.0
+    if test is Comparison.DIFFERS:
+        if not isinstance(given, str):
+            raise ValueError(f"{key}: expected the name of a reading, found {given!r}")
+        return (), given
+    if isinstance(given, bool) and test is not Comparison.CHANGES:
+        raise ValueError(f"{key}: expected a number or the name of a reading, found {given!r}")
+    if isinstance(given, str) and test in (Comparison.ABOVE, Comparison.BELOW):
+        return (), given
+    if not isinstance(given, (int, float)):
+        raise ValueError(f"{key}: expected a number, found {given!r}")
+    return (), given
 
 
 def _read_plain(key: str, value: object) -> tuple[Plain, ...]:

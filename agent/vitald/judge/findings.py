@@ -110,32 +110,37 @@ def update_finding(
     if told_itself:
         seen = replace(seen, source=event.source)
     if latest or told_itself or ruling.requirement.is_stronger_than(current.base):
-        # A stronger event must not shorten the quiet period: the longest one of all events counts,
-        # and there is none if one of them has none.
-        quiet = ruling.clears.quiet_s
-        if not latest:
-            quiet = (
-                None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
-            )
-        raw = event.raw if event.follows is None else current.raw
-        fields = merge_fields(event, current)
-        unusable = ruling.unusable or (current.unusable and not latest)
-        asked = replace(ruling.requirement, unusable=unusable)
-        seen = replace(
-            seen,
-            base=asked,
-            context=None,
-            title=ruling.title,
-            raw=raw,
-            fields=fields,
-            quiet_s=quiet,
-        )
+        seen = _apply_ruling(seen, current, event, ruling, latest=latest)
     elif ruling.unusable and not current.unusable:
         seen = replace(seen, base=replace(current.base, unusable=True))
     if seen.driver is not None and seen.driver.action.rank < seen.catalog_requirement.action.rank:
         # The driver recommended it before this event, and the recommendation no longer applies.
         seen = replace(seen, driver=None)
     return seen
+
+
+def _apply_ruling(
+    seen: Finding, current: Finding, event: Event, ruling: Ruling, *, latest: bool
+) -> Finding:
+    """The finding with what the rule requires for this event as its base."""
+    # A stronger event must not shorten the quiet period: the longest one of all events counts,
+    # and there is none if one of them has none.
+    quiet = ruling.clears.quiet_s
+    if not latest:
+        quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+    raw = event.raw if event.follows is None else current.raw
+    fields = merge_fields(event, current)
+    unusable = ruling.unusable or (current.unusable and not latest)
+    asked = replace(ruling.requirement, unusable=unusable)
+    return replace(
+        seen,
+        base=asked,
+        context=None,
+        title=ruling.title,
+        raw=raw,
+        fields=fields,
+        quiet_s=quiet,
+    )
 
 
 def is_worse_than_accepted(finding: Finding) -> bool:
