@@ -101,7 +101,7 @@ class Alias:
     def matches(self, fields: Fields) -> bool:
         for name, wanted in self.holds:
             value = fields.get(name)
-            if not any(one in wanted for one in (value if isinstance(value, list) else [value])):
+            if not any(item in wanted for item in (value if isinstance(value, list) else [value])):
                 return False
         return True
 
@@ -194,7 +194,8 @@ class CorrelationRules:
 
     def find_index(self, story: str) -> int:
         return next(
-            (number for number, one in enumerate(self.rules) if one.name == story), len(self.rules)
+            (number for number, rule in enumerate(self.rules) if rule.name == story),
+            len(self.rules),
         )
 
 

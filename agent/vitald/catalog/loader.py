@@ -92,7 +92,7 @@ def load_catalog(
         _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
     rules, defaults = _read_rules(raw, trial, ladders, errors)
     words = {code for code, rule in rules.items() if rule.driver_recommendation}
-    stories = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
+    correlation = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
     instances = read_instances(tables.get("instances"), errors)
     if errors:
@@ -101,7 +101,7 @@ def load_catalog(
         rules,
         defaults,
         ladders=ladders,
-        stories=stories,
+        stories=correlation,
         lemon=lemon,
         instances=instances,
         profile=profile,
@@ -244,8 +244,8 @@ class _EntryReader:
         for key in self.keys:
             if key not in _KEYS:
                 self.report(key, f"unknown key{tomlfile.suggest_word(key, _KEYS)}")
-        watches = self.read_thresholds()
-        lasting = bool(watches) and watches[0].is_state
+        thresholds = self.read_thresholds()
+        lasting = bool(thresholds) and thresholds[0].is_state
         rule = Rule(
             code=self.code,
             kind=self.kind,
@@ -266,7 +266,7 @@ class _EntryReader:
             + ((_RECOVERED,) if lasting else ()),
             fault=self.read_text("fault") or self.code,
             state=self.read_flag("state") or lasting,
-            thresholds=watches,
+            thresholds=thresholds,
             driver_recommendation=self.read_flag("word") or False,
             context=self.read_flag("context") or False,
             evidence=self.member("cures", Evidence, None),
@@ -435,15 +435,15 @@ class _EntryReader:
         if not isinstance(tables, list):
             self.report("watch", f"expected a table or a list of tables, found {tables!r}")
             return ()
-        watches = []
+        thresholds = []
         for number, table in enumerate(tables, start=1):
             try:
-                watches.append(read_threshold(table))
+                thresholds.append(read_threshold(table))
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
                 self.report(f"watch #{number}", str(error))
-        if len({one.is_state for one in watches}) > 1:
+        if len({threshold.is_state for threshold in thresholds}) > 1:
             self.report("watch", "either all of them last, or none (rises, changes)")
-        return tuple(watches)
+        return tuple(thresholds)
 
     def read_diagnostic(self) -> Diagnosis | None:
         if "diagnostic" not in self.keys:

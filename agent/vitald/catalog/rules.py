@@ -56,7 +56,7 @@ class Clears:
 
     def join_evidence(self, other: Clears) -> Clears:
         """This evidence or the other's; the quiet period stays this one's."""
-        levels = [one.diagnostic for one in (self, other) if one.diagnostic is not None]
+        levels = [clears.diagnostic for clears in (self, other) if clears.diagnostic is not None]
         return Clears(
             reboot=self.reboot or other.reboot,
             device_reset=self.device_reset or other.device_reset,
@@ -68,25 +68,25 @@ class Clears:
 
     def list_phrases(self) -> list[str]:
         """Phrases for operators: `a reboot`, `24 h without another`."""
-        said = []
+        phrases = []
         if self.device_reset:
-            said.append("a device reset")
+            phrases.append("a device reset")
         if self.reboot:
-            said.append("a reboot")
+            phrases.append("a reboot")
         if self.replaced:
-            said.append("replacement")
+            phrases.append("replacement")
         if self.recovers:
-            said.append("its own recovery")
+            phrases.append("its own recovery")
         if self.diagnostic is not None:
-            said.append(f"a passed level {self.diagnostic} diagnostic")
+            phrases.append(f"a passed level {self.diagnostic} diagnostic")
         if self.quiet_s is not None:
             hours = self.quiet_s / 3600
-            said.append(
+            phrases.append(
                 f"{hours:g} h without another"
                 if hours >= 1
                 else f"{self.quiet_s / 60:g} min without another"
             )
-        return said
+        return phrases
 
 
 class DeviceListing(Enum):
@@ -385,18 +385,18 @@ class Catalog:
         """
         known = self._witnesses.get((code, kind))
         if known is None:
-            stories = [place.rule for place in self.correlation.find_roles(code)]
-            told = {
+            rules = [role.rule for role in self.correlation.find_roles(code)]
+            names = {
                 name
-                for story in stories
-                for name in (*story.causes, *story.consequences, *story.echoes)
+                for correlation in rules
+                for name in (*correlation.causes, *correlation.consequences, *correlation.echoes)
             }
             fault = self.find_rule(code).fault
             same = (rule.code for rule in self.rules.values() if rule.fault == fault)
             seen = [
-                one
-                for one in (*told, *same)
-                if not self._is_line(one) and _may_speak_of(self.rules[one], kind)
+                name
+                for name in (*names, *same)
+                if not self._is_line(name) and _may_speak_of(self.rules[name], kind)
             ]
             kinds = {name.partition("/")[0] for name in seen}
             if code.startswith("xid/"):

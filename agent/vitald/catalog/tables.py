@@ -158,7 +158,7 @@ def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring
 
 def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, InstanceType]:
     """The instance types of `instances.toml`, by name."""
-    known = [one.name for one in fields(InstanceType)]
+    known = [item.name for item in fields(InstanceType)]
     instances: dict[str, InstanceType] = {}
     for name, table in _list_tables(
         tables if tables is not None else {"instance": {}}, "instance", errors

@@ -70,12 +70,12 @@ class Acceptances:
         self, changes: Iterable[Transition], time: float, event: str | None
     ) -> list[Transition]:
         """End the acceptance of changed findings that now require more."""
-        touched = {one.finding.key for one in changes if one.finding.accepted is not None}
+        touched = {change.finding.key for change in changes if change.finding.accepted is not None}
         found = (self._state.findings.get_finding(key) for key in touched)
-        worse = [one for one in found if one is not None and life.is_worse_than_accepted(one)]
+        worse = [item for item in found if item is not None and life.is_worse_than_accepted(item)]
         return [
             self.end_acceptance(finding, time, "it asks for more now", event)
-            for finding in sorted(worse, key=lambda one: one.id)
+            for finding in sorted(worse, key=lambda item: item.id)
         ]
 
     def keep_over_boot(self, finding: Finding, time: float) -> None:
@@ -116,7 +116,7 @@ class Acceptances:
         An acceptance applies to one finding, not to the next one.
         """
         marks = self._state.history.list_marks(self._state.devices.identify(component))
-        kept = [one for one in marks if one.kind is MarkKind.ACCEPTED and one.fault == code]
+        kept = [mark for mark in marks if mark.kind is MarkKind.ACCEPTED and mark.fault == code]
         for mark in kept:
             self._state.history.forget_mark(mark)
         return kept[-1] if kept else None

@@ -65,7 +65,9 @@ class Confirmation:
             return []
         unconfirmed = self._find_unconfirmed(incident)
         return [
-            one for one in unconfirmed if self._is_witness(own, ruling.requirement, one, incident)
+            finding
+            for finding in unconfirmed
+            if self._is_witness(own, ruling.requirement, finding, incident)
         ]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
@@ -73,9 +75,9 @@ class Confirmation:
         for text, too, and is not confirmed.
         """
         return [
-            one
-            for one in self._state.findings.list_of_incident(incident.id)
-            if not (one.is_confirmed or one.is_hearsay or one.code == TOO_MANY)
+            finding
+            for finding in self._state.findings.list_of_incident(incident.id)
+            if not (finding.is_confirmed or finding.is_hearsay or finding.code == TOO_MANY)
         ]
 
     def _find_witness(self, finding: Finding, incident: Incident) -> str:
@@ -92,7 +94,7 @@ class Confirmation:
         return ""
 
     def _is_witness(
-        self, member: Member, asked: Requirement, finding: Finding, incident: Incident
+        self, member: Member, requirement: Requirement, finding: Finding, incident: Incident
     ) -> bool:
         """Whether the observed member confirms the finding: it is the same fault by another name,
         or a fault that requires a remedy itself.
@@ -102,14 +104,14 @@ class Confirmation:
         """
         rule = self._state.catalog.find_rule(member.code)
         same = rule.fault == self._state.catalog.find_rule(finding.code).fault
-        if not (same and asked.action is not Action.NONE) and not (
+        if not (same and requirement.action is not Action.NONE) and not (
             rule.fault_class is not FaultClass.APPLICATION
-            and asked.when is not When.MAINTENANCE
-            and (asked.action.makes_unfit or asked.unusable)
+            and requirement.when is not When.MAINTENANCE
+            and (requirement.action.makes_unfit or requirement.unusable)
         ):
             return False
         own = incident.find_member(finding.component, finding.code)
-        places = own.places if own is not None else frozenset({finding.component.id})
+        locations = own.places if own is not None else frozenset({finding.component.id})
         if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
             # Otherwise the device is no more than a name in a line.
             return finding.component.id in member.places
@@ -117,4 +119,4 @@ class Confirmation:
             return True  # counts of devices belong to the node
         if finding.component.kind is ComponentKind.NVSWITCH:
             return True  # switches are observed through the GPUs at their links
-        return not places.isdisjoint(member.places)
+        return not locations.isdisjoint(member.places)

@@ -37,7 +37,7 @@ class Correlation:
     # --- the incident of an event
 
     def find_incident(
-        self, member: Member, current: Finding | None, event: Event, *, asks: bool
+        self, member: Member, current: Finding | None, event: Event, *, requires_action: bool
     ) -> Incident | None:
         """The incident that the event is a part of, or a new one if the event requires something or
         may be a cause.
@@ -51,10 +51,10 @@ class Correlation:
                 member, simulated=event.is_simulated
             ) or self._find_same_fault(event)
         if found is not None and not (
-            found.closed_at is not None and asks and self._is_over(found)
+            found.closed_at is not None and requires_action and self._is_over(found)
         ):
             return found
-        if asks or incidents.is_cause(member):
+        if requires_action or incidents.is_cause(member):
             return incidents.begin_incident(member, simulated=event.is_simulated)
         return None
 
@@ -81,40 +81,49 @@ class Correlation:
 
     # --- what a cause explains
 
-    def is_suppressed(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
+    def is_suppressed(
+        self, incident: Incident, member: Member | None, requirement: Requirement
+    ) -> bool:
         """Whether an open cause requires at least as much: the consequence is suppressed."""
         if member is None:
             return False
         causes = self._state.incidents.find_causes(incident, member)
         return any(
-            self._covers_requirement(cause, story, member, incident, asked)
-            for cause, story in causes
+            self._covers_requirement(cause, rule, member, incident, requirement)
+            for cause, rule in causes
         )
 
     def imply_requirement(
-        self, incident: Incident, code: str, member: Member | None, asked: Requirement, event: Event
+        self,
+        incident: Incident,
+        code: str,
+        member: Member | None,
+        requirement: Requirement,
+        event: Event,
     ) -> list[Transition]:
         """Raise the findings of the causes to the requirement of the consequence they suppress.
 
         Otherwise a cause whose co-occurrence or rule is lowered would hide a stronger requirement.
         """
         changes: list[Transition] = []
-        if member is None or not asked.action.makes_unfit:
+        if member is None or not requirement.action.makes_unfit:
             return changes
         causes = {
             (cause.component, cause.code)
             for cause, _ in self._state.incidents.find_causes(incident, member)
         }
         for finding in self._state.findings.list_of_incident(incident.id):
-            if (finding.component, finding.code) not in causes or asked.is_stronger_than(
+            if (finding.component, finding.code) not in causes or requirement.is_stronger_than(
                 finding.requirement
             ):
                 continue
-            if finding.implied is None or asked.is_stronger_than(finding.implied):
+            if finding.implied is None or requirement.is_stronger_than(finding.implied):
                 because = f"{code} is told under it and asks for it"
-                told = replace(finding, implied=Requirement(asked.action, asked.when, because))
-                self._state.findings.put_finding(told)
-                changes.append(life.make_transition(finding, told, event))
+                raised = replace(
+                    finding, implied=Requirement(requirement.action, requirement.when, because)
+                )
+                self._state.findings.put_finding(raised)
+                changes.append(life.make_transition(finding, raised, event))
         return changes
 
     def regroup_findings(self, incident: Incident, event: Event) -> list[Transition]:
@@ -146,34 +155,35 @@ class Correlation:
         return changes
 
     def _is_explained_by(
-        self, cause: Member, member: Member, incident: Incident, asked: Requirement
+        self, cause: Member, member: Member, incident: Incident, requirement: Requirement
     ) -> bool:
         causes = self._state.incidents.find_causes(incident, member)
         return any(
-            one is cause and self._covers_requirement(one, story, member, incident, asked)
-            for one, story in causes
+            candidate is cause
+            and self._covers_requirement(candidate, rule, member, incident, requirement)
+            for candidate, rule in causes
         )
 
     def _covers_requirement(
         self,
         cause: Member,
-        story: CorrelationRule,
+        rule: CorrelationRule,
         member: Member,
         incident: Incident,
-        asked: Requirement,
+        requirement: Requirement,
     ) -> bool:
         """Whether the cause requires as much, and its remedy is one for the member's device, too.
 
         That a process was killed explains its end, whatever the kill itself requires.
         """
-        if story.reach is Reach.PROCESS and not asked.action.makes_unfit:
+        if rule.reach is Reach.PROCESS and not requirement.action.makes_unfit:
             return True
-        if asked.action.makes_unfit and cause.places.isdisjoint(member.places):
+        if requirement.action.makes_unfit and cause.places.isdisjoint(member.places):
             return False
         return any(
-            not asked.is_stronger_than(one)
-            and (one.action.makes_unfit or one.unusable or not asked.unusable)
-            for one in self._list_requirements(cause, incident)
+            not requirement.is_stronger_than(required)
+            and (required.action.makes_unfit or required.unusable or not requirement.unusable)
+            for required in self._list_requirements(cause, incident)
         )
 
     def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
@@ -191,26 +201,30 @@ class Correlation:
         incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or finding.on_trial:
             return finding
-        for place in self._state.catalog.correlation.find_roles(finding.code):
-            for company in place.rule.cooccurrences:
-                if company.code != finding.code:
+        for role in self._state.catalog.correlation.find_roles(finding.code):
+            for cooccurrence in role.rule.cooccurrences:
+                if cooccurrence.code != finding.code:
                     continue
                 # Only a member that came with the fault may lower its requirement, not a later one.
                 came = any(
-                    member.code in company.beside
+                    member.code in cooccurrence.beside
                     and (
                         member.component == finding.component or is_below(finding, member.component)
                     )
-                    and abs(member.first - finding.since) <= place.rule.within_s
+                    and abs(member.first - finding.since) <= role.rule.within_s
                     for member in incident.members
                 )
                 if came:
                     action, when = (
-                        company.action or finding.base.action,
-                        company.when or finding.base.when,
+                        cooccurrence.action or finding.base.action,
+                        cooccurrence.when or finding.base.when,
                     )
-                    asked = Requirement(action, when, company.because)
-                    return finding if asked == finding.context else replace(finding, context=asked)
+                    requirement = Requirement(action, when, cooccurrence.because)
+                    return (
+                        finding
+                        if requirement == finding.context
+                        else replace(finding, context=requirement)
+                    )
         return finding
 
 

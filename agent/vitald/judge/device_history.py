@@ -61,16 +61,16 @@ class _ProcessTimes:
     def last(self) -> float:
         return self._met[-1][0]
 
-    def add_process(self, time: float, who: str) -> None:
-        insort(self._met, (time, who))
-        self._who[who] += 1
+    def add_process(self, time: float, process: str) -> None:
+        insort(self._met, (time, process))
+        self._who[process] += 1
 
     def count_within(self, first: float, last: float) -> int:
         """Number of different processes from `first` to `last`."""
         begin, end = bisect_left(self._met, (first,)), bisect_right(self._met, (last, _AFTER_ALL))
         if len(self._who) == len(self._met):
             return end - begin
-        return len({who for _, who in self._met[begin:end]})
+        return len({process for _, process in self._met[begin:end]})
 
 
 _AFTER_ALL = "\U0010ffff"
@@ -333,9 +333,9 @@ def _read_location(detail: str) -> str:
 
 def _add_process(known: dict[tuple[str, str], _ProcessTimes], mark: Mark) -> None:
     """Count a process at its location, and for the device as a whole."""
-    who = mark.detail.partition(" ")[0]
+    process = mark.detail.partition(" ")[0]
     for place in dict.fromkeys(("", _read_location(mark.detail))):
-        known.setdefault((mark.fault, place), _ProcessTimes()).add_process(mark.time, who)
+        known.setdefault((mark.fault, place), _ProcessTimes()).add_process(mark.time, process)
 
 
 def format_location(fields: Fields, names: Iterable[str]) -> str:

@@ -84,10 +84,10 @@ class SlotRegistry:
     def find_elsewhere(self, component: Component, uuid: str, serial: str) -> list[Device]:
         """Entries of other slots that hold this device."""
         return [
-            one
-            for one in self._in.values()
-            if one.component not in (component, NODE)
-            and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
+            device
+            for device in self._in.values()
+            if device.component not in (component, NODE)
+            and ((uuid and device.uuid == uuid) or (not uuid and device.serial == serial))
         ]
 
     def adopt_devices(self, devices: Iterable[Device]) -> None:

@@ -26,9 +26,9 @@ class DriverRecommendation:
     def has_recommendation(self, event: Event) -> bool:
         """Whether a finding with the driver's recommendation for the event's device is open."""
         return any(
-            one.is_simulated is event.is_simulated
-            and life.find_rule(one, self._state.catalog).driver_recommendation
-            for one in self._state.findings.list_of_component(event.component)
+            finding.is_simulated is event.is_simulated
+            and life.find_rule(finding, self._state.catalog).driver_recommendation
+            for finding in self._state.findings.list_of_component(event.component)
         )
 
     def apply_event(self, event: Event, ruling: Ruling) -> list[Transition]:
@@ -42,9 +42,9 @@ class DriverRecommendation:
             ):
                 continue
             if not life.find_rule(finding, self._state.catalog).driver_recommendation:
-                said = self._find_difference(finding, event, ruling)
-                if said != finding.driver:
-                    changed = replace(finding, driver=said)
+                recommended = self._find_difference(finding, event, ruling)
+                if recommended != finding.driver:
+                    changed = replace(finding, driver=recommended)
                     self._state.findings.put_finding(changed)
                     changes.append(life.make_transition(finding, changed, event))
             elif finding.code != event.code:
@@ -63,12 +63,14 @@ class DriverRecommendation:
         """The driver's requirement, if it concerns a reset or a reboot and differs from the
         catalogue's.
         """
-        table = finding.catalog_requirement
+        requirement = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
-        if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:
+        if ruling.action not in (Action.NONE, *_REMEDIES) or requirement.action not in _REMEDIES:
             return None
-        if (table.action, table.when) == (action, ruling.when):
+        if (requirement.action, requirement.when) == (action, ruling.when):
             return None
-        word = f"the driver's own word ({event.code}: {ruling.title})"
-        because = f"{word}; the catalogue says {table.action.value} ({table.when.value})"
+        origin = f"the driver's own word ({event.code}: {ruling.title})"
+        because = (
+            f"{origin}; the catalogue says {requirement.action.value} ({requirement.when.value})"
+        )
         return Requirement(action, ruling.when, because)

@@ -178,7 +178,10 @@ class Judge:
                 continue
             score, parts = self._state.history.compute_score(device, now, self._state.catalog.lemon)
             if score > 0:
-                scored[device] = score, [(one.kind.value, one.count, one.points) for one in parts]
+                scored[device] = (
+                    score,
+                    [(part.kind.value, part.count, part.points) for part in parts],
+                )
         return scored
 
     def accounts_for(self, event: Event) -> bool:
@@ -240,12 +243,12 @@ class Judge:
             if current is None:
                 self._state.findings.put_finding(replace(finding, incident=0))
                 continue
-            one = life.join_findings(finding, current)
-            self._state.findings.put_finding(one)
-            cause = f"goes on as finding {one.id}: it was seen while this could not be read"
+            joined = life.join_findings(finding, current)
+            self._state.findings.put_finding(joined)
+            cause = f"goes on as finding {joined.id}: it was seen while this could not be read"
             changes.append(life.close_finding(finding, current.last, cause))
             cause = f"takes up finding {finding.id}"
-            changes.append(Transition(time=current.last, finding=one, cause=cause))
+            changes.append(Transition(time=current.last, finding=joined, cause=cause))
         self._state.history.adopt_marks(remembered.marks)
         self._state.devices.adopt_devices(remembered.devices)
         self._state.findings.adopt_resolved(remembered.resolved)

@@ -46,7 +46,7 @@ class Escalation:
             step.requirement.is_stronger_than(known) for step in steps
         ):
             return finding
-        asked = self._state.history.find_escalation(
+        requirement = self._state.history.find_escalation(
             self._state.devices.identify(finding.component),
             finding.component,
             rule.fault or rule.code,
@@ -56,9 +56,9 @@ class Escalation:
             survived=survived,
             times=finding.count,
         )
-        if asked is None or (known is not None and not asked.is_stronger_than(known)):
+        if requirement is None or (known is not None and not requirement.is_stronger_than(known)):
             return finding
-        return replace(finding, escalation=asked)
+        return replace(finding, escalation=requirement)
 
     def has_survived(self, current: Finding, event: Event) -> bool:
         """Whether an open finding is seen again after a reset of its device or a boot, unless that
@@ -86,20 +86,20 @@ class Escalation:
         device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
         steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         window_s = max((step.within_s for step in steps), default=0.0)
-        one = f"incident {finding.incident}"
+        incident_name = f"incident {finding.incident}"
         if history.find_failed_remedies(device, fault, event.time, window_s):
-            history.add_mark(device, event.time, MarkKind.NOT_HELD, fault, one)
+            history.add_mark(device, event.time, MarkKind.NOT_HELD, fault, incident_name)
         incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or event.code == DIAGNOSTIC_FAILED:
             return
         if (incident.root.code, incident.root.component) != (finding.code, finding.component):
             return
-        history.add_mark(device, event.time, MarkKind.FAULT, fault, one)
+        history.add_mark(device, event.time, MarkKind.FAULT, fault, incident_name)
         for death in tuple(history.list_marks(NODE.name)):
             near = 0 <= event.time - death.time <= self._state.catalog.lemon.job_before_s
             if death.kind is MarkKind.JOB_DIED and near:
                 history.add_mark(
-                    device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}"
+                    device, event.time, MarkKind.JOB_DIED, fault, f"{incident_name} {death.detail}"
                 )
 
     def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:

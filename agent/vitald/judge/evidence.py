@@ -137,7 +137,9 @@ class EvidenceEvaluation:
 
     def _note_boot(self, event: Event) -> list[Transition]:
         devices = self._state.devices
-        others = (one.boot_id for one in self._state.findings if one.boot_id != event.boot_id)
+        others = (
+            finding.boot_id for finding in self._state.findings if finding.boot_id != event.boot_id
+        )
         former = devices.boot or next(others, "")
         if event.boot_id != devices.boot:
             devices.put_device(
@@ -218,9 +220,9 @@ class EvidenceEvaluation:
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
             # As an escalation as well: the entry may require less, and the requirement of the
             # history must outlast a new catalogue.
-            asked = Requirement(Action.REPLACE_NODE, carried.when, cause)
+            requirement = Requirement(Action.REPLACE_NODE, carried.when, cause)
             # It has not been observed here yet.
-            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=asked)
+            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=requirement)
             self._state.findings.put_finding(finding)
             changes.append(
                 Transition(

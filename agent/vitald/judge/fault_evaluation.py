@@ -68,7 +68,9 @@ class FaultEvaluation:
             for incident in self._incidents_with_findings(event)
             if self._is_suppressed(incident, event, ruling)
         ]
-        confirmable = (self._confirmation.find_borne_out(one, event, ruling) for one in causes)
+        confirmable = (
+            self._confirmation.find_borne_out(incident, event, ruling) for incident in causes
+        )
         return bool(causes) and not any(confirmable)
 
     def evaluate_event(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
@@ -79,21 +81,23 @@ class FaultEvaluation:
         key = (event.component, event.code, event.is_simulated, shadow)
         current = self._state.findings.get_finding(key)
         ruling = rule.apply_to(life.merge_fields(event, current))
-        asks = ruling.action is not Action.NONE
+        requires_action = ruling.action is not Action.NONE
         if self._is_history(event, ruling):
             return []
         if event.is_hearsay and current is not None and not current.is_hearsay:
             return []  # hearsay adds nothing to an observation
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
-        if current is None and asks and self._state.findings.is_full:
+        if current is None and requires_action and self._state.findings.is_full:
             key = (NODE, TOO_MANY, event.is_simulated, shadow)
             current = self._state.findings.get_finding(key)
         changes: list[Transition] = []
-        grown = None if shadow else self._grow_incident(event, current, asks=asks)
+        grown = (
+            None if shadow else self._grow_incident(event, current, requires_action=requires_action)
+        )
         if rule.driver_recommendation and not (shadow or event.is_hearsay):
             changes += self._driver_word.apply_event(event, ruling)
-        if not asks:
+        if not requires_action:
             changes += self._close_recovered(event, rule, ruling, current)
         elif grown is not None and current is None and self._is_suppressed(grown, event, ruling):
             member = grown.find_member(event.component, event.code)
@@ -111,10 +115,12 @@ class FaultEvaluation:
         return changes
 
     def _grow_incident(
-        self, event: Event, current: Finding | None, *, asks: bool
+        self, event: Event, current: Finding | None, *, requires_action: bool
     ) -> Incident | None:
         member = self._state.incidents.make_member(event)
-        incident = self._correlation.find_incident(member, current, event, asks=asks)
+        incident = self._correlation.find_incident(
+            member, current, event, requires_action=requires_action
+        )
         if incident is None:
             return None
         known = current or incident.find_member(event.component, event.code)
@@ -255,4 +261,8 @@ class FaultEvaluation:
     def _incidents_with_findings(self, event: Event) -> list[Incident]:
         """Incidents with an open finding, real or of a drill like the event."""
         incidents = map(self._state.incidents.get_incident, self._state.findings.incidents)
-        return [one for one in incidents if one is not None and one.simulated is event.is_simulated]
+        return [
+            incident
+            for incident in incidents
+            if incident is not None and incident.simulated is event.is_simulated
+        ]

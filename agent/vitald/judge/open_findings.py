@@ -78,7 +78,7 @@ class OpenFindings:
         """The oldest first."""
         return sorted(
             (self._open[key] for key in self._of_component.get(component, ())),
-            key=lambda one: one.id,
+            key=lambda finding: finding.id,
         )
 
     def list_of_incident(self, incident: int) -> list[Finding]:

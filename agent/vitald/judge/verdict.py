@@ -83,12 +83,12 @@ def sort_by_strength(findings: Sequence[Finding]) -> list[Finding]:
 
 def _rank_finding(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
     """Sort key: the action decides first, then whether the device is unusable, then the urgency."""
-    asked = finding.requirement
+    requirement = finding.requirement
     return (
         finding.is_deferred,
-        -asked.action.rank,
+        -requirement.action.rank,
         not finding.unusable,
-        -asked.when.urgency,
+        -requirement.when.urgency,
         finding.since,
         finding.id,
     )
@@ -109,9 +109,10 @@ def group_by_incident(
         root = incident.root if incident is not None else None
         head = next(
             (
-                one
-                for one in own
-                if root is not None and (one.component, one.code) == (root.component, root.code)
+                member
+                for member in own
+                if root is not None
+                and (member.component, member.code) == (root.component, root.code)
             ),
             own[0],
         )
@@ -129,9 +130,11 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     drill = "SIMULATED: " if head.is_simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [
-        one.code if one.component == head.component else f"{one.code} on {one.component.name}"
-        for one in own
-        if one is not head
+        other.code
+        if other.component == head.component
+        else f"{other.code} on {other.component.name}"
+        for other in own
+        if other is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
     unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
