@@ -384,40 +384,60 @@ def incident_of(row: sqlite3.Row) -> Incident:
     )
 
 
+# A member is stored as a list, in this order.
+_MEMBER_COLUMNS = (
+    "component",
+    "code",
+    "name",
+    "count",
+    "first",
+    "last",
+    "boot_id",
+    "usec",
+    "places",
+    "pids",
+    "processes",
+    "raw",
+)
+
+
 def _list_member(member: Member) -> list[object]:
+    """The values of a member in the order of `_MEMBER_COLUMNS`."""
     return [
-        *(
-            member.component.name,
-            member.code,
-            member.name,
-            member.count,
-            member.first,
-            member.last,
-            member.boot_id,
-            member.usec,
-        ),
-        *(sorted(member.places), sorted(member.pids), sorted(member.processes), member.raw),
+        member.component.name,
+        member.code,
+        member.name,
+        member.count,
+        member.first,
+        member.last,
+        member.boot_id,
+        member.usec,
+        sorted(member.places),
+        sorted(member.pids),
+        sorted(member.processes),
+        member.raw,
     ]
 
 
 def _read_member(listed: object) -> Member:
-    """From what `_list_member` made of it."""
-    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = (
-        _read_list(listed, _as_it_is)
-    )
+    """The member from the list that `_list_member` made."""
+    values = _read_list(listed, _as_it_is)
+    if len(values) != len(_MEMBER_COLUMNS):
+        raise RowDamaged(f"no member: {len(values)} values")
+    row = dict(zip(_MEMBER_COLUMNS, values))
     return Member(
-        component=_read_component(component),
-        code=_read_name(code),
-        name=_read_text(name),
-        count=_read_number(count),
-        first=_read_time(first),
-        last=_read_time(last),
-        boot_id=_read_text(boot_id),
-        usec=_read_optional(_read_number, usec),
-        places=frozenset(_read_list(places, _read_text)),
-        pids=frozenset(_read_list(pids, _read_number)),
-        processes=frozenset(_read_list(processes, _read_text)),
-        raw=_read_text(raw),
+        component=_read_component(row["component"]),
+        code=_read_name(row["code"]),
+        name=_read_text(row["name"]),
+        count=_read_number(row["count"]),
+        first=_read_time(row["first"]),
+        last=_read_time(row["last"]),
+        boot_id=_read_text(row["boot_id"]),
+        usec=_read_optional(_read_number, row["usec"]),
+        places=frozenset(_read_list(row["places"], _read_text)),
+        pids=frozenset(_read_list(row["pids"], _read_number)),
+        processes=frozenset(_read_list(row["processes"], _read_text)),
+        raw=_read_text(row["raw"]),
     )
 
 
