@@ -227,9 +227,8 @@ class Rule:
     # Evidence that closes findings of the event's component or, if that is the node, of `of`
     evidence: Evidence | None = None
     of: tuple[ComponentKind, ...] = ()
-    clears_codes: tuple[
-        str, ...
-    ] = ()  # other codes of the component whose findings this one's `none` closes
+    # Other codes of the component, whose findings this one's `none` closes
+    clears_codes: tuple[str, ...] = ()
     thresholds: tuple[Threshold, ...] = ()  # the readings that mean it
     trial: Rule | None = None  # a rule on trial: its findings are shown, without effect
     component: ComponentKind = ComponentKind.NODE

@@ -35,9 +35,8 @@ class IncidentStore:
         self._all = {
             incident.id: incident for incident in sorted(incidents, key=lambda one: one.last)
         }  # the youngest last
-        self._at: dict[
-            str, dict[int, None]
-        ] = {}  # incidents by the addresses they speak of, the youngest last
+        # Incidents by location, the youngest last
+        self._at: dict[str, dict[int, None]] = {}
         for incident in self._all.values():
             self._index_locations(incident)
         self.next_id = next_id
