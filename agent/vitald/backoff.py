@@ -1,8 +1,7 @@
 """
-Exponential back-off: how long to wait before what failed is tried again.
+Exponential back-off: the delay before the next attempt.
 
-Owns     the figures of one back-off and the delay that follows from them.
-Refuses  waiting, and counting: a loop counts its failures in succession, from 0 after a success.
+The caller waits, and counts its failures in succession, from 0 after a success.
 """
 
 from __future__ import annotations

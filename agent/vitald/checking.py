@@ -1,10 +1,10 @@
 """
-Checks of values that people and programs give, in requests, the catalogue, the configuration.
+Checks of values in requests, the catalogue and the configuration.
 
-Owns     what a flag, a number, a text, a list and a choice are, and how anything else is refused.
-Refuses  naming the place of a value: whoever reads a file or a request says where it stands.
+Owns     the checks of flags, numbers, texts, lists and choices, and the texts of their errors.
+Refuses  naming the place of a value: the reader of a file or request adds it.
 
-Cheap to import; what only a mistake needs is imported then.
+Cheap to import; what only an error needs is imported then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_number(value: object, least: float, most: float, expected: str = "") ->
 
 
 def read_text(value: object, least: int = 0, expected: str = "a text") -> str:
-    """A text of at least so many characters. Raises Unexpected."""
+    """A text of at least `least` characters. Raises Unexpected."""
     if not isinstance(value, str) or len(value) < least:
         raise Unexpected(expected, value)
     return value
@@ -71,7 +71,7 @@ def is_line(
     *,
     ascii_only: bool = False,
 ) -> TypeGuard[str]:
-    """Whether it is a text of so many characters, all of them printable."""
+    """Whether it is a text of `least` to `most` characters, all of them printable."""
     if not isinstance(value, str) or not least <= len(value) <= most:
         return False
     return value.isprintable() and (value.isascii() or not ascii_only)
@@ -99,7 +99,7 @@ def read_match(value: object, pattern: re.Pattern[str], expected: str) -> str:
 
 
 def read_list(value: object, least: int, most: int, expected: str = "") -> list[object]:
-    """A list of so many members, which are not looked at. Raises Unexpected."""
+    """A list of `least` to `most` members, which are not checked. Raises Unexpected."""
     if not isinstance(value, list) or not least <= len(value) <= most:
         range_ = f"{least} to {most}" if least else f"at most {most}"
         raise Unexpected(expected or f"a list of {range_}", value)
@@ -130,7 +130,7 @@ def read_member(value: object, enum: type[E]) -> E:
 
 
 def read_key(key: str, read: Callable[[object], T], value: object) -> T:
-    """What `read` makes of the value of a key. Raises ValueError that begins with the key."""
+    """The result of `read` for the value of a key. Raises ValueError that begins with the key."""
     try:
         return read(value)
     except ValueError as error:

@@ -1,7 +1,5 @@
 """
-Text for people: safe on a terminal and in a log, and lists that stay short.
-
-Owns     what stands for characters that a terminal would obey, lists that are cut, ranges, plurals.
+Text for operators: replaced control characters, shortened lists, ranges, plurals.
 
 Imports nothing: the command line and schedulers' prologs pay for every import.
 """

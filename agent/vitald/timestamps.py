@@ -1,7 +1,5 @@
 """
-Points in time as text: RFC 3339 in UTC, both ways.
-
-Owns     how the API, logs and records write a time, and how a time that is given is read.
+Times as text: RFC 3339 in UTC, formatted and parsed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-Reading TOML so that a mistake can be found: every error names its place, a misspelt key gets a
-suggestion.
+TOML files with helpful errors: each names its place, and suggests a key for a misspelt one.
 
-Owns     what the configuration and the catalogue share: parsing, durations and sizes, suggestions,
-         line numbers.
+Shared by the configuration and the catalogue: parsing, durations, sizes, suggestions, line numbers.
 """
 
 from __future__ import annotations
@@ -25,17 +23,13 @@ def parse_toml(text: str, name: str) -> Table:
     """The tables of a TOML document. Raises ValueError that says `name`, line and column."""
     try:
         return tomli.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # TOMLDecodeError is a ValueError; so is a number of 5,000 digits
+    # TOMLDecodeError is a ValueError; so is the error for a number of 5,000 digits.
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: not valid TOML: {error}") from None
 
 
 def read_toml(path: Path) -> tuple[str, Table]:
-    """A file's text and its tables. Raises ValueError naming the file for whatever is wrong with
-    it.
-    """
+    """The text of a file and its tables. Raises ValueError with the file's name."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -46,13 +40,13 @@ def read_toml(path: Path) -> tuple[str, Table]:
 
 
 def suggest_word(word: str, known: Iterable[str]) -> str:
-    """`, did you mean X?`, or nothing."""
+    """`, did you mean X?`; empty if no known word is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]}?" if close else ""
 
 
 def parse_duration(value: object) -> float:
-    """Seconds: `"90s"`, `"10m"`, `"24h"`, `"7d"`. Raises ValueError."""
+    """Seconds from a text such as `"90s"`, `"10m"`, `"24h"`, `"7d"`. Raises ValueError."""
     found = (
         re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", value)
         if isinstance(value, str)
@@ -64,7 +58,7 @@ def parse_duration(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Bytes: `"256MiB"`, `"1GiB"`, or a plain number. Raises ValueError."""
+    """Bytes from a text such as `"256MiB"`, `"1GiB"`, or a number. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     found = re.fullmatch(r"(\d{1,9})\s*(KiB|MiB|GiB)", value) if isinstance(value, str) else None
@@ -74,10 +68,9 @@ def parse_size(value: object) -> int:
 
 
 def find_line(text: str, table: str, key: str = "") -> int | None:
-    """The 1-based line of `[table]`, or of `key` in it: the parser keeps no positions, so this
-    looks for them.
+    """The 1-based line of `[table]`, or of `key` in it, which the parser does not keep.
 
-    Finds the usual layout, one key a line below its header; None for anything more unusual.
+    Finds the usual layout, one key per line below its header; None for anything else.
     """
     header = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
     wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""")

@@ -1,9 +1,9 @@
 """
-A lane: one thread for work that can block, so that the loop never does.
+A worker thread for calls that can block, so that the event loop does not.
 
-Calls run in order. A call may be given up after a deadline; its thread cannot be, so the lane is
-`stuck` until the call returns, and refuses more meanwhile. The thread is a daemon thread: one that
-hangs in the kernel does not hold up the process's end. (A ThreadPoolExecutor is joined at exit.)
+Calls run in order. A caller may give up after a deadline, but its thread cannot be interrupted:
+until the call returns, further calls are refused. The thread is a daemon thread, so one that hangs
+in the kernel does not delay the end of the process. (A ThreadPoolExecutor is joined at exit.)
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _GRACE_S = 0.2
 
 
 class ThreadStuck(Exception):
-    """The call before this one has not come back from the kernel."""
+    """An earlier call has not returned."""
 
 
 class NoThread(Exception):
-    """This process may have no more threads; the text says whose limit that may be."""
+    """No further thread can be started; the text names the limits that may be the reason."""
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Raises NoThread."""
+    """Start a thread. Raises NoThread."""
     try:
         thread.start()
     except RuntimeError as error:  # Python has no exception of its own for it
@@ -41,7 +41,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class WorkerThread:
-    """One named thread and its queue. Raises NoThread where there is none to be had."""
+    """One named thread and its queue. Raises NoThread if it cannot be started."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class WorkerThread:
         start_thread(threading.Thread(target=self._run, name=name, daemon=True))
 
     async def call(self, work: Callable[[], T], deadline_s: float = 5.0) -> T:
-        """The result of `work`, run in the lane. Raises ThreadStuck, or whatever `work` raises."""
+        """The result of `work`, run in the thread. Raises ThreadStuck, or what `work` raises."""
         if self._stuck:
             raise ThreadStuck(f"{self.name}: still waiting for an earlier call")
         future: Future[T] = Future()
@@ -66,8 +66,8 @@ class WorkerThread:
 
         self._calls.put(job)
         waiting = asyncio.wrap_future(future)
-        # A process that was stopped and goes on finds the deadline passed before its thread has
-        # run: hence a second, short wait.
+        # After a process was stopped, the deadline may have passed before its thread could run:
+        # hence a second, short wait.
         for seconds in (deadline_s, _GRACE_S):
             await asyncio.wait([waiting], timeout=seconds)
             if waiting.done():
@@ -76,7 +76,7 @@ class WorkerThread:
         raise ThreadStuck(f"{self.name}: no answer within {deadline_s:g} s")
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work` when its turn comes; nobody waits for it. It must not raise."""
+        """Queue `work` without waiting for it. It must not raise."""
         self._calls.put(work)
 
     def close(self) -> None:

@@ -369,7 +369,7 @@ def _sample(daemon: Any, work: Work) -> Json:
         "worker_rss_mib": worker.get("VmRSS", 0) / 1024,
         "worker_fds": len([*Path(f"/proc/{workers[0]}/fd").iterdir()]) if workers else 0,
         "wal_mib": wal.stat().st_size / 2**20 if wal.exists() else 0.0,
-        "ledger_mib": daemon.pipeline.ledger.size() / 2**20,
+        "ledger_mib": daemon.pipeline.ledger.measure_size() / 2**20,
         "collections": {
             "findings": len(board.findings),
             "incidents": len(board.incidents),

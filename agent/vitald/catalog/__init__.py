@@ -1,6 +1,4 @@
-"""What codes mean: rules as data (the TOML files beside this one), and the loader that
-checks them.
-"""
+"""The catalogue: rules as data (TOML files in this folder), and the loader that checks them."""
 
 from __future__ import annotations
 

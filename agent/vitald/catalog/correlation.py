@@ -1,13 +1,14 @@
 """
-Stories: which codes belong together, which of them is the cause, and what their company changes.
+Correlation rules: which codes belong together, which of them is the cause, and what their
+co-occurrence changes.
 
-    causes        in order: of two that are there, the earlier one is the root
-    consequences  belong to the incident and keep what they ask for themselves
-    echoes        ask for nothing of their own beside a cause that asks for as much
-    words         the driver's own word on what happened: never the root
+    causes        in order: of two that occur, the earlier one in the list is the root
+    consequences  belong to the incident and keep their own requirement
+    echoes        are suppressed under a cause that requires at least as much
+    words         the driver's recommendations: never the root
 
-A code may stand in several stories, and as an echo in the one where it is a cause in the other.
-Where the line decides which of the two it is, an alias gives such lines a name of their own.
+A code may have roles in several rules: an echo in one, a cause in another. If the line decides
+which, an alias gives such lines a name of their own.
 """
 
 from __future__ import annotations
@@ -36,25 +37,23 @@ _RANK = {role: rank for rank, role in enumerate(Role)}
 
 
 class Reach(Enum):
-    """How far a cause reaches."""
+    """Which other components a cause reaches."""
 
-    DEVICE = "device"  # its own component, the port above it, what is behind it
+    DEVICE = "device"  # its own component, the port upstream, devices behind it
     FABRIC = "fabric"  # every GPU and NVSwitch of the node
-    PROCESS = "process"  # whatever names the same process
-    NODE = "node"  # what is said of the node as a whole, because of any part of it
+    PROCESS = "process"  # events that name the same process
+    NODE = "node"  # events of the node as a whole, caused by any of its components
 
     @property
     def crosses_devices(self) -> bool:
-        """Whether it goes beyond the device: then a story about the device alone is the
-        better one.
-        """
+        """Whether it reaches other devices: a rule about the device alone has precedence."""
         return self in (Reach.FABRIC, Reach.NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooccurrence:
-    """What other members of the incident change for a finding. `beside` names them; one that is
-    there is enough.
+    """What other members of the incident change for a finding. `beside` names them; one of them is
+    enough.
     """
 
     code: str
@@ -66,13 +65,13 @@ class Cooccurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationRule:
-    """One entry of `stories.toml`."""
+    """One rule: an entry of `stories.toml`."""
 
     name: str
     title: str
     reach: Reach
-    within_s: float  # from one member to the next
-    early_s: float  # a consequence may be printed so much before its cause
+    within_s: float  # longest time from one member to the next
+    early_s: float  # longest time that a consequence may be printed before its cause
     source: str
     causes: tuple[str, ...]
     consequences: tuple[str, ...] = ()
@@ -83,19 +82,17 @@ class CorrelationRule:
 
 @dataclass(frozen=True, slots=True)
 class IncidentRole:
-    """Where a code stands in a story."""
+    """The role of a code in a rule."""
 
     rule: CorrelationRule
     role: Role
-    order: tuple[int, int, int]  # role, story, place in the list
-    exact: bool = True  # named itself, not by its kind
+    order: tuple[int, int, int]  # role, rule, position in the list
+    exact: bool = True  # the code itself is listed, not its kind
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for those lines of a code in which every field of `where` holds one of its values (as
-    in a `Case`).
-    """
+    """A name for the lines of a code in which every field has one of its values, as in a `Case`."""
 
     name: str
     code: str
@@ -104,14 +101,14 @@ class Alias:
     def matches(self, fields: Fields) -> bool:
         for name, wanted in self.holds:
             value = fields.get(name)
-            if not any(one in wanted for one in (value if isinstance(value, list) else [value])):
+            if not any(item in wanted for item in (value if isinstance(value, list) else [value])):
                 return False
         return True
 
 
 @dataclass(slots=True)
 class CorrelationRules:
-    """All stories, by the codes that stand in them. `kind/*` stands for every code of a kind."""
+    """All rules, indexed by their codes. `kind/*` stands for every code of a kind."""
 
     rules: tuple[CorrelationRule, ...] = ()
     _places: dict[str, tuple[IncidentRole, ...]] = field(default_factory=dict)
@@ -159,7 +156,7 @@ class CorrelationRules:
         return stories
 
     def find_name(self, code: str, fields: Fields) -> str:
-        """What an event is called in the stories: its code, or the alias that fits it."""
+        """Name of an event in the rules: its code, or the alias that matches."""
         return next(
             (alias.name for alias in self._aliases.get(code, ()) if alias.matches(fields)), code
         )
@@ -169,7 +166,7 @@ class CorrelationRules:
         return places if places is not None else self._kinds.get(name.partition("/")[0], ())
 
     def find_role_sets(self, name: str) -> Mapping[str, frozenset[Role]]:
-        """The stories that a code stands in, by name, with its roles there."""
+        """The roles of a code by the names of rules."""
         key = name if name in self._places else f"{name.partition('/')[0]}/*"
         known = self._roles.get(key)
         if known is None:
@@ -180,14 +177,12 @@ class CorrelationRules:
         return known
 
     def is_cause(self, name: str) -> bool:
-        """Whether some story names it as a cause: it is worth telling even if it asks for
-        nothing.
-        """
+        """Whether a rule lists it as a cause: it begins an incident even if it requires nothing."""
         return any(place.role is Role.CAUSE and place.exact for place in self.find_roles(name))
 
     def rank_name(self, name: str, story: str) -> tuple[int, int, int, int]:
-        """The least comes first as root: by its place in the incident's own story, else behind
-        those that stand in it.
+        """Sort key of the members of an incident: the root has the lowest. Codes of the incident's
+        own rule come before others.
         """
         own = [place.order for place in self.find_roles(name) if place.rule.name == story]
         if own:
@@ -199,7 +194,8 @@ class CorrelationRules:
 
     def find_index(self, story: str) -> int:
         return next(
-            (number for number, one in enumerate(self.rules) if one.name == story), len(self.rules)
+            (number for number, rule in enumerate(self.rules) if rule.name == story),
+            len(self.rules),
         )
 
 

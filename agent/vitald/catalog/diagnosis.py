@@ -1,9 +1,9 @@
 """
-How a diagnostic's report of an error is read: what it asks for before anybody confirmed it.
+How an error that a diagnostic reports is interpreted, before it is confirmed.
 
 Owns     the key `diagnostic` of an entry, strictly checked.
-Refuses  outputs of programs: who reads these finds an error's entry by its number, its severity or
-         its words.
+Refuses  outputs of programs: their readers find the entry of an error by its number, its severity
+         or its text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitald.model.diagnostic import Remedy
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another entry that is meant where the text contains one of these."""
+    """Another entry that applies if the text contains one of these."""
 
     contains: tuple[str, ...]  # lower case
     code: str
@@ -28,18 +28,15 @@ class Alternative:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     remedy: Remedy
-    confirm: bool = False  # believed only when it is found twice
-    environment: bool = False  # it says nothing of the hardware
-    words: tuple[
-        str, ...
-    ] = ()  # how its text begins where no number is printed: lower case, `#` a number, `*` anything
+    confirm: bool = False  # counts only if it is found twice
+    environment: bool = False  # it says nothing about the hardware
+    # Start of its text if no number is printed: lower case, `#` for a number, `*` for anything
+    words: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
-    xid: bool = (
-        False  # its text names an Xid, whose entry is meant where that asks for a reset or more
-    )
-    severity: Mapping[int, Remedy] = field(
-        default_factory=dict
-    )  # of a default: the remedy by the severity that is printed
+    # Its text names an Xid, whose entry applies if that requires a reset or more
+    xid: bool = False
+    # In a default entry: the remedy by the severity that is printed
+    severity: Mapping[int, Remedy] = field(default_factory=dict)
 
     @property
     def concerns_hardware(self) -> bool:
@@ -51,7 +48,7 @@ _KEYS = ("remedy", "confirm", "environment", "words", "instead", "severity", "xi
 
 
 def read_diagnosis(table: object) -> Diagnosis:
-    """The value of the key. Raises ValueError that says what is wrong with it."""
+    """Check the value of the key. Raises ValueError that says what is wrong with it."""
     if not isinstance(table, dict):
         raise ValueError(f'expected a table such as {{ remedy = "retry" }}, found {table!r}')
     for key in table:

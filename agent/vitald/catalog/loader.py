@@ -1,8 +1,8 @@
 """
-From the TOML files of this folder, a profile and the user's overrides to a checked `Catalog`.
+Loads a checked `Catalog` from the TOML files of this folder, a profile and the user's overrides.
 
-Owns reading the files, laying one over the other, and entries (what a code means); what is no entry
-is read by `tables`. Every mistake is told, all of them at once, each with file, entry and key.
+Owns reading the files, merging them, and entries (what a code means); `tables` reads the rest. All
+mistakes are reported at once, each with file, entry and key.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from vitald import tomlfile
-from vitald.catalog.diagnosis import Diagnosis
-from vitald.catalog.diagnosis import read_diagnosis as read_diagnosis
+from vitald.catalog.diagnosis import Diagnosis, read_diagnosis
 from vitald.catalog.policies import SECTION, EntryPolicies
 from vitald.catalog.rules import (
     Case,
@@ -36,8 +35,7 @@ from vitald.catalog.tables import (
     read_instances,
     read_lemon,
 )
-from vitald.catalog.threshold import Threshold
-from vitald.catalog.threshold import read_threshold as read_watch
+from vitald.catalog.threshold import Threshold, read_threshold
 from vitald.checking import read_flag, read_member
 from vitald.model import Action, ComponentKind, When
 
@@ -50,7 +48,7 @@ Raw = dict[str, tuple[tomlfile.Table, str]]  # code -> keys, origin
 
 
 class CatalogError(Exception):
-    """The catalogue is wrong. `errors` holds every mistake, each naming its place."""
+    """The catalogue is invalid. `errors` has every mistake with its place."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -63,8 +61,8 @@ def load_catalog(
     folder: Path = FOLDER,
     extra: Path | None = None,
 ) -> Catalog:
-    """The catalogue under a profile, with the user's overrides on top, and the files of `extra` on
-    top of these. Raises CatalogError.
+    """Load the catalogue of a profile, with the user's overrides, and the files of `extra` over
+    these. Raises CatalogError.
     """
     errors: list[str] = []
     raw: Raw = {}
@@ -90,35 +88,11 @@ def load_catalog(
                 f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
-
-    if extra is not None:
-        paths = sorted(extra.glob("*.toml"))
-        if not paths:
-            errors.append(f"{extra}: no *.toml file there")
-        for path in paths:
-            if path.stem not in FILES:
-                _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
-
-    rules: dict[str, Rule] = {}
-    defaults: dict[str, Rule] = {}
-
-    def entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
-        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
-        keys = {
-            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
-            **keys,
-        }
-        return _EntryReader(code, keys, origin, ladders, errors).read_rule()
-
-    for code, (keys, origin) in raw.items():
-        kind, _, name = code.partition("/")
-        rule = entry(code, keys, origin)
-        if rule is not None and code in trial:
-            rule = replace(rule, trial=entry(code, *trial[code]))
-        if rule is not None:
-            (defaults if name == "default" else rules)[kind if name == "default" else code] = rule
+    for path in _list_extra_files(extra, errors):
+        _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
+    rules, defaults = _read_rules(raw, trial, ladders, errors)
     words = {code for code, rule in rules.items() if rule.driver_recommendation}
-    stories = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
+    correlation = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
     instances = read_instances(tables.get("instances"), errors)
     if errors:
@@ -127,11 +101,50 @@ def load_catalog(
         rules,
         defaults,
         ladders=ladders,
-        stories=stories,
+        stories=correlation,
         lemon=lemon,
         instances=instances,
         profile=profile,
     )
+
+
+def _list_extra_files(extra: Path | None, errors: list[str]) -> list[Path]:
+    """The files of a user's folder that have entries."""
+    if extra is None:
+        return []
+    paths = sorted(extra.glob("*.toml"))
+    if not paths:
+        errors.append(f"{extra}: no *.toml file there")
+    return [path for path in paths if path.stem not in FILES]
+
+
+def _read_rules(
+    raw: Raw, trial: Raw, ladders: Mapping[str, object], errors: list[str]
+) -> tuple[dict[str, Rule], dict[str, Rule]]:
+    """The rules by code, and the defaults by kind."""
+
+    def read_entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
+        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
+        keys = {
+            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
+            **keys,
+        }
+        return _EntryReader(code, keys, origin, ladders, errors).read_rule()
+
+    rules: dict[str, Rule] = {}
+    defaults: dict[str, Rule] = {}
+    for code, (keys, origin) in raw.items():
+        kind, _, name = code.partition("/")
+        rule = read_entry(code, keys, origin)
+        if rule is not None and code in trial:
+            rule = replace(rule, trial=read_entry(code, *trial[code]))
+        if rule is None:
+            continue
+        if name == "default":
+            defaults[kind] = rule
+        else:
+            rules[code] = rule
+    return rules, defaults
 
 
 def _read_file(path: Path, errors: list[str]) -> tomlfile.Table:
@@ -152,8 +165,8 @@ def _overlay(
     *,
     fresh: bool = False,
 ) -> None:
-    """Lay `[kind.code]` tables (or `["kind/code"]`) over what is there, key by key; on `trial`,
-    where they say `shadow = true`.
+    """Merge `[kind.code]` tables (or `["kind/code"]`) into `raw`, key by key; into `trial`, if they
+    have `shadow = true`.
     """
 
     def check(code: str, keys: tomlfile.Table) -> None:
@@ -177,21 +190,7 @@ def _overlay(
                 continue
             entry = policies.expand_entry(code, entry)
             if entry.get("shadow") is True:
-                keys = {key: value for key, value in entry.items() if key != "shadow"}
-                # What is in force meanwhile for a code that is new: its kind's default; for a new
-                # line, that nobody knew it.
-                default, default_origin = raw.get(f"{code.partition('/')[0]}/default", ({}, origin))
-                if "match" in keys or not default:
-                    fallback = {**keys, "action": "none", "cases": []}
-                else:
-                    fallback = {
-                        **default,
-                        "title": (
-                            str(default.get("title", "")).replace("{code}", code.partition("/")[2])
-                        ),
-                    }
-                base = raw.setdefault(code, (fallback, default_origin))
-                trial[code] = ({**base[0], **keys}, origin)
+                _overlay_trial(raw, trial, code, entry, origin)
             elif code not in raw:
                 raw[code] = (entry, origin)
             elif fresh:
@@ -201,8 +200,24 @@ def _overlay(
     policies.report_unused()
 
 
+def _overlay_trial(raw: Raw, trial: Raw, code: str, entry: tomlfile.Table, origin: str) -> None:
+    """Merge an entry on trial. Until its trial ends, a new code has its kind's default, and a new
+    line pattern no effect.
+    """
+    kind, _, number = code.partition("/")
+    keys = {key: value for key, value in entry.items() if key != "shadow"}
+    default, default_origin = raw.get(f"{kind}/default", ({}, origin))
+    if "match" in keys or not default:
+        fallback = {**keys, "action": "none", "cases": []}
+    else:
+        title = str(default.get("title", "")).replace("{code}", number)
+        fallback = {**default, "title": title}
+    base = raw.setdefault(code, (fallback, default_origin))
+    trial[code] = ({**base[0], **keys}, origin)
+
+
 class _EntryReader:
-    """Checks one table key by key; mistakes go to `errors`."""
+    """Checks one table key by key, and appends mistakes to `errors`."""
 
     def __init__(
         self,
@@ -229,8 +244,8 @@ class _EntryReader:
         for key in self.keys:
             if key not in _KEYS:
                 self.report(key, f"unknown key{tomlfile.suggest_word(key, _KEYS)}")
-        watches = self.read_thresholds()
-        lasting = bool(watches) and watches[0].is_state
+        thresholds = self.read_thresholds()
+        lasting = bool(thresholds) and thresholds[0].is_state
         rule = Rule(
             code=self.code,
             kind=self.kind,
@@ -251,7 +266,7 @@ class _EntryReader:
             + ((_RECOVERED,) if lasting else ()),
             fault=self.read_text("fault") or self.code,
             state=self.read_flag("state") or lasting,
-            thresholds=watches,
+            thresholds=thresholds,
             driver_recommendation=self.read_flag("word") or False,
             context=self.read_flag("context") or False,
             evidence=self.member("cures", Evidence, None),
@@ -292,7 +307,7 @@ class _EntryReader:
         return None if value is None else self.read_checked(key, read_flag, value)
 
     def read_checked(self, key: str, read: Callable[[object], V], value: object) -> V | None:
-        """What `read` makes of a value; None, and a mistake told, where it raises ValueError."""
+        """The result of `read`; None, with a mistake reported, if it raises ValueError."""
         try:
             return read(value)
         except ValueError as error:
@@ -373,58 +388,46 @@ class _EntryReader:
             return ()
         cases = []
         for number, table in enumerate(tables, start=1):
+            place = f"{name} #{number}"
             if not isinstance(table, dict) or not isinstance(table.get("when"), dict):
-                self.report(
-                    f"{name} #{number}", "expected { when = { field = value }, action = ... }"
-                )
+                self.report(place, "expected { when = { field = value }, action = ... }")
                 continue
-            for key in table:
-                if key not in _CASE_KEYS:
-                    self.report(
-                        f"{name} #{number} {key}",
-                        f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}",
-                    )
-            where = {field: _read_scalars(value) for field, value in table["when"].items()}
-            for field, scalars in where.items():
-                if not scalars:
-                    self.report(
-                        f"{name} #{number} when.{field}",
-                        "expected a text, a number, true, false, or a list of them",
-                    )
-            if ("action" in table) == ("at_least" in table):
-                self.report(f"{name} #{number}", "needs either action or at_least")
-
-            for key in ("title", "advice"):
-                if not isinstance(table.get(key, ""), str):
-                    self.report(f"{name} #{number} {key}", f"expected text, found {table[key]!r}")
-
-            if not isinstance(table.get("unusable", False), bool):
-                self.report(
-                    f"{name} #{number} unusable",
-                    f"expected true or false, found {table['unusable']!r}",
-                )
-
-            def word(
-                key: str, enum: type[E], table: dict[str, object] = table, number: int = number
-            ) -> E | None:
-                return (
-                    self.read_enum(f"{name} #{number} {key}", table[key], enum)
-                    if key in table
-                    else None
-                )
-
-            cases.append(
-                Case(
-                    where=where,
-                    action=word("action", Action),
-                    at_least=word("at_least", Action),
-                    when=word("when_to_act", When),
-                    unusable=table.get("unusable"),
-                    title=table.get("title"),
-                    advice=table.get("advice"),
-                )
-            )
+            cases.append(self._read_case(place, table))
         return tuple(cases)
+
+    def _read_case(self, place: str, table: dict[str, Any]) -> Case:
+        for key in table:
+            if key not in _CASE_KEYS:
+                self.report(
+                    f"{place} {key}", f"unknown key{tomlfile.suggest_word(key, _CASE_KEYS)}"
+                )
+        where = {field: _read_scalars(value) for field, value in table["when"].items()}
+        for field, scalars in where.items():
+            if not scalars:
+                self.report(
+                    f"{place} when.{field}",
+                    "expected a text, a number, true, false, or a list of them",
+                )
+        if ("action" in table) == ("at_least" in table):
+            self.report(place, "needs either action or at_least")
+        for key in ("title", "advice"):
+            if not isinstance(table.get(key, ""), str):
+                self.report(f"{place} {key}", f"expected text, found {table[key]!r}")
+        if not isinstance(table.get("unusable", False), bool):
+            self.report(f"{place} unusable", f"expected true or false, found {table['unusable']!r}")
+
+        def read_word(key: str, enum: type[E]) -> E | None:
+            return self.read_enum(f"{place} {key}", table[key], enum) if key in table else None
+
+        return Case(
+            where=where,
+            action=read_word("action", Action),
+            at_least=read_word("at_least", Action),
+            when=read_word("when_to_act", When),
+            unusable=table.get("unusable"),
+            title=table.get("title"),
+            advice=table.get("advice"),
+        )
 
     def read_thresholds(self) -> tuple[Threshold, ...]:
         tables = self.keys.get("watch", [])
@@ -432,15 +435,15 @@ class _EntryReader:
         if not isinstance(tables, list):
             self.report("watch", f"expected a table or a list of tables, found {tables!r}")
             return ()
-        watches = []
+        thresholds = []
         for number, table in enumerate(tables, start=1):
             try:
-                watches.append(read_watch(table))
+                thresholds.append(read_threshold(table))
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
                 self.report(f"watch #{number}", str(error))
-        if len({one.is_state for one in watches}) > 1:
+        if len({threshold.is_state for threshold in thresholds}) > 1:
             self.report("watch", "either all of them last, or none (rises, changes)")
-        return tuple(watches)
+        return tuple(thresholds)
 
     def read_diagnostic(self) -> Diagnosis | None:
         if "diagnostic" not in self.keys:
@@ -473,7 +476,7 @@ class _EntryReader:
 
 
 def _read_scalars(value: object) -> tuple[Scalar, ...]:
-    """The values, or nothing where one of them is neither text, number nor flag."""
+    """The values; empty if one of them is neither text, number nor flag."""
     values = value if isinstance(value, list) else [value]
     scalars = tuple(item for item in values if isinstance(item, (str, int, bool)))
     return scalars if len(scalars) == len(values) else ()
@@ -514,6 +517,6 @@ _KEYS = (
     ),
     *("at_probe", "among", "unknown"),
     "diagnostic",
-    "policy",  # its keys take its place before an entry is read; named here for suggestions
+    "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )
 _CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")

@@ -1,8 +1,7 @@
 """
-What a code means: the catalogue's entries, and how one of them rules on an event.
+The catalogue's rules: what a code means, and what an event with it requires.
 
-Owns     rules, their cases, what clears them, the ladders of escalation.
-Refuses  files and clocks; the loader reads, the judge decides when.
+Refuses  files and clocks; the loader reads, and the judge decides when a rule applies.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from vitald.model import Action, ComponentKind, Fields, Requirement, When
 
 
 class FaultClass(Enum):
-    """Whose fault it is."""
+    """What a fault is attributed to."""
 
     APPLICATION = "application"
     DRIVER = "driver"
@@ -35,7 +34,7 @@ class FaultClass(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clears:
-    """What closes a finding, besides a named person, who always may."""
+    """The evidence that closes a finding; a person may always close it."""
 
     reboot: bool = False
     device_reset: bool = False
@@ -45,10 +44,10 @@ class Clears:
     quiet_s: float | None = None
 
     def is_cleared_by(self, cure: Evidence, level: int = 0) -> bool:
-        """Whether this evidence closes the finding."""
+        """Whether this evidence closes the finding. `level`: DCGM run level of a diagnostic."""
         if cure is Evidence.DIAGNOSTIC:
             return self.diagnostic is not None and level >= self.diagnostic
-        # A board that was replaced has had its reset, and a reboot too is a reset of every device.
+        # A replaced board was reset as well.
         return {
             Evidence.REBOOT: self.reboot,
             Evidence.DEVICE_RESET: self.device_reset,
@@ -56,8 +55,8 @@ class Clears:
         }[cure]
 
     def join_evidence(self, other: Clears) -> Clears:
-        """By this evidence or the other's; the quiet time stays this one's."""
-        levels = [one.diagnostic for one in (self, other) if one.diagnostic is not None]
+        """This evidence or the other's; the quiet period stays this one's."""
+        levels = [clears.diagnostic for clears in (self, other) if clears.diagnostic is not None]
         return Clears(
             reboot=self.reboot or other.reboot,
             device_reset=self.device_reset or other.device_reset,
@@ -68,31 +67,31 @@ class Clears:
         )
 
     def list_phrases(self) -> list[str]:
-        """For people: `a reboot`, `24 h without another`."""
-        said = []
+        """Phrases for operators: `a reboot`, `24 h without another`."""
+        phrases = []
         if self.device_reset:
-            said.append("a device reset")
+            phrases.append("a device reset")
         if self.reboot:
-            said.append("a reboot")
+            phrases.append("a reboot")
         if self.replaced:
-            said.append("replacement")
+            phrases.append("replacement")
         if self.recovers:
-            said.append("its own recovery")
+            phrases.append("its own recovery")
         if self.diagnostic is not None:
-            said.append(f"a passed level {self.diagnostic} diagnostic")
+            phrases.append(f"a passed level {self.diagnostic} diagnostic")
         if self.quiet_s is not None:
             hours = self.quiet_s / 3600
-            said.append(
+            phrases.append(
                 f"{hours:g} h without another"
                 if hours >= 1
                 else f"{self.quiet_s / 60:g} min without another"
             )
-        return said
+        return phrases
 
 
 class DeviceListing(Enum):
-    """Devices that a node lists: one that a line names must be one of them, on the node that the
-    line is from.
+    """Lists of devices of a node. A device that a line names must be in the list, if the line is
+    from the same node.
     """
 
     MEMORY_CONTROLLERS = "memory_controllers"
@@ -102,12 +101,12 @@ class DeviceListing(Enum):
 
     @property
     def noun(self) -> str:
-        """One of them, for people."""
+        """One of them, for operators: `network device`."""
         return self.value.replace("_", " ").removesuffix("s")
 
 
 class Evidence(Enum):
-    """What an event is evidence of: that something was done which ends findings."""
+    """What an event is evidence of, so that it closes findings."""
 
     REBOOT = "reboot"
     DEVICE_RESET = "device_reset"
@@ -120,12 +119,12 @@ Scalar = Union[str, int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Context in the line that changes the action. Every field of `where` must hold one of its
+    """Fields of the line that change the action. Every field of `where` must have one of its
     values.
 
-    A field that is a list (status bits) holds if one of its values does. `NAME_not` holds if the
-    field has a value that is none of those listed: a bit that no table knows. `NAME_above` holds if
-    the field is a number above the one given.
+    A field that is a list (status bits) matches if one of its values does. `NAME_not` matches if
+    the field has a value that is none of those listed: an unknown bit. `NAME_above` matches if the
+    field is a number above the one given.
     """
 
     where: Mapping[str, tuple[Scalar, ...]]
@@ -144,12 +143,18 @@ class Case:
                 continue
             field = name.removesuffix("_not")
             value = fields.get(field)
-            values = value if isinstance(value, list) else [] if value is None else [value]
+            values = _list_values(value)
             # True == 1 in Python, but a flag is not a number here.
             listed = [any(type(v) is type(w) and v == w for w in wanted) for v in values]
             if not any(listed) if field == name else all(listed):
                 return False
         return True
+
+
+def _list_values(value: object) -> list[object]:
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
 
 
 def _is_above(value: object, limits: tuple[Scalar, ...]) -> bool:
@@ -160,7 +165,7 @@ def _is_above(value: object, limits: tuple[Scalar, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a rule says about one event."""
+    """What a rule requires for one event."""
 
     action: Action
     when: When
@@ -180,7 +185,7 @@ class Ruling:
         )
 
 
-# What closes a finding whose action is not its entry's own: it follows the action.
+# What closes a finding whose action is not its entry's own, by action.
 CLEARS_OF = {
     Action.NONE: Clears(quiet_s=3600.0, reboot=True),
     Action.OBSERVE: Clears(quiet_s=86400.0, reboot=True),
@@ -206,44 +211,36 @@ class Rule:
     escalation: str
     source: str
     when: When = When.NOW
-    unusable: bool = (
-        False  # the device cannot be used: the node is unfit for work whatever the action
-    )
-    # What was known of the node is lost: its status is unknown, unless something else makes it
-    # unhealthy
+    # The device cannot be used: the node is unfit for work whatever the action
+    unusable: bool = False
+    # Knowledge of the node was lost: its status is unknown, unless a finding makes it unhealthy
     unknown: bool = False
     advice: str = ""
     mnemonic: str = ""
     cases: tuple[Case, ...] = ()
-    fault: str = (
-        ""  # codes with one name here are one fault, for escalation and the device's record
-    )
+    # Codes with the same name here are one fault, for escalation and the device's history
+    fault: str = ""
     state: bool = False  # each event replaces the former action, and `none` closes the finding
-    driver_recommendation: bool = (
-        False  # the driver's own word on its device: it outranks what other codes' entries ask for
-    )
-    context: bool = False  # no fault: it explains others
-    evidence: Evidence | None = (
-        # Evidence that ends findings, of the event's component or, where it is the node, of `of`
-        None
-    )
+    # The driver's recommendation for its device: it replaces what entries of other codes require
+    driver_recommendation: bool = False
+    context: bool = False  # not a fault: it explains others
+    # Evidence that closes findings of the event's component or, if that is the node, of `of`
+    evidence: Evidence | None = None
     of: tuple[ComponentKind, ...] = ()
-    clears_codes: tuple[
-        str, ...
-    ] = ()  # other codes of the component that end with this one's `none`
-    thresholds: tuple[Threshold, ...] = ()  # which readings mean it
-    trial: Rule | None = None  # a rule on trial: what it would ask for is shown, without effect
+    # Other codes of the component, whose findings this one's `none` closes
+    clears_codes: tuple[str, ...] = ()
+    thresholds: tuple[Threshold, ...] = ()  # the readings that mean it
+    trial: Rule | None = None  # a rule on trial: its findings are shown, without effect
     component: ComponentKind = ComponentKind.NODE
-    at_probe: bool = (
-        False  # printed while the driver probes: the banner of the same load ends nothing
-    )
-    fatal: bool | None = None  # for a line that says so in words
-    among: DeviceListing | None = None  # what the device is one of that the line names
+    # Printed while the driver probes: the banner of the same load closes nothing
+    at_probe: bool = False
+    fatal: bool | None = None  # for a line that contains no such field
+    among: DeviceListing | None = None  # the list that must contain the device in the line
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
-    diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is read
+    diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is interpreted
     origin: str = ""  # file that holds the entry
 
     @property
@@ -255,8 +252,9 @@ class Rule:
         return self.unusable and self.action is not Action.NONE
 
     def apply_to(self, fields: Fields) -> Ruling:
-        """The strongest matching case replaces the action; `at_least` cases then raise what
-        stands.
+        """What the rule requires for an event with these fields.
+
+        The strongest matching case replaces the action; `at_least` cases then may raise it.
         """
         ruling = Ruling(
             self.action,
@@ -278,7 +276,7 @@ class Rule:
 
 
 def _rank_case(case: Case, rule: Rule) -> tuple[int, int, bool]:
-    """Of two cases with one action, the one that is due earlier is the stronger."""
+    """Sort key: of two cases with the same action, the one due earlier is the stronger."""
     unusable = rule.unusable if case.unusable is None else case.unusable
     return (case.action or Action.NONE).rank, (case.when or rule.when).urgency, unusable
 
@@ -299,8 +297,8 @@ def _apply_case(ruling: Ruling, case: Case) -> Ruling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """What a cloud's instance type has. `efa` is the most that one can be launched with; `cores`
-    are those of each Neuron device.
+    """Devices of a cloud's instance type. `efa` is the maximum that it can be launched with;
+    `cores` are those of each Neuron device.
     """
 
     gpus: int = 0
@@ -310,8 +308,8 @@ class InstanceType:
 
 
 class Catalog:
-    """All rules by code, the default rule of each kind, the ladders, the stories, the weights of a
-    device's record, and what instance types have.
+    """All rules by code, the default rule of each kind, the escalation policies, the correlation
+    rules, the parameters of the lemon score, and the instance types.
     """
 
     def __init__(
@@ -339,9 +337,7 @@ class Catalog:
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
     def find_rule(self, code: str) -> Rule:
-        """The rule for `xid/79`. A code that is not listed gets its kind's default: unknown is
-        said, never dropped.
-        """
+        """The rule for a code such as `xid/79`; the default of its kind if it is not listed."""
         rule = self.rules.get(code) or self._unlisted.get(code)
         if rule is not None:
             return rule
@@ -355,12 +351,12 @@ class Catalog:
         return self._unlisted.setdefault(code, made)
 
     def find_instance(self, name: str) -> InstanceType:
-        """What an instance type has: nothing, of one that is not listed."""
+        """The instance type by name; one without devices if it is not listed."""
         return self.instances.get(name, InstanceType())
 
     def find_policy(self, rule: Rule, action: Action) -> EscalationPolicy:
-        """The ladder that a fault climbs: its entry's, or, where something else is asked for, the
-        one that serves that.
+        """The escalation policy for a fault: its entry's, or, if it requires another action, the
+        one that serves that action.
         """
         own = self.escalation_policies[rule.escalation]
         return (
@@ -370,7 +366,7 @@ class Catalog:
         )
 
     def find_thresholds(self, kind: str) -> tuple[ThresholdGroup, ...]:
-        """What to look for in the readings of a source."""
+        """The thresholds on the readings of a source."""
         own = (rule for rule in self.rules.values() if rule.kind == kind and rule.thresholds)
         return tuple(
             ThresholdGroup(
@@ -383,36 +379,34 @@ class Catalog:
         )
 
     def find_witnesses(self, code: str, kind: ComponentKind) -> tuple[str, ...]:
-        """Which kinds of codes, that are no lines of a log, would bear it out of such a component:
-        of its stories, or its fault by another name.
+        """Kinds of codes that can confirm this one on such a component, and are no lines of a log:
+        those of its correlation rules, or of the same fault.
         """
         known = self._witnesses.get((code, kind))
         if known is None:
-            stories = [place.rule for place in self.correlation.find_roles(code)]
-            told = {
+            rules = [role.rule for role in self.correlation.find_roles(code)]
+            names = {
                 name
-                for story in stories
-                for name in (*story.causes, *story.consequences, *story.echoes)
+                for correlation in rules
+                for name in (*correlation.causes, *correlation.consequences, *correlation.echoes)
             }
             fault = self.find_rule(code).fault
             same = (rule.code for rule in self.rules.values() if rule.fault == fault)
             seen = [
-                one
-                for one in (*told, *same)
-                if not self._is_line(one) and _may_speak_of(self.rules[one], kind)
+                name
+                for name in (*names, *same)
+                if not self._is_line(name) and _may_speak_of(self.rules[name], kind)
             ]
-            kinds = {one.partition("/")[0] for one in seen} | (
-                {"nvml"} if code.startswith("xid/") else set()
-            )  # it tells of Xids itself
+            kinds = {name.partition("/")[0] for name in seen}
+            if code.startswith("xid/"):
+                kinds.add("nvml")  # NVML reports Xids itself
             known = tuple(sorted(kinds))
             if len(self._witnesses) < _UNLISTED_KEPT:
                 self._witnesses[code, kind] = known
         return known
 
     def _is_line(self, name: str) -> bool:
-        """Whether it is read from a log: its grammar is code, or shapes of its own; or it is no
-        fault.
-        """
+        """Whether it is read from a log, by a parser or by its own patterns; or is no fault."""
         kind, _, code = name.partition("/")
         rule = self.rules.get(name)
         return (
@@ -428,8 +422,8 @@ class Catalog:
 
 
 def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
-    """Whether a component of this kind may be what the rule is about, or a part of it, or at the
-    other end of its links.
+    """Whether a component of this kind may be the rule's component, or a part of it, or linked to
+    it.
     """
     wide = (ComponentKind.NODE, ComponentKind.PCI)
     return (
@@ -440,7 +434,7 @@ def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
 
 
 _UNLISTED_KEPT = 4096
-_GRAMMARS = ("xid", "sxid")  # kinds of lines whose grammar is code
+_GRAMMARS = ("xid", "sxid")  # kinds of lines with a parser of their own
 _UNLISTED = Rule(
     code="",
     kind="",

@@ -1,6 +1,5 @@
 """
-The shape of a kernel line, as an entry's `match` writes it: abbreviations, and the fixed letters it
-is looked up by.
+Patterns of kernel lines in an entry's `match`: their macros, and the fixed letters that index them.
 """
 
 from __future__ import annotations
@@ -8,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-HEAD = 3  # letters that a fixed beginning is looked up by
+HEAD = 3  # number of fixed first letters in the index
 
-# Its user's, or of the network: an image, a network block device, a memory disk, removable media.
+# Not hardware of the node: an image, a network block device, a memory disk, removable media.
 _IMAGE = r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?"
-# A driver's own words: of one line, and without what is in a crash's report or a packet's log (`[`,
-# `=`) and in what quotes a user.
+# Text of a driver: on one line, without the characters of crash reports, packet logs (`[`, `=`) and
+# quoted user input.
 _WORDS = r"[\w ,.:;()/'+#%<>!&*@\-]{0,200}"
 _DRIVER = r"(?P<driver>[A-Za-z0-9_][A-Za-z0-9_\-]{0,31})"
 MACROS = {
@@ -42,29 +41,27 @@ MACROS = {
 
 
 def expand_macros(pattern: str) -> str:
-    """The regular expression that a `match` stands for."""
+    """The regular expression of a `match`, with its macros expanded."""
     for macro, expansion in MACROS.items():
         pattern = pattern.replace(macro, expansion)
     return pattern
 
 
 def begins_with_driver(pattern: str) -> bool:
-    """Whether it begins with any driver's name, `{driver} {bdf}`, rather than with fixed
-    letters.
-    """
+    """Whether the pattern begins with any driver's name, `{driver} {bdf}`."""
     return pattern.startswith(_DRIVER)
 
 
 def first_letters(starts: Iterable[str], pattern: str) -> list[bytes]:
-    """What a line may begin with: what the entry says, else the expression's own letters; empty
-    where neither is fixed.
+    """The possible first letters of a line: those in `starts`, else those of the expression; empty
+    if neither has any.
     """
     return [start[:HEAD].encode() for start in starts] or list(_literal_head(pattern))
 
 
 @cache
 def _literal_head(pattern: str) -> tuple[bytes, ...]:
-    """The fixed first letters of a regular expression, or nothing where it has none."""
+    """The fixed first letters of a regular expression; empty if it has none."""
     head = ""
     position = 0
     while position < len(pattern) and len(head) < HEAD:
@@ -81,7 +78,7 @@ def _literal_head(pattern: str) -> tuple[bytes, ...]:
 
 
 def _top_level(pattern: str) -> str:
-    """The pattern without what stands in parentheses or brackets."""
+    """The pattern without its groups and character classes."""
     depth, outside, skip, bracket = 0, "", False, False
     for char in pattern:
         if skip:

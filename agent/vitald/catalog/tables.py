@@ -1,8 +1,8 @@
 """
-What the catalogue holds beside entries: ladders, stories with their aliases, the lemon score,
-instance types.
+Readers of the catalogue's other tables: escalation policies, correlation rules with their aliases,
+the lemon score, instance types.
 
-Each is checked whole; a mistake goes to `errors` with its file and table, and the rest is read on.
+Each mistake is appended to `errors` with its file and table, and reading continues.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from vitald.catalog.lemon import LemonScoring
 from vitald.catalog.rules import InstanceType
 from vitald.model import Action, MarkKind, When
 
-_STEPS = ("of", "processes", "survived", "waited", "times")  # what a rung of a ladder takes
+_STEPS = ("of", "processes", "survived", "waited", "times")  # conditions of a step
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
 def read_escalation_policies(
     tables: tomlfile.Table, errors: list[str]
 ) -> dict[str, EscalationPolicy]:
-    """What is asked for when the usual does not help."""
+    """The escalation policies of `ladders.toml`, by name."""
     ladders: dict[str, EscalationPolicy] = {}
     for name, table in _list_tables(tables, "ladder", errors):
         steps: list[EscalationStep] = []
@@ -72,10 +72,10 @@ def read_escalation_policies(
 def read_correlation(
     tables: tomlfile.Table, codes: Collection[str], words: Collection[str], errors: list[str]
 ) -> CorrelationRules:
-    """Which fault explains which, with the aliases of some lines; `codes` are the entries that they
-    may name, `words` those that are words.
+    """The correlation rules and aliases of `stories.toml`. `codes`: the entries that they may name;
+    `words`: those that are the driver's recommendations.
     """
-    told: list[CorrelationRule] = []
+    rules: list[CorrelationRule] = []
     kinds = {code.partition("/")[0] for code in codes}
     try:
         aliases = (
@@ -87,52 +87,58 @@ def read_correlation(
     known = {*codes, *(alias.name for alias in aliases)}
     for name, table in _list_tables(tables, "story", errors):
         try:
-            told.append(
-                CorrelationRule(
-                    name=name,
-                    title=table["title"],
-                    reach=Reach(table["reach"]),
-                    within_s=tomlfile.parse_duration(table["within"]),
-                    early_s=tomlfile.parse_duration(table["early"]),
-                    source=table["source"],
-                    causes=tuple(table["causes"]),
-                    consequences=tuple(table.get("consequences", ())),
-                    echoes=tuple(table.get("echoes", ())),
-                    apart=table.get("apart", False) is True,
-                    cooccurrences=tuple(
-                        Cooccurrence(
-                            code=company["code"],
-                            beside=tuple(company["beside"]),
-                            action=Action(company["action"]) if "action" in company else None,
-                            when=When(company["when_to_act"]) if "when_to_act" in company else None,
-                            because=company["because"],
-                        )
-                        for company in table.get("company", ())
-                    ),
-                )
-            )
+            rule = _read_correlation_rule(name, table)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             errors.append(f"stories.toml: [story.{name}]: {_describe_error(error)}")
             continue
-        story = told[-1]
-        named = {*story.causes, *story.consequences, *story.echoes}
-        named |= {
-            code for company in story.cooccurrences for code in (company.code, *company.beside)
-        }
-        for code in sorted(named):
+        rules.append(rule)
+        for code in sorted(_list_named_codes(rule)):
             kind, _, number = code.partition("/")
-            if kind not in kinds if number == "*" else code not in known:
+            is_known = kind in kinds if number == "*" else code in known
+            if not is_known:
                 errors.append(
                     f"stories.toml: [story.{name}]: there is no entry"
                     f" {code!r}{tomlfile.suggest_word(code, known)}"
                 )
     return CorrelationRules.from_rules(
-        told, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
+        rules, aliases, {*words, *(alias.name for alias in aliases if alias.code in words)}
     )
 
 
+def _read_correlation_rule(name: str, table: dict[str, Any]) -> CorrelationRule:
+    return CorrelationRule(
+        name=name,
+        title=table["title"],
+        reach=Reach(table["reach"]),
+        within_s=tomlfile.parse_duration(table["within"]),
+        early_s=tomlfile.parse_duration(table["early"]),
+        source=table["source"],
+        causes=tuple(table["causes"]),
+        consequences=tuple(table.get("consequences", ())),
+        echoes=tuple(table.get("echoes", ())),
+        apart=table.get("apart", False) is True,
+        cooccurrences=tuple(
+            Cooccurrence(
+                code=company["code"],
+                beside=tuple(company["beside"]),
+                action=Action(company["action"]) if "action" in company else None,
+                when=When(company["when_to_act"]) if "when_to_act" in company else None,
+                because=company["because"],
+            )
+            for company in table.get("company", ())
+        ),
+    )
+
+
+def _list_named_codes(rule: CorrelationRule) -> set[str]:
+    codes = {*rule.causes, *rule.consequences, *rule.echoes}
+    for cooccurrence in rule.cooccurrences:
+        codes |= {cooccurrence.code, *cooccurrence.beside}
+    return codes
+
+
 def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring:
-    """What weighs how much in a device's score."""
+    """The parameters of the lemon score in `lemon.toml`."""
     if tables is None:
         return LemonScoring()
     try:
@@ -151,8 +157,8 @@ def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring
 
 
 def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, InstanceType]:
-    """What instance types have."""
-    known = [one.name for one in fields(InstanceType)]
+    """The instance types of `instances.toml`, by name."""
+    known = [item.name for item in fields(InstanceType)]
     instances: dict[str, InstanceType] = {}
     for name, table in _list_tables(
         tables if tables is not None else {"instance": {}}, "instance", errors

@@ -1,9 +1,8 @@
 """
-When a reading means something: the thresholds of the catalogue, as data.
+Thresholds: when a reading of a component means a fault, as data.
 
-A watch looks at one reading of one component. It takes the value as it is, or, with `over`, how
-fast a counter grew in the last so many seconds; and holds it against a number, another reading of
-the same component, or its siblings.
+A threshold applies to one reading. It takes the value or, with `over`, the growth of a counter in a
+window, and compares it with a number, another reading of the same component, or its siblings.
 """
 
 from __future__ import annotations
@@ -21,72 +20,66 @@ Plain = Union[int, float, str]
 
 
 class Comparison(Enum):
-    """What a value is held against."""
+    """How a value is compared."""
 
     ABOVE = "above"  # more than the limit
     BELOW = "below"  # less than it
     IS = "is"  # one of these values
     HAS = "has"  # one of these bits set
-    LISTS = "lists"  # a text that lists words, parted by commas: one of these is among them
-    LISTS_OTHER = "lists_other"  # the same: one that is none of these
-    PEERS_ABOVE = "peers_above"  # so many deviations above the median of its siblings
+    LISTS = "lists"  # a comma-separated text that contains one of these
+    LISTS_OTHER = "lists_other"  # a comma-separated text that contains any other
+    PEERS_ABOVE = "peers_above"  # number of deviations above the median of its siblings
     PEERS_BELOW = "peers_below"
-    # A counter is at least so much higher than when this was last said: an event each time
+    # A counter rose by at least this since the last event: an event each time
     RISES = "rises"
-    CHANGES = "changes"  # another value than was last said: an event each time
-    DIFFERS = "differs"  # a text that is none of those in the reading `limit`, which a comma parts
+    CHANGES = "changes"  # another value than in the last event: an event each time
+    DIFFERS = "differs"  # a text that is none of those in the comma-separated reading `limit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """One threshold. `limit` is the number, the values or the reading that `test` needs."""
+    """One threshold. `limit` is the number, or the name of the reading, that `test` needs."""
 
     of: str
     test: Comparison
     limit: Limit = 0.0
     values: tuple[Plain, ...] = ()
-    over_s: float = 0.0  # look at the growth of a counter in this window
+    over_s: float = 0.0  # compare the growth of a counter in this window
     per_s: float = 60.0  # the unit of that growth
     times: str = ""  # multiply the limit by this reading
-    least: float = 0.0  # among siblings: at least so far from their median
-    lifetime: bool = False  # a counter that no reset begins anew
-    # What a counter stands at when it is first seen is nothing: only what comes after it counts
+    least: float = 0.0  # among siblings: smallest distance from their median
+    lifetime: bool = False  # a counter that no reset clears
+    # The first value of a counter is ignored: only its growth counts
     baseline: bool = False
-    # A counter that may read less for a while, and then what it was: only what is more than ever
-    # counts
+    # A counter that may read less for a while: only values above its maximum count
     returns: bool = False
-    for_s: float = 0.0  # it must hold for so long
-    clear_for_s: float | None = (
-        None  # it must then not hold for so long; None: as long as it had to hold
-    )
-    only: Mapping[str, tuple[Plain, ...]] = field(
-        default_factory=dict
-    )  # only while these readings have these values
+    for_s: float = 0.0  # how long it must hold
+    # How long it must not hold to be over; None: as long as it had to hold
+    clear_for_s: float | None = None
+    # It applies only while these readings have these values
+    only: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)
     carry: tuple[str, ...] = ()  # other readings that its event carries, for the entry's cases
 
     @property
     def is_state(self) -> bool:
-        """Whether it is a state that begins and ends, and not something that happens."""
+        """Whether it is a state that begins and ends, not a single occurrence."""
         return self.test not in (Comparison.RISES, Comparison.CHANGES)
 
     @property
     def clears_after_s(self) -> float:
-        """How long it must not hold to be over. Growth in a window is over once the window has
-        passed.
-        """
+        """How long it must not hold to be over; for growth at least its window."""
         return max(self.for_s, self.over_s) if self.clear_for_s is None else self.clear_for_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdGroup:
-    """The watches of one entry: it holds while one of them does."""
+    """The thresholds of one entry: it holds while one of them does."""
 
     code: str
     component: ComponentKind
     thresholds: tuple[Threshold, ...]
-    state: bool = (
-        False  # what it says stands until something else is said, so after a boot it is said again
-    )
+    # The state lasts until another event, so it is reported again after a boot
+    state: bool = False
 
     @property
     def is_state(self) -> bool:
@@ -124,24 +117,7 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
     if not isinstance(table.get("of"), str):
         raise ValueError("of: expected the name of a reading")
     test, given = _TESTS[tests[0]], table[tests[0]]
-    if test in (Comparison.IS, Comparison.HAS, Comparison.LISTS, Comparison.LISTS_OTHER):
-        values = _read_plain(tests[0], given)
-        limit: Limit = 0.0
-    elif test is Comparison.DIFFERS:
-        if not isinstance(given, str):
-            raise ValueError(f"{tests[0]}: expected the name of a reading, found {given!r}")
-        values, limit = (), given
-    else:
-        values = ()
-        if isinstance(given, bool) and test is not Comparison.CHANGES:
-            raise ValueError(
-                f"{tests[0]}: expected a number or the name of a reading, found {given!r}"
-            )
-        if not isinstance(given, (int, float)) and (
-            not isinstance(given, str) or test not in (Comparison.ABOVE, Comparison.BELOW)
-        ):
-            raise ValueError(f"{tests[0]}: expected a number, found {given!r}")
-        limit = given
+    values, limit = _read_limit(tests[0], test, given)
     over_s = tomlfile.parse_duration(table["over"]) if "over" in table else 0.0
     if "per" in table and not over_s:
         raise ValueError("per: needs `over`, the window in which it grows")
@@ -175,6 +151,23 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
         only={name: _read_plain(f"only.{name}", value) for name, value in only.items()},
         carry=tuple(carry),
     )
+
+
+def _read_limit(key: str, test: Comparison, given: object) -> tuple[tuple[Plain, ...], Limit]:
+    """The values and the limit of a comparison, of which one is empty. Raises ValueError."""
+    if test in (Comparison.IS, Comparison.HAS, Comparison.LISTS, Comparison.LISTS_OTHER):
+        return _read_plain(key, given), 0.0
+    if test is Comparison.DIFFERS:
+        if not isinstance(given, str):
+            raise ValueError(f"{key}: expected the name of a reading, found {given!r}")
+        return (), given
+    if isinstance(given, bool) and test is not Comparison.CHANGES:
+        raise ValueError(f"{key}: expected a number or the name of a reading, found {given!r}")
+    if isinstance(given, str) and test in (Comparison.ABOVE, Comparison.BELOW):
+        return (), given
+    if not isinstance(given, (int, float)):
+        raise ValueError(f"{key}: expected a number, found {given!r}")
+    return (), given
 
 
 def _read_plain(key: str, value: object) -> tuple[Plain, ...]:

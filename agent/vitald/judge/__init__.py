@@ -1,7 +1,6 @@
-"""What is wrong now, and what must be done. Pure: no I/O, no clocks, no asyncio; time comes in with
-the events.
+"""Decides what is wrong with the node, and which action it requires.
 
-`judge` folds one event in. It owns `incidents` (cause and consequence), `findings` (the life of one
-problem), `history` (a device's record) and `devices` (who is in which slot). `verdict` is the fold
-over all open findings.
+Pure: no I/O, no clocks, no asyncio; time comes in with the events. `engine` evaluates one event at
+a time, and describes terms and rules at its top. `verdict` combines all open findings into the
+node's status.
 """

@@ -1,9 +1,9 @@
 """
-Findings that a person lives with until a moment: accepted, kept over a boot, ended.
+Acceptance: a person accepts a finding until a given time, so that it does not count.
 
-An acceptance is said of one fault of one component. It ends by its time, by the person, or at once
-when the finding asks for more than it did then; a boot ends the finding and keeps what was said,
-for the same fault found again.
+An acceptance belongs to one fault of one component. It ends at its time, by the person, or at once
+when the finding requires more than when it was accepted. A boot closes the finding and keeps the
+acceptance, in case the same fault is found again.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ from vitald.model import (
     Transition,
 )
 
-# So long after a boot a fault is the one from before it: a line of the kernel's, and a state, whose
-# source may begin to look later.
+# How long after a boot a fault counts as the one from before it: a kernel line, and a state, whose
+# collector may start later.
 _LINE_AGAIN_S, _STATE_AGAIN_S = 3600.0, 86400.0
 
 
 class Acceptances:
-    """Keeps them in the findings while those are open, and in the device's record over a boot."""
+    """Keeps acceptances: in open findings, and in the device's history over a boot."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     def accept_finding(self, finding: Finding | None, event: Event) -> list[Transition]:
-        """A person lives with a finding until a moment; one that has passed ends what was accepted
-        before.
-        """
+        """Accept a finding until the time in the event; a past time ends its acceptance."""
         until = event.fields.get("until")
         if finding is None or not isinstance(until, (int, float)):
             return []
@@ -61,7 +59,7 @@ class Acceptances:
     def end_acceptance(
         self, finding: Finding, time: float, why: str, event: str | None
     ) -> Transition:
-        """The finding counts again."""
+        """End the acceptance of a finding: it counts again."""
         by = finding.accepted.by if finding.accepted is not None else "nobody"
         counts = replace(finding, accepted=None)
         self._state.findings.put_finding(counts)
@@ -71,19 +69,17 @@ class Acceptances:
     def end_outgrown(
         self, changes: Iterable[Transition], time: float, event: str | None
     ) -> list[Transition]:
-        """What was accepted and asks for more now counts at once."""
-        touched = {one.finding.key for one in changes if one.finding.accepted is not None}
+        """End the acceptance of changed findings that now require more."""
+        touched = {change.finding.key for change in changes if change.finding.accepted is not None}
         found = (self._state.findings.get_finding(key) for key in touched)
-        worse = [one for one in found if one is not None and life.is_worse_than_accepted(one)]
+        worse = [item for item in found if item is not None and life.is_worse_than_accepted(item)]
         return [
             self.end_acceptance(finding, time, "it asks for more now", event)
-            for finding in sorted(worse, key=lambda one: one.id)
+            for finding in sorted(worse, key=lambda item: item.id)
         ]
 
     def keep_over_boot(self, finding: Finding, time: float) -> None:
-        """A boot ends the finding, and not what a person said: that holds where the same fault is
-        found again.
-        """
+        """Keep the acceptance of a finding that a boot closes, for the same fault found again."""
         accepted = finding.accepted
         if accepted is None or accepted.until <= time or not is_accepted(finding):
             return
@@ -99,8 +95,8 @@ class Acceptances:
     def restore_acceptance(
         self, finding: Finding, now: float, *, state: bool
     ) -> tuple[Finding, str]:
-        """A finding that was just opened, as a person accepted it before the boot; and what is to
-        be said of that.
+        """A finding that was just opened, with its acceptance from before the boot, and the text to
+        append to the cause.
         """
         mark = self.forget_acceptance(finding.component, finding.code)
         again_s = _STATE_AGAIN_S if state else _LINE_AGAIN_S
@@ -115,18 +111,19 @@ class Acceptances:
         return again, f"; still accepted by {accepted.by}: {accepted.reason}"
 
     def forget_acceptance(self, component: Component, code: str) -> Mark | None:
-        """What a person said of this fault before the boot. It is said of one finding, and not of
-        the next.
+        """Remove and return the acceptance of this fault from before the boot.
+
+        An acceptance applies to one finding, not to the next one.
         """
         marks = self._state.history.list_marks(self._state.devices.identify(component))
-        kept = [one for one in marks if one.kind is MarkKind.ACCEPTED and one.fault == code]
+        kept = [mark for mark in marks if mark.kind is MarkKind.ACCEPTED and mark.fault == code]
         for mark in kept:
             self._state.history.forget_mark(mark)
         return kept[-1] if kept else None
 
 
 def is_accepted(finding: Finding) -> bool:
-    """Whether a person accepted it and has not begun its remedy: what is done meanwhile is done for
-    another reason.
+    """Whether a person accepted the finding and has not begun its remedy: a reset or a boot in the
+    meantime has another reason.
     """
     return finding.accepted is not None and finding.state is FindingState.OPEN

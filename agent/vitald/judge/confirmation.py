@@ -1,8 +1,8 @@
 """
-A second witness: what rests on the text of a log is confirmed where another source tells of the
-same device.
+Confirmation: a finding that rests on the text of a log is confirmed if another source reports a
+fault of the same device.
 
-Others repair a node for a confirmed finding only. Text can be forged; what vitald read itself
+A node is repaired for confirmed findings only. Text can be forged; vitald's own observations
 cannot.
 """
 
@@ -30,7 +30,7 @@ from vitald.model.codes import TOO_MANY
 
 
 class Confirmation:
-    """Marks findings as confirmed, and tells which an observation bears out."""
+    """Marks findings as confirmed, and finds those that an observation confirms."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
@@ -38,8 +38,9 @@ class Confirmation:
     def confirm_findings(
         self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool
     ) -> list[Transition]:
-        """What the event, or a confirmed finding of the incident, bears out. `opened`: the event
-        opened a finding.
+        """Confirm the findings that the event, or a confirmed finding of the incident, agrees with.
+
+        `opened`: the event opened a finding.
         """
         speaks = event.trust is Trust.DAEMON
         if not (speaks or opened):
@@ -58,28 +59,30 @@ class Confirmation:
         return changes
 
     def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
-        """The unconfirmed findings of the incident that agree with what a source saw itself."""
+        """The unconfirmed findings of the incident that agree with an observation."""
         own = incident.find_member(event.component, event.code)
         if own is None:
             return []
         unconfirmed = self._find_unconfirmed(incident)
         return [
-            one for one in unconfirmed if self._is_witness(own, ruling.requirement, one, incident)
+            finding
+            for finding in unconfirmed
+            if self._is_witness(own, ruling.requirement, finding, incident)
         ]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
-        """Its findings that a second source may confirm. What stands for many may stand for text,
-        too.
+        """Its findings that a second source may confirm. A finding that stands for many may stand
+        for text, too, and is not confirmed.
         """
         return [
-            one
-            for one in self._state.findings.list_of_incident(incident.id)
-            if not (one.is_confirmed or one.is_hearsay or one.code == TOO_MANY)
+            finding
+            for finding in self._state.findings.list_of_incident(incident.id)
+            if not (finding.is_confirmed or finding.is_hearsay or finding.code == TOO_MANY)
         ]
 
     def _find_witness(self, finding: Finding, incident: Incident) -> str:
-        """Who has confirmed another finding of the incident, which bears this one out. Empty for
-        nobody.
+        """What confirmed another finding of the incident that agrees with this one; empty if
+        nothing did.
         """
         for other in self._state.findings.list_of_incident(incident.id):
             member = incident.find_member(other.component, other.code)
@@ -91,30 +94,29 @@ class Confirmation:
         return ""
 
     def _is_witness(
-        self, member: Member, asked: Requirement, finding: Finding, incident: Incident
+        self, member: Member, requirement: Requirement, finding: Finding, incident: Incident
     ) -> bool:
-        """Whether what was seen bears the finding out: the same fault by another name, or damage
-        that needs a remedy itself.
+        """Whether the observed member confirms the finding: it is the same fault by another name,
+        or a fault that requires a remedy itself.
 
-        What applications do to themselves anybody can bring about, and what only asks to look has
-        not seen the fault.
+        A fault of an application confirms nothing, since any user can cause it; nor does one that
+        only requires an inspection, since the fault itself was not observed.
         """
         rule = self._state.catalog.find_rule(member.code)
         same = rule.fault == self._state.catalog.find_rule(finding.code).fault
-        if not (same and asked.action is not Action.NONE) and not (
+        if not (same and requirement.action is not Action.NONE) and not (
             rule.fault_class is not FaultClass.APPLICATION
-            and asked.when is not When.MAINTENANCE
-            and (asked.action.makes_unfit or asked.unusable)
+            and requirement.when is not When.MAINTENANCE
+            and (requirement.action.makes_unfit or requirement.unusable)
         ):
             return False
         own = incident.find_member(finding.component, finding.code)
-        places = own.places if own is not None else frozenset({finding.component.id})
+        locations = own.places if own is not None else frozenset({finding.component.id})
         if False in (finding.fields.get("on_pci"), finding.fields.get("on_node")):
-            return (
-                finding.component.id in member.places
-            )  # else no more than a name that somebody wrote
+            # Otherwise the device is no more than a name in a line.
+            return finding.component.id in member.places
         if NODE in (finding.component, member.component):
-            return True  # counts are the node's
+            return True  # counts of devices belong to the node
         if finding.component.kind is ComponentKind.NVSWITCH:
-            return True  # switches are seen through the GPUs at their links
-        return not places.isdisjoint(member.places)
+            return True  # switches are observed through the GPUs at their links
+        return not locations.isdisjoint(member.places)

@@ -1,14 +1,11 @@
 """
-Which findings are told together: the incident of an event, and what a cause explains of its
-consequences.
+Correlation: the incident of an event, and the consequences that a cause suppresses.
 
-    event -> the incident that it belongs to, grown by it
-          -> told under a cause: it needs no finding of its own, and the cause asks for no less than
-          it would have -> regrouped: a new member may explain findings that stand already, or
-          change what they ask for
+    event -> the incident that it belongs to, with the event as a member
+          -> suppressed: a cause explains it, and requires at least as much
+          -> regrouped: the new member may explain open findings, or change what they require
 
-Which codes belong together is the catalogue's to say (`stories.toml`); `incidents` finds the
-incident.
+The catalogue (`stories.toml`) defines which codes belong together; `incidents` finds the incident.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from vitald.model import (
 
 
 class Correlation:
-    """Joins events to incidents, and suppresses findings which another one explains."""
+    """Joins events to incidents, and suppresses findings that another one explains."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
@@ -40,10 +37,10 @@ class Correlation:
     # --- the incident of an event
 
     def find_incident(
-        self, member: Member, current: Finding | None, event: Event, *, asks: bool
+        self, member: Member, current: Finding | None, event: Event, *, requires_action: bool
     ) -> Incident | None:
-        """The one that it is a part of, or a new one where it asks for something or may be
-        a cause.
+        """The incident that the event is a part of, or a new one if the event requires something or
+        may be a cause.
         """
         incidents = self._state.incidents
         if current is not None and (known := incidents.get_incident(current.incident)) is not None:
@@ -54,15 +51,15 @@ class Correlation:
                 member, simulated=event.is_simulated
             ) or self._find_same_fault(event)
         if found is not None and not (
-            found.closed_at is not None and asks and self._is_over(found)
+            found.closed_at is not None and requires_action and self._is_over(found)
         ):
             return found
-        if asks or incidents.is_cause(member):
+        if requires_action or incidents.is_cause(member):
             return incidents.begin_incident(member, simulated=event.is_simulated)
         return None
 
     def add_member(self, incident: Incident, member: Member, *, counts: bool = True) -> Incident:
-        """The incident with the member in it."""
+        """Add a member to the incident. `counts`: it is one more occurrence."""
         grown = self._state.incidents.add_member(incident, member, counts=counts)
         if not self._state.findings.has_incident(grown.id):
             self._state.incidents.close_incident(
@@ -71,7 +68,7 @@ class Correlation:
         return grown
 
     def _find_same_fault(self, event: Event) -> Incident | None:
-        """The open incident of the same fault of the same device, told by another code."""
+        """The open incident of the same fault of the same device under another code."""
         fault = self._state.catalog.find_rule(event.code).fault
         finding = self._state.findings.find_by_fault((event.component, fault, event.is_simulated))
         if finding is None or finding.is_hearsay:
@@ -79,53 +76,59 @@ class Correlation:
         return self._state.incidents.get_incident(finding.incident)
 
     def _is_over(self, incident: Incident) -> bool:
-        """Whether it had findings and they are all closed: what asks for something now is a new
-        incident.
-        """
+        """Whether the incident had findings, all closed by now: a new fault begins a new one."""
         return self._state.catalog.find_rule(incident.root.code).action is not Action.NONE
 
     # --- what a cause explains
 
-    def is_suppressed(self, incident: Incident, member: Member | None, asked: Requirement) -> bool:
-        """Whether this is the echo of a cause that asks for as much: it needs no finding of its
-        own.
-        """
+    def is_suppressed(
+        self, incident: Incident, member: Member | None, requirement: Requirement
+    ) -> bool:
+        """Whether an open cause requires at least as much: the consequence is suppressed."""
         if member is None:
             return False
         causes = self._state.incidents.find_causes(incident, member)
         return any(
-            self._covers_requirement(cause, story, member, incident, asked)
-            for cause, story in causes
+            self._covers_requirement(cause, rule, member, incident, requirement)
+            for cause, rule in causes
         )
 
     def imply_requirement(
-        self, incident: Incident, code: str, member: Member | None, asked: Requirement, event: Event
+        self,
+        incident: Incident,
+        code: str,
+        member: Member | None,
+        requirement: Requirement,
+        event: Event,
     ) -> list[Transition]:
-        """A cause that covers a fault may not ask for less than that one did: not when its company
-        or rule would let it wait.
+        """Raise the findings of the causes to the requirement of the consequence they suppress.
+
+        Otherwise a cause whose co-occurrence or rule is lowered would hide a stronger requirement.
         """
         changes: list[Transition] = []
-        if member is None or not asked.action.makes_unfit:
+        if member is None or not requirement.action.makes_unfit:
             return changes
         causes = {
             (cause.component, cause.code)
             for cause, _ in self._state.incidents.find_causes(incident, member)
         }
         for finding in self._state.findings.list_of_incident(incident.id):
-            if (finding.component, finding.code) not in causes or asked.is_stronger_than(
+            if (finding.component, finding.code) not in causes or requirement.is_stronger_than(
                 finding.requirement
             ):
                 continue
-            if finding.implied is None or asked.is_stronger_than(finding.implied):
+            if finding.implied is None or requirement.is_stronger_than(finding.implied):
                 because = f"{code} is told under it and asks for it"
-                told = replace(finding, implied=Requirement(asked.action, asked.when, because))
-                self._state.findings.put_finding(told)
-                changes.append(life.make_transition(finding, told, event))
+                raised = replace(
+                    finding, implied=Requirement(requirement.action, requirement.when, because)
+                )
+                self._state.findings.put_finding(raised)
+                changes.append(life.make_transition(finding, raised, event))
         return changes
 
     def regroup_findings(self, incident: Incident, event: Event) -> list[Transition]:
-        """The incident has a member more: that may explain others of its findings, or change what
-        they ask for.
+        """Apply a new member of the incident to its open findings: it may explain them, or change
+        what they require.
         """
         member = incident.find_member(event.component, event.code)
         if member is None or member.count > 1 or event.follows is not None:
@@ -152,77 +155,80 @@ class Correlation:
         return changes
 
     def _is_explained_by(
-        self, cause: Member, member: Member, incident: Incident, asked: Requirement
+        self, cause: Member, member: Member, incident: Incident, requirement: Requirement
     ) -> bool:
         causes = self._state.incidents.find_causes(incident, member)
         return any(
-            one is cause and self._covers_requirement(one, story, member, incident, asked)
-            for one, story in causes
+            candidate is cause
+            and self._covers_requirement(candidate, rule, member, incident, requirement)
+            for candidate, rule in causes
         )
 
     def _covers_requirement(
         self,
         cause: Member,
-        story: CorrelationRule,
+        rule: CorrelationRule,
         member: Member,
         incident: Incident,
-        asked: Requirement,
+        requirement: Requirement,
     ) -> bool:
-        """Whether the cause asks for as much. A remedy for one device is no remedy for another:
-        that one keeps its finding.
+        """Whether the cause requires as much, and its remedy is one for the member's device, too.
 
-        That a process was killed explains its end, whatever the killing itself asks for.
+        That a process was killed explains its end, whatever the kill itself requires.
         """
-        if story.reach is Reach.PROCESS and not asked.action.makes_unfit:
+        if rule.reach is Reach.PROCESS and not requirement.action.makes_unfit:
             return True
-        if asked.action.makes_unfit and cause.places.isdisjoint(member.places):
+        if requirement.action.makes_unfit and cause.places.isdisjoint(member.places):
             return False
         return any(
-            not asked.is_stronger_than(one)
-            and (one.action.makes_unfit or one.unusable or not asked.unusable)
-            for one in self._list_requirements(cause, incident)
+            not requirement.is_stronger_than(required)
+            and (required.action.makes_unfit or required.unusable or not requirement.unusable)
+            for required in self._list_requirements(cause, incident)
         )
 
     def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
-        """What the findings of a member ask for: the judged one, and that of a drill."""
+        """The requirements of a member's findings: the real one, and that of a drill."""
         return [
             finding.requirement
             for finding in self._state.findings.list_of_incident(incident.id)
             if (finding.component, finding.code) == (cause.component, cause.code)
         ]
 
-    # --- what the company changes
+    # --- co-occurrence
 
     def apply_cooccurrence(self, finding: Finding) -> Finding:
-        """What other members of its incident change for it."""
+        """The finding with the changes that other members of its incident make (co-occurrence)."""
         incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or finding.on_trial:
             return finding
-        for place in self._state.catalog.correlation.find_roles(finding.code):
-            for company in place.rule.cooccurrences:
-                if company.code != finding.code:
+        for role in self._state.catalog.correlation.find_roles(finding.code):
+            for cooccurrence in role.rule.cooccurrences:
+                if cooccurrence.code != finding.code:
                     continue
-                # It came with the fault. One that comes long after does not make light of what has
-                # stood since.
+                # Only a member that came with the fault may lower its requirement, not a later one.
                 came = any(
-                    member.code in company.beside
+                    member.code in cooccurrence.beside
                     and (
                         member.component == finding.component or is_below(finding, member.component)
                     )
-                    and abs(member.first - finding.since) <= place.rule.within_s
+                    and abs(member.first - finding.since) <= role.rule.within_s
                     for member in incident.members
                 )
                 if came:
                     action, when = (
-                        company.action or finding.base.action,
-                        company.when or finding.base.when,
+                        cooccurrence.action or finding.base.action,
+                        cooccurrence.when or finding.base.when,
                     )
-                    asked = Requirement(action, when, company.because)
-                    return finding if asked == finding.context else replace(finding, context=asked)
+                    requirement = Requirement(action, when, cooccurrence.because)
+                    return (
+                        finding
+                        if requirement == finding.context
+                        else replace(finding, context=requirement)
+                    )
         return finding
 
 
 def is_below(finding: Finding, port: Component) -> bool:
-    """Whether the port is the one above the finding's device, or the one that reported it."""
+    """Whether the port is the one upstream of the finding's device, or the one that reported it."""
     said = (finding.fields.get("port"), finding.fields.get("reporter"))
     return port.kind is ComponentKind.PCI and port.id in said

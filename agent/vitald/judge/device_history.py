@@ -1,14 +1,12 @@
 """
-A device's record: what it has done before, as far as it bears on what to ask for now and whom to
-trust less.
+A device's history: marks of past faults and remedies, for escalation and for the lemon score.
 
-    a fault that comes back after its remedy, or in different processes  ->  a rung of its ladder
-    everything in the last weeks, weighed and fading                    ->  the lemon score, which
-    is advice and no more
+    a fault that comes back after its remedy, or in many processes  ->  escalation
+    the marks of the last weeks, weighted and decaying              ->  the lemon score (advice)
 
-The record belongs to the device (UUID, serial), not to the slot: it follows a board that was moved,
-and a new board in the slot begins afresh. Bounded in time by the catalogue's windows, in size by
-`_MAX_MARKS` marks a device.
+The history belongs to the device (UUID, serial), not to the slot: it follows a board that is moved,
+and a new board in the slot starts with an empty one. It is bounded in time by the windows of the
+catalogue, and in size by a number of marks per device.
 """
 
 from __future__ import annotations
@@ -25,20 +23,19 @@ from vitald.catalog.lemon import LemonScoring
 from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Requirement
 
 _MAX_MARKS = 256
-# Of one fault in one place of a device, before they are taken for a storm, of which only one is
-# remembered now and then
+# Processes with one fault at one location of a device; beyond that only one in a while is kept
 _MAX_PROCESSES = 64
 _ONE_EVERY_S = 86400.0 / _MAX_PROCESSES
-_MAX_DEVICES = 4096  # names without end come from forged lines
-# A boot's time is reckoned from a clock that was not set yet: the fault may seem to come before its
-# remedy
+_MAX_DEVICES = 4096  # forged lines may name any number of devices
+# The time of a boot is computed from a clock that was not set yet: a fault may seem to come before
+# its remedy
 _CLOCK_TOLERANCE_S = 600.0
-_NO_DATE = 315_360_000.0  # ten years: of a saved log without dates
+_NO_DATE = 315_360_000.0  # ten years: times below are those of a saved log without dates
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePart:
-    """What one kind of mark contributes to a score."""
+    """Contribution of one kind of mark to a score."""
 
     kind: MarkKind
     count: int
@@ -49,8 +46,8 @@ MarkKey = tuple[MarkKind, str, float]
 
 
 class _ProcessTimes:
-    """Those that met one fault, by time: how many did within a window is asked for with every line
-    of a storm.
+    """The processes that had one fault, sorted by time: their number within a window is computed
+    for every line of a burst.
     """
 
     def __init__(self) -> None:
@@ -64,34 +61,31 @@ class _ProcessTimes:
     def last(self) -> float:
         return self._met[-1][0]
 
-    def add_process(self, time: float, who: str) -> None:
-        insort(self._met, (time, who))
-        self._who[who] += 1
+    def add_process(self, time: float, process: str) -> None:
+        insort(self._met, (time, process))
+        self._who[process] += 1
 
     def count_within(self, first: float, last: float) -> int:
-        """How many different ones."""
+        """Number of different processes from `first` to `last`."""
         begin, end = bisect_left(self._met, (first,)), bisect_right(self._met, (last, _AFTER_ALL))
         if len(self._who) == len(self._met):
             return end - begin
-        return len({who for _, who in self._met[begin:end]})
+        return len({process for _, process in self._met[begin:end]})
 
 
 _AFTER_ALL = "\U0010ffff"
 
 
 class DeviceHistory:
-    """The marks of every device, by what makes each of them one. Time comes in with each
-    question.
-    """
+    """The marks of every device, each once. Methods take the present time as an argument."""
 
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._of: dict[str, dict[MarkKey, Mark]] = {}
         for mark in marks:
             self._of.setdefault(mark.device, {})[_make_key(mark)] = mark
         self._changes = Changes()
-        self._met: dict[
-            str, dict[tuple[str, str], _ProcessTimes]
-        ] = {}  # by device: by fault and place, where it has been asked for
+        # By device, then by fault and location; filled on demand
+        self._met: dict[str, dict[tuple[str, str], _ProcessTimes]] = {}
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -102,14 +96,16 @@ class DeviceHistory:
         return tuple(self._of)
 
     def take_changes(self) -> Changes:
-        """What changed since this was last asked."""
+        """The changes since the last call."""
         changes, self._changes = self._changes, Changes()
         return changes
 
     def add_mark(
         self, device: str, time: float, kind: MarkKind, fault: str, detail: str = ""
     ) -> bool:
-        """Whether it is new: one incident is one fault, however many lines it has."""
+        """Add a mark. Returns False for one that exists: an incident is one fault, however many
+        lines.
+        """
         if kind is MarkKind.PROCESS and self._is_storm(device, time, fault, detail):
             return False
         mark = Mark(device=device, time=time, kind=kind, fault=fault, detail=detail)
@@ -137,9 +133,7 @@ class DeviceHistory:
         return True
 
     def _is_storm(self, device: str, time: float, fault: str, detail: str) -> bool:
-        """Whether so many processes met the fault in this place lately that one more says
-        nothing.
-        """
+        """Whether so many processes had the fault at this location that one more adds nothing."""
         met = self._get_processes(device).get((fault, _read_location(detail)))
         return met is not None and len(met) >= _MAX_PROCESSES and time - met.last < _ONE_EVERY_S
 
@@ -153,13 +147,13 @@ class DeviceHistory:
         return known
 
     def forget_mark(self, mark: Mark) -> None:
-        """It says nothing any more."""
+        """Remove a mark."""
         self._met.pop(mark.device, None)
         if self._of.get(mark.device, {}).pop(_make_key(mark), None) is not None:
             self._changes = replace(self._changes, forgotten=(*self._changes.forgotten, mark))
 
     def adopt_marks(self, marks: Iterable[Mark]) -> None:
-        """Take up what was remembered elsewhere."""
+        """Add marks from another ledger."""
         self._met = {}
         for mark in marks:
             self._of.setdefault(mark.device, {}).setdefault(_make_key(mark), mark)
@@ -168,7 +162,7 @@ class DeviceHistory:
         return self._of.get(device, {}).values()
 
     def rename_device(self, old: str, new: str) -> None:
-        """A slot's record becomes its device's, once that has said who it is."""
+        """Move the history of a slot to its device, once that is identified."""
         self._met = {}
         former = self._of.pop(old, None)
         if former is None:
@@ -183,7 +177,7 @@ class DeviceHistory:
         self._changes = replace(now, renamed=(*now.renamed, (old, new)))
 
     def shift_times(self, seconds: float) -> None:
-        """The clock was stepped: what lies behind is told by the new one."""
+        """Shift all times after a step of the clock."""
         self._met = {}
         for device, marks in self._of.items():
             shifted = (replace(mark, time=mark.time + seconds) for mark in marks.values())
@@ -192,7 +186,7 @@ class DeviceHistory:
         self._changes = replace(now, shifted=now.shifted + seconds)
 
     def _map_changes(self, change: Callable[[Mark], Mark]) -> Changes:
-        """What is not stored yet, as the store will have it after its own change."""
+        """The pending changes, converted as the ledger converts what it has stored."""
         marks, forgotten = (
             tuple(map(change, some)) for some in (self._changes.marks, self._changes.forgotten)
         )
@@ -201,7 +195,7 @@ class DeviceHistory:
     def find_failed_remedies(
         self, device: str, fault: str, now: float, window_s: float, of: Action = Action.RESET_DEVICE
     ) -> list[Mark]:
-        """The completed remedies of this fault, of at least that strength, that did not hold if it
+        """The completed remedies of this fault, of at least that strength, that failed if the fault
         is seen now. Oldest first.
         """
         return [
@@ -225,10 +219,10 @@ class DeviceHistory:
         survived: bool,
         times: int,
     ) -> Requirement | None:
-        """What the ladder asks for; the strongest of the rungs that are reached.
+        """The strongest requirement of the policy's steps that are reached; None if none is.
 
-        `survived`: it is seen again after a reset or a reboot; `times`: how often its finding was
-        seen.
+        `survived`: the fault was seen again after a reset or a reboot; `times`: how often its
+        finding was seen.
         """
         best: Requirement | None = None
         for step in steps:
@@ -243,7 +237,7 @@ class DeviceHistory:
             elif step.processes:
                 because = self._check_processes(device, component, fault, fields, now, step)
             else:
-                because = ""  # of waiting, which time alone shows
+                because = ""  # a wait, which `lifecycle` evaluates
             if because and (best is None or step.requirement.is_stronger_than(best)):
                 best = replace(step.requirement, because=because)
         return best
@@ -280,10 +274,10 @@ class DeviceHistory:
             for other in self._of
             if other != device
         ):
-            return ""  # the same application on its other devices: not this device's fault
+            return ""  # the application fails on other devices as well: not a fault of this one
         return (
-            f"{seen} different processes met it on this {kind} within {format_span(step.within_s)}, and"
-            " hardly any elsewhere"
+            f"{seen} different processes met it on this {kind} within {format_span(step.within_s)},"
+            " and hardly any elsewhere"
         )
 
     def _count_processes(
@@ -295,10 +289,9 @@ class DeviceHistory:
     def compute_score(
         self, device: str, now: float, lemon: LemonScoring
     ) -> tuple[float, list[ScorePart]]:
-        """The lemon score and what it is made of, the heaviest first."""
+        """The lemon score and its parts, the largest first."""
         counts: dict[MarkKind, tuple[int, float]] = {}
-        # Of work that died with an incident, the scheduler may say later which job it was: that is
-        # the same death.
+        # The scheduler may report later which job died with an incident: that is the same failure.
         named = {
             mark.detail.partition(" job ")[0]
             for mark in self.list_marks(device)
@@ -320,23 +313,18 @@ class DeviceHistory:
 
 
 def _make_key(mark: Mark) -> MarkKey:
-    """One incident is one fault, one death of work, one remedy that did not hold; remedies differ
-    by their time.
-    """
+    """What identifies a mark: its detail (the incident), or its time for remedies and the like."""
     timed = mark.kind in (
         MarkKind.REMEDY,
         MarkKind.REMOVED,
         MarkKind.DIAGNOSTIC_FAILED,
         MarkKind.ACCEPTED,
     )
-    detail = (
-        mark.fault
-        if timed
-        else f"{mark.fault} {mark.detail}"
-        if mark.kind is MarkKind.PROCESS
-        else mark.detail
-    )
-    return mark.kind, detail, mark.time if timed else 0.0
+    if timed:
+        return mark.kind, mark.fault, mark.time
+    if mark.kind is MarkKind.PROCESS:
+        return mark.kind, f"{mark.fault} {mark.detail}", 0.0
+    return mark.kind, mark.detail, 0.0
 
 
 def _read_location(detail: str) -> str:
@@ -344,19 +332,19 @@ def _read_location(detail: str) -> str:
 
 
 def _add_process(known: dict[tuple[str, str], _ProcessTimes], mark: Mark) -> None:
-    """In its place, and in the device as a whole."""
-    who = mark.detail.partition(" ")[0]
+    """Count a process at its location, and for the device as a whole."""
+    process = mark.detail.partition(" ")[0]
     for place in dict.fromkeys(("", _read_location(mark.detail))):
-        known.setdefault((mark.fault, place), _ProcessTimes()).add_process(mark.time, who)
+        known.setdefault((mark.fault, place), _ProcessTimes()).add_process(mark.time, process)
 
 
 def format_location(fields: Fields, names: Iterable[str]) -> str:
-    """Where in the device, as far as the rule cares: `gpc=2,tpc=1`."""
+    """Location in the device, by the named fields: `gpc=2,tpc=1`."""
     return ",".join(f"{name}={fields[name]}" for name in names if fields.get(name) is not None)
 
 
 def format_process(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
-    """A process mark's detail: who, and where. Empty where the line names no process."""
+    """Detail of a process mark: process and location. Empty if the line names no process."""
     pid = fields.get("pid")
     return (
         f"{boot_id[:8]}:{pid} {format_location(fields, names)}".rstrip()
@@ -372,11 +360,11 @@ def _format_day(time: float) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """Hours or days, for people."""
+    """Hours or days: `12 h`, `3 days`."""
     return f"{seconds / 86400:g} days" if seconds >= 2 * 86400 else f"{seconds / 3600:g} h"
 
 
 def list_location_fields(catalog: Catalog, code: str) -> tuple[str, ...]:
-    """Which fields of a code's events tell one place in a device from another."""
+    """The fields of a code's events that distinguish locations in a device."""
     steps = catalog.escalation_policies[catalog.find_rule(code).escalation].steps
     return tuple(dict.fromkeys(name for step in steps for name in step.same))

@@ -1,7 +1,7 @@
 """
-Who is in which slot, since when, and when it was last reset; and which boot this is.
+The devices by slot: identity, time of installation, last reset; and the current boot.
 
-What is kept here decides whether an old line is history, and whose record a fault goes into.
+This decides whether an old line is history, and to which device's history a fault belongs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from vitald.model import NODE, Component, Device
 
-_MAX_DEVICES = 4096  # addresses without end come from forged lines
-_UNKNOWN_DEVICE = Device(component=NODE)  # of whom nothing is known
+_MAX_DEVICES = 4096  # forged lines may name any number of addresses
+_UNKNOWN_DEVICE = Device(component=NODE)  # of which nothing is known
 
 
 class SlotRegistry:
-    """The devices by slot. The node is kept like one: its `uuid` is the boot, its `serial` the boot
-    before.
+    """The devices by slot. The node is stored like a device: its `uuid` is the id of the current
+    boot, its `serial` that of the previous one.
     """
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
@@ -30,7 +30,7 @@ class SlotRegistry:
 
     @property
     def boot(self) -> str:
-        """The boot that was folded in last; empty before any was."""
+        """Id of the current boot; empty before the first one is known."""
         return self._find_device(NODE).uuid
 
     @property
@@ -38,7 +38,7 @@ class SlotRegistry:
         return self._find_device(NODE).serial
 
     def take_changes(self) -> tuple[Device, ...]:
-        """Those that changed since this was last asked."""
+        """The devices that changed since the last call."""
         changed, self._changed = tuple(self._changed.values()), {}
         return changed
 
@@ -50,8 +50,8 @@ class SlotRegistry:
             self._in[device.component] = self._changed[device.component] = device
 
     def identify(self, component: Component) -> str:
-        """What survives a move to another slot: UUID or serial, else the slot's own name. The node
-        stays itself over its boots.
+        """UUID or serial number of the device, which survive a move; else the component's name.
+        The node keeps its name over its boots.
         """
         return (
             component.name
@@ -60,12 +60,12 @@ class SlotRegistry:
         )
 
     def note_reset(self, component: Component, time: float) -> None:
-        """`component` without an id stands for every one of its kind."""
+        """Note a reset. A component without an id stands for all devices of its kind."""
         device = self.get_device(component)
         self.put_device(replace(device, reset_at=max(device.reset_at, time)))
 
     def reset_at(self, component: Component) -> float | None:
-        """When it was last reset, alone or with all of its kind. None if that was never seen."""
+        """Time of the last reset, alone or with all of its kind. None if none was observed."""
         return (
             max(
                 self._find_device(component).reset_at,
@@ -75,27 +75,27 @@ class SlotRegistry:
         )
 
     def placed_at(self, component: Component) -> float:
-        """When it was put into its slot; 0 if that was never seen."""
+        """Time at which the device was put into its slot; 0 if that was not observed."""
         return self._find_device(component).placed_at
 
     def _find_device(self, component: Component) -> Device:
         return self._in.get(component, _UNKNOWN_DEVICE)
 
     def find_elsewhere(self, component: Component, uuid: str, serial: str) -> list[Device]:
-        """Where this device was seen before, in another slot."""
+        """Entries of other slots that hold this device."""
         return [
-            one
-            for one in self._in.values()
-            if one.component not in (component, NODE)
-            and ((uuid and one.uuid == uuid) or (not uuid and one.serial == serial))
+            device
+            for device in self._in.values()
+            if device.component not in (component, NODE)
+            and ((uuid and device.uuid == uuid) or (not uuid and device.serial == serial))
         ]
 
     def adopt_devices(self, devices: Iterable[Device]) -> None:
-        """Take up what was remembered elsewhere, where nothing newer is known."""
+        """Add devices from another ledger, where nothing newer is known."""
         self._in = {**{device.component: device for device in devices}, **self._in}
 
     def shift_times(self, seconds: float) -> None:
-        """The clock was stepped: what lies behind is told by the new one."""
+        """Shift all times after a step of the clock."""
         for device in self.all:
             placed_at = device.placed_at + seconds if device.placed_at else 0.0
             reset_at = device.reset_at + seconds if device.reset_at else 0.0

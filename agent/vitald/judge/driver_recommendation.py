@@ -1,9 +1,8 @@
 """
-The driver's own word on a device ("recovery action: reset GPU") stands in for what the catalogue's
-table asks for.
+The driver's recommended recovery action ("reset GPU") replaces the catalogue's requirement.
 
-In both directions, and the difference is said. Of jobs, of spare parts, of peers and other nodes
-the driver knows nothing.
+It does so in both directions, and the finding states the difference. The recommendation applies to
+resets and reboots only: the driver knows nothing of jobs, spare parts, peers or other nodes.
 """
 
 from __future__ import annotations
@@ -19,23 +18,21 @@ _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 class DriverRecommendation:
-    """Applies it to the findings of its device."""
+    """Applies the driver's recommendation to the findings of its device."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
     def has_recommendation(self, event: Event) -> bool:
-        """Whether the driver's word on the event's device stands: it holds one value, whoever told
-        it.
-        """
+        """Whether a finding with the driver's recommendation for the event's device is open."""
         return any(
-            one.is_simulated is event.is_simulated
-            and life.find_rule(one, self._state.catalog).driver_recommendation
-            for one in self._state.findings.list_of_component(event.component)
+            finding.is_simulated is event.is_simulated
+            and life.find_rule(finding, self._state.catalog).driver_recommendation
+            for finding in self._state.findings.list_of_component(event.component)
         )
 
     def apply_event(self, event: Event, ruling: Ruling) -> list[Transition]:
-        """What the word in the event changes about the findings of its device."""
+        """Apply the recommendation in the event to the findings of its device."""
         changes = []
         for finding in self._state.findings.list_of_component(event.component):
             if (
@@ -45,18 +42,17 @@ class DriverRecommendation:
             ):
                 continue
             if not life.find_rule(finding, self._state.catalog).driver_recommendation:
-                said = self._find_difference(finding, event, ruling)
-                if said != finding.driver:
-                    changed = replace(finding, driver=said)
+                recommended = self._find_difference(finding, event, ruling)
+                if recommended != finding.driver:
+                    changed = replace(finding, driver=recommended)
                     self._state.findings.put_finding(changed)
                     changes.append(life.make_transition(finding, changed, event))
-            elif (
-                finding.code != event.code
-            ):  # the driver holds one value: whoever told the former one
+            elif finding.code != event.code:
+                # The driver has one value per device: this one replaces the former.
                 cause = f"{event.code}: {ruling.title}"
                 changes.append(
                     self._state.findings.close_finding(
-                        finding, event.time, cause, event.identity, settled=True
+                        finding, event.time, cause, event.identity, resolved=True
                     )
                 )
         return changes
@@ -64,15 +60,17 @@ class DriverRecommendation:
     def _find_difference(
         self, finding: Finding, event: Event, ruling: Ruling
     ) -> Requirement | None:
-        """What the driver asks for, where it speaks of what this device needs and differs from the
-        table.
+        """The driver's requirement, if it concerns a reset or a reboot and differs from the
+        catalogue's.
         """
-        table = finding.catalog_requirement
+        requirement = finding.catalog_requirement
         action = ruling.action if ruling.action is not Action.NONE else Action.OBSERVE
-        if ruling.action not in (Action.NONE, *_REMEDIES) or table.action not in _REMEDIES:
+        if ruling.action not in (Action.NONE, *_REMEDIES) or requirement.action not in _REMEDIES:
             return None
-        if (table.action, table.when) == (action, ruling.when):
+        if (requirement.action, requirement.when) == (action, ruling.when):
             return None
-        word = f"the driver's own word ({event.code}: {ruling.title})"
-        because = f"{word}; the catalogue says {table.action.value} ({table.when.value})"
+        origin = f"the driver's own word ({event.code}: {ruling.title})"
+        because = (
+            f"{origin}; the catalogue says {requirement.action.value} ({requirement.when.value})"
+        )
         return Requirement(action, ruling.when, because)

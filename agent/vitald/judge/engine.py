@@ -67,8 +67,8 @@ Invariants
 
 1. Pure: no I/O, no clock, no random numbers. Time comes in with the events.
 2. Deterministic: the same events in the same order and the same catalogue give the same findings,
-   whenever `expire_findings` is called. A change that time alone makes is dated by its rule, not by the call
-   that noticed it. A replay of the ledger therefore gives the same result.
+   whenever `expire_findings` is called. A change that time alone makes is dated by its rule, not
+   by the call that noticed it. A replay of the ledger therefore gives the same result.
 3. The stronger requirement stands: a weaker or later event never lowers it. What may lower it (the
    driver, co-occurrence, a person, evidence) says so in the finding.
 4. A line that was written before its fault was resolved neither reopens nor raises anything.
@@ -109,8 +109,9 @@ from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
 
 
 class Judge:
-    """What is wrong now, and all that judging must remember. Changed only by the methods that
-    return transitions.
+    """The open findings, and everything that evaluating events needs to remember.
+
+    Only the methods that return transitions change it.
     """
 
     def __init__(self, catalog: Catalog, memory: Memory | None = None) -> None:
@@ -133,51 +134,54 @@ class Judge:
             self._escalation,
         )
 
-    # --- what is known
+    # --- queries
 
     @property
     def open_findings(self) -> tuple[Finding, ...]:
-        """The open findings, those of rules on trial included."""
+        """The open findings, with those of rules on trial."""
         return tuple(self._state.findings)
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """The open ones, and those that are over but could still be joined."""
+        """The open incidents, and the closed ones that events may still join."""
         return self._state.incidents.all
 
     @property
     def next_due(self) -> float:
-        """When `expire_findings` will next have something to do; seconds since the epoch."""
+        """When a finding next changes by time alone; seconds since the epoch."""
         return self._expiry.next_due
 
     @property
     def memory(self) -> Memory:
-        """All that another judge needs to go on from here."""
+        """Everything that another judge needs to continue from here."""
         return self._state.memory
 
     def take_changes(self) -> Changes:
-        """What changed beside the findings since this was last asked."""
+        """The changes since the last call, except those of findings."""
         return self._state.take_changes()
 
     def find_clears(self, finding: Finding) -> Clears:
-        """What closes this finding."""
+        """The evidence that closes this finding."""
         return life.find_clears(finding, self._state.catalog)
 
     def identify(self, component: Component) -> str:
-        """What survives a move of the device to another slot: its UUID or serial, else the
+        """UUID or serial number of the device, which survive a move to another slot; else the
         component's name.
         """
         return self._state.devices.identify(component)
 
     def score_devices(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
-        """Every device with a lemon score: the score, and its parts as kind, count, points."""
+        """The lemon scores of devices above 0, with their parts as (kind, count, points)."""
         scored = {}
         for device in self._state.history.devices:
             if device == NODE.name:
                 continue
             score, parts = self._state.history.compute_score(device, now, self._state.catalog.lemon)
             if score > 0:
-                scored[device] = score, [(one.kind.value, one.count, one.points) for one in parts]
+                scored[device] = (
+                    score,
+                    [(part.kind.value, part.count, part.points) for part in parts],
+                )
         return scored
 
     def accounts_for(self, event: Event) -> bool:
@@ -189,7 +193,10 @@ class Judge:
     def find_contradicted(
         self, source: str, calm: Collection[tuple[Component, str]]
     ) -> list[Finding]:
-        """Open findings of a source which says that it does not observe them."""
+        """Open findings of a source that it currently observes not to hold.
+
+        `calm`: the codes that are observed not to hold, by component.
+        """
         return [
             finding
             for finding in self._state.findings
@@ -198,10 +205,10 @@ class Judge:
             and (finding.component, finding.code) in calm
         ]
 
-    # --- what changes it
+    # --- changes
 
     def apply_event(self, event: Event) -> list[Transition]:
-        """Fold one event in."""
+        """Evaluate one event."""
         stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
         by_old_clock = stepped if isinstance(stepped, (int, float)) else 0.0
         changes = self._expiry.expire_findings(event.time - by_old_clock)
@@ -221,14 +228,14 @@ class Judge:
         return changes
 
     def expire_findings(self, now: float) -> list[Transition]:
-        """Do what time alone does: end what has been quiet for long enough, drills, acceptances;
-        raise what has waited too long.
+        """Apply what is due by `now`: ends of quiet periods, drills and acceptances, and escalation
+        of findings that waited too long for maintenance.
         """
         return self._expiry.expire_findings(now)
 
     def adopt_memory(self, remembered: Memory) -> list[Transition]:
-        """Take up what was remembered elsewhere. Where the same fault is open already, the two go
-        on as one, and the stronger stands.
+        """Add the memory of another ledger. Two findings of the same fault become one, with the
+        stronger requirement.
         """
         changes = []
         for finding in remembered.findings:
@@ -236,12 +243,12 @@ class Judge:
             if current is None:
                 self._state.findings.put_finding(replace(finding, incident=0))
                 continue
-            one = life.join_findings(finding, current)
-            self._state.findings.put_finding(one)
-            cause = f"goes on as finding {one.id}: it was seen while this could not be read"
+            joined = life.join_findings(finding, current)
+            self._state.findings.put_finding(joined)
+            cause = f"goes on as finding {joined.id}: it was seen while this could not be read"
             changes.append(life.close_finding(finding, current.last, cause))
             cause = f"takes up finding {finding.id}"
-            changes.append(Transition(time=current.last, finding=one, cause=cause))
+            changes.append(Transition(time=current.last, finding=joined, cause=cause))
         self._state.history.adopt_marks(remembered.marks)
         self._state.devices.adopt_devices(remembered.devices)
         self._state.findings.adopt_resolved(remembered.resolved)
@@ -249,9 +256,7 @@ class Judge:
         return changes
 
     def reload_catalog(self, catalog: Catalog, now: float) -> list[Transition]:
-        """Judge the open findings by other rules: the catalogue was reloaded, or changed while the
-        daemon was down.
-        """
+        """Re-evaluate the open findings with another catalogue, after a reload or a restart."""
         self._state.set_catalog(catalog)
         changes = []
         for finding in self._state.findings:

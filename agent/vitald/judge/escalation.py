@@ -1,9 +1,9 @@
 """
-What a device's record changes about what is asked for, and what goes into that record.
+Escalation by a device's history, and the marks that are written to that history.
 
-A fault that comes back after its remedy, survives a reset, or meets process after process asks for
-more than its entry does (`ladders.toml`). Marks of faults, remedies and dead jobs also make the
-lemon score. `history` keeps the marks.
+A fault that comes back after its remedy, survives a reset, or occurs in many processes requires
+more than its entry (`ladders.toml`). The marks of faults, remedies and failed jobs also make up the
+lemon score. `device_history` keeps the marks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from vitald.judge.state import JudgeState
 from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
 
-# Whose faults count in a device's record: not those of applications, nor what only informs.
+# Classes of faults that count in a device's history: not those of applications.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
 _REMEDIES = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 class Escalation:
-    """Reads and writes the devices' records."""
+    """Reads and writes the devices' history."""
 
     def __init__(self, state: JudgeState) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class Escalation:
     def escalate_finding(
         self, finding: Finding, rule: Rule, event: Event, *, survived: bool
     ) -> Finding:
-        """Whether the fault has come back often enough to ask for more than its rule does."""
+        """The finding with the requirement of its escalation policy, if a step of it is reached."""
         if (
             finding.is_simulated
             or finding.on_trial
@@ -46,7 +46,7 @@ class Escalation:
             step.requirement.is_stronger_than(known) for step in steps
         ):
             return finding
-        asked = self._state.history.find_escalation(
+        requirement = self._state.history.find_escalation(
             self._state.devices.identify(finding.component),
             finding.component,
             rule.fault or rule.code,
@@ -56,13 +56,13 @@ class Escalation:
             survived=survived,
             times=finding.count,
         )
-        if asked is None or (known is not None and not asked.is_stronger_than(known)):
+        if requirement is None or (known is not None and not requirement.is_stronger_than(known)):
             return finding
-        return replace(finding, escalation=asked)
+        return replace(finding, escalation=requirement)
 
     def has_survived(self, current: Finding, event: Event) -> bool:
-        """Whether a finding that stands is seen again after a reset of its device or a boot, which
-        nobody made for another reason.
+        """Whether an open finding is seen again after a reset of its device or a boot, unless that
+        was made for another reason.
         """
         devices = self._state.devices
         reset_at = devices.reset_at(event.component)
@@ -71,42 +71,39 @@ class Escalation:
             return True
         return reset_at is not None and current.last < reset_at <= event.time
 
-    # --- what is noted
+    # --- marks
 
     def note_fault(self, finding: Finding, rule: Rule, event: Event) -> None:
-        """One incident is one fault in the device's record, and one more where a remedy did not
-        hold.
-        """
+        """Add a mark for the incident, and one more if a remedy failed."""
         if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
         if rule.fault_class not in _OF_THE_DEVICE:
             return
         if "again" in event.fields:
-            # The same fault, which somebody had cleared while it stood: no second one in the
-            # device's record
+            # The same fault, which a person cleared while it persisted: no second mark
             return
         history = self._state.history
         device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
         steps = self._state.catalog.find_policy(rule, finding.base.action).steps
         window_s = max((step.within_s for step in steps), default=0.0)
-        one = f"incident {finding.incident}"
+        incident_name = f"incident {finding.incident}"
         if history.find_failed_remedies(device, fault, event.time, window_s):
-            history.add_mark(device, event.time, MarkKind.NOT_HELD, fault, one)
+            history.add_mark(device, event.time, MarkKind.NOT_HELD, fault, incident_name)
         incident = self._state.incidents.get_incident(finding.incident)
         if incident is None or event.code == DIAGNOSTIC_FAILED:
             return
         if (incident.root.code, incident.root.component) != (finding.code, finding.component):
             return
-        history.add_mark(device, event.time, MarkKind.FAULT, fault, one)
+        history.add_mark(device, event.time, MarkKind.FAULT, fault, incident_name)
         for death in tuple(history.list_marks(NODE.name)):
             near = 0 <= event.time - death.time <= self._state.catalog.lemon.job_before_s
             if death.kind is MarkKind.JOB_DIED and near:
                 history.add_mark(
-                    device, event.time, MarkKind.JOB_DIED, fault, f"{one} {death.detail}"
+                    device, event.time, MarkKind.JOB_DIED, fault, f"{incident_name} {death.detail}"
                 )
 
     def note_process(self, finding: Finding, rule: Rule, event: Event) -> bool:
-        """Whether this process is a new one for this fault on this device."""
+        """Add a mark for the process. Returns whether it is new for this fault on this device."""
         if (
             finding.is_simulated
             or finding.on_trial
@@ -125,9 +122,7 @@ class Escalation:
         )
 
     def note_dead_work(self, incident: Incident, event: Event) -> None:
-        """Work that died with a fault of a device counts in that device's record, once an
-        incident.
-        """
+        """Records one job failure per incident against the faulty device."""
         rule = self._state.catalog.find_rule(incident.root.code)
         if rule.fault_class not in _OF_THE_DEVICE or event.is_simulated:
             return
@@ -140,10 +135,9 @@ class Escalation:
             self._state.history.add_mark(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
     def note_remedy(self, finding: Finding, cure: Evidence, time: float) -> None:
-        """Only what an open finding asked for: a reboot for another reason says nothing about a
-        device.
+        """Add a mark for a remedy that an open finding required.
 
-        Nor does one while a fault is accepted.
+        A reboot for another reason, or while the fault is accepted, says nothing about the device.
         """
         if cure not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
             return
@@ -152,15 +146,15 @@ class Escalation:
         if cure is Evidence.REBOOT and is_accepted(finding):
             return
         rule = self._state.catalog.find_rule(finding.code)
-        # A reset is no reboot, though it may end what asked for one: only what was done can have
-        # failed to hold.
+        # A reset may close a finding that required a reboot: only what was done can have failed.
         done = Action.RESET_DEVICE if cure is Evidence.DEVICE_RESET else finding.action
         device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
         self._state.history.add_mark(device, time, MarkKind.REMEDY, fault, done.value)
 
     def note_dead_job(self, event: Event) -> None:
-        """It counts in the record of what was faulty near its end: of a device seen so already, or
-        within the next minutes.
+        """Add the failed job to the history of devices with a fault shortly before or after it.
+
+        Faults that follow are marked when they are noted.
         """
         history, devices = self._state.history, self._state.devices
         lemon = self._state.catalog.lemon

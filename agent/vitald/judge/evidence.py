@@ -1,9 +1,9 @@
 """
-What an event proves beyond its own fault: boots, resets, replaced boards, passed diagnostics, a
-named person.
+Evidence: what an event proves beyond its own fault, such as a boot, a reset, a replaced board, a
+passed diagnostic, or the decision of a person.
 
-Evidence ends findings, and tells who is in which slot. One function an event code; the engine looks
-them up in `of_code`.
+Evidence closes findings, and identifies the device in a slot. There is one function for each event
+code; the engine looks them up in `of_code`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from vitald.model.codes import (
     SOURCE_FAILED,
 )
 
-_LOAD_S = 30.0  # a driver's load, from its first probe to its banner
+_LOAD_S = 30.0  # time to load a driver, from its first probe to its banner
 
 
 class EvidenceEvaluation:
-    """Folds in what an event proves."""
+    """Applies what an event proves."""
 
     def __init__(
         self,
@@ -73,13 +73,14 @@ class EvidenceEvaluation:
             DIAGNOSTIC_FAILED: self._note_failed_diagnostic,
         }
 
-    # --- what was done
+    # --- remedies
 
     def apply_evidence(
         self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...]
     ) -> list[Transition]:
-        """Something was done: it ends the findings that it cures, and is remembered as their
-        remedy.
+        """Close the findings that the evidence clears, and note it as their remedy.
+
+        `of`: the kinds of devices that it concerns, if it is evidence about the whole node.
         """
         level = event.fields.get("level")
         if cure is Evidence.DEVICE_RESET and not event.is_simulated:
@@ -104,9 +105,9 @@ class EvidenceEvaluation:
                     event.time,
                     self._describe_evidence(event, cure),
                     event.identity,
-                    # Lines of the former boot are known by its id; those of this one may be older
-                    # than we are.
-                    settled=cure is not Evidence.REBOOT,
+                    # Lines of the former boot are recognised by its id; lines of this one may
+                    # be older than the daemon.
+                    resolved=cure is not Evidence.REBOOT,
                 )
             )
         return changes
@@ -121,9 +122,9 @@ class EvidenceEvaluation:
         rule, on_node = self._state.catalog.find_rule(finding.code), event.component == NODE
         is_reset, just_now = cure is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
         if is_reset and rule.at_probe and on_node and just_now:
-            return False  # the banner at the end of the load in which the probe failed
+            return False  # the banner ends the load in which the probe failed
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
-            # Its line named no device: the first one of the kind that is reset is taken for it
+            # Its line named no device: the first device of the kind that is reset is taken for it
             return True
         return finding.component == event.component or (on_node and finding.component.kind in of)
 
@@ -136,7 +137,9 @@ class EvidenceEvaluation:
 
     def _note_boot(self, event: Event) -> list[Transition]:
         devices = self._state.devices
-        others = (one.boot_id for one in self._state.findings if one.boot_id != event.boot_id)
+        others = (
+            finding.boot_id for finding in self._state.findings if finding.boot_id != event.boot_id
+        )
         former = devices.boot or next(others, "")
         if event.boot_id != devices.boot:
             devices.put_device(
@@ -144,11 +147,11 @@ class EvidenceEvaluation:
             )
         return []
 
-    # --- who is in a slot
+    # --- the device in a slot
 
     def _note_identity(self, event: Event) -> list[Transition]:
-        """Another one than before: the former was taken out, and what only a replacement ends goes
-        with it.
+        """Note the identity of the device in a slot. If it is another one than before, the former
+        one was removed, and a finding that only its replacement clears goes with it.
         """
         uuid, serial = _read_text(event, "uuid"), _read_text(event, "serial")
         if event.is_simulated or not (uuid or serial):
@@ -164,9 +167,8 @@ class EvidenceEvaluation:
         elif known.identity != (uuid or known.identity):
             history.rename_device(known.identity, uuid)  # only its serial number was known
         for former in devices.find_elsewhere(event.component, uuid, serial):
-            changes += self._remove_device(
-                event, former
-            )  # it was moved here; nobody has said who took its place
+            # It was moved here; what replaced it there is not known yet.
+            changes += self._remove_device(event, former)
             devices.put_device(Device(component=former.component, placed_at=event.time))
         met = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
         if met != devices.get_device(event.component):
@@ -189,13 +191,13 @@ class EvidenceEvaluation:
             cause = f"the device in {device.component.name} was replaced by another"
             changes.append(
                 self._state.findings.close_finding(
-                    finding, event.time, cause, event.identity, settled=True
+                    finding, event.time, cause, event.identity, resolved=True
                 )
             )
         return changes
 
     def _carry_findings(self, event: Event, identity: str) -> list[Transition]:
-        """What was wrong with a board when it was taken out of its slot is wrong with it here."""
+        """Open the findings that the board had when it was removed from another slot."""
         changes = []
         removed = [
             mark
@@ -204,8 +206,8 @@ class EvidenceEvaluation:
         ]
         for mark in removed:
             key = (event.component, mark.fault, False, False)
-            settled_at = self._state.findings.find_resolved_at(event.component, mark.fault)
-            if key in self._state.findings or mark.time < settled_at:
+            resolved_at = self._state.findings.find_resolved_at(event.component, mark.fault)
+            if key in self._state.findings or mark.time < resolved_at:
                 continue
             rule = self._state.catalog.find_rule(mark.fault)
             carried = replace(rule.apply_to({}), action=Action.REPLACE_NODE)
@@ -216,11 +218,11 @@ class EvidenceEvaluation:
                 self._state.findings.take_id(), key, event, carried, incident.id
             )
             cause = f"the board {identity} was moved here from {mark.detail} with this open"
-            # Not only as its rule's word: the table may ask for less, and what its record asked for
-            # must outlast a new catalogue.
-            asked = Requirement(Action.REPLACE_NODE, carried.when, cause)
-            # Nobody saw it here yet.
-            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=asked)
+            # As an escalation as well: the entry may require less, and the requirement of the
+            # history must outlast a new catalogue.
+            requirement = Requirement(Action.REPLACE_NODE, carried.when, cause)
+            # It has not been observed here yet.
+            finding = replace(opened, confirmed_by="", quiet_s=None, escalation=requirement)
             self._state.findings.put_finding(finding)
             changes.append(
                 Transition(
@@ -234,8 +236,8 @@ class EvidenceEvaluation:
         return changes
 
     def _note_replacement(self, event: Event) -> list[Transition]:
-        """Another device is in the slot. Where nobody can say which, the slot's record is put away
-        under the old one's name.
+        """Note that another device is in the slot. If its identity is unknown, the history of the
+        slot is kept under a name of its own.
         """
         if event.is_simulated:
             return []
@@ -254,7 +256,7 @@ class EvidenceEvaluation:
         )
         return []
 
-    # --- what a person does
+    # --- decisions of a person
 
     def _clear_by_person(self, event: Event) -> list[Transition]:
         finding = self._find_named(event)
@@ -263,7 +265,7 @@ class EvidenceEvaluation:
         cause = f"{life.BY_PERSON} {event.fields.get('by')}: {event.fields.get('reason')}"
         return [
             self._state.findings.close_finding(
-                finding, event.time, cause, event.identity, settled=True
+                finding, event.time, cause, event.identity, resolved=True
             )
         ]
 
@@ -277,7 +279,7 @@ class EvidenceEvaluation:
         return [Transition(time=event.time, finding=begun, cause=cause, event=event.identity)]
 
     def _find_named(self, event: Event) -> Finding | None:
-        """The finding that a person's act names."""
+        """The open finding that the event names."""
         fields = event.fields
         drill, shadow = fields.get("drill") is True, fields.get("shadow") is True
         return self._state.findings.get_finding(
@@ -287,8 +289,8 @@ class EvidenceEvaluation:
     # --- clocks, sources, work
 
     def _step_clock(self, event: Event) -> list[Transition]:
-        """What lies behind is told by the new clock, so that no quiet time and no window is cut
-        short or stretched.
+        """Shift all past times after a step of the clock, so that quiet periods and windows keep
+        their length.
         """
         seconds = event.fields.get("seconds")
         if not isinstance(seconds, (int, float)):
@@ -307,8 +309,8 @@ class EvidenceEvaluation:
         return changes
 
     def _restart_quiet(self, event: Event) -> list[Transition]:
-        """While a source is deaf, silence proves nothing: what it would have seen again begins its
-        quiet time anew.
+        """Restart the quiet period of a source's findings when it recovers: while it failed, it
+        could not have observed them.
         """
         if event.fields.get("recovered") is not True:
             return []

@@ -68,29 +68,36 @@ class FaultEvaluation:
             for incident in self._incidents_with_findings(event)
             if self._is_suppressed(incident, event, ruling)
         ]
-        confirmable = (self._confirmation.find_borne_out(one, event, ruling) for one in causes)
+        confirmable = (
+            self._confirmation.find_borne_out(incident, event, ruling) for incident in causes
+        )
         return bool(causes) and not any(confirmable)
 
     def evaluate_event(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
-        """What the event changes about the finding of its fault, and about those beside it."""
+        """Apply the event to the finding of its fault, and to others of its incident.
+
+        `shadow`: the rule is on trial.
+        """
         key = (event.component, event.code, event.is_simulated, shadow)
         current = self._state.findings.get_finding(key)
         ruling = rule.apply_to(life.merge_fields(event, current))
-        asks = ruling.action is not Action.NONE
+        requires_action = ruling.action is not Action.NONE
         if self._is_history(event, ruling):
             return []
         if event.is_hearsay and current is not None and not current.is_hearsay:
-            return []  # it adds nothing to what others have seen
+            return []  # hearsay adds nothing to an observation
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
-        if current is None and asks and self._state.findings.is_full:
+        if current is None and requires_action and self._state.findings.is_full:
             key = (NODE, TOO_MANY, event.is_simulated, shadow)
             current = self._state.findings.get_finding(key)
         changes: list[Transition] = []
-        grown = None if shadow else self._grow_incident(event, current, asks=asks)
+        grown = (
+            None if shadow else self._grow_incident(event, current, requires_action=requires_action)
+        )
         if rule.driver_recommendation and not (shadow or event.is_hearsay):
             changes += self._driver_word.apply_event(event, ruling)
-        if not asks:
+        if not requires_action:
             changes += self._close_recovered(event, rule, ruling, current)
         elif grown is not None and current is None and self._is_suppressed(grown, event, ruling):
             member = grown.find_member(event.component, event.code)
@@ -108,17 +115,19 @@ class FaultEvaluation:
         return changes
 
     def _grow_incident(
-        self, event: Event, current: Finding | None, *, asks: bool
+        self, event: Event, current: Finding | None, *, requires_action: bool
     ) -> Incident | None:
         member = self._state.incidents.make_member(event)
-        incident = self._correlation.find_incident(member, current, event, asks=asks)
+        incident = self._correlation.find_incident(
+            member, current, event, requires_action=requires_action
+        )
         if incident is None:
             return None
         known = current or incident.find_member(event.component, event.code)
         return self._correlation.add_member(incident, member, counts=life.is_counted(event, known))
 
     def _count_late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
-        """A state that was read after a newer one: it counts, and decides nothing."""
+        """Count a state that was read after a newer one; it decides nothing."""
         if ruling.action is Action.NONE:
             return []
         incident = self._state.incidents.get_incident(current.incident)
@@ -132,8 +141,8 @@ class FaultEvaluation:
     def _close_recovered(
         self, event: Event, rule: Rule, ruling: Ruling, current: Finding | None
     ) -> list[Transition]:
-        """A state that asks for nothing any more ends its finding, and those of the codes that it
-        speaks for.
+        """Close the finding of a state that requires nothing any more, and those of the codes that
+        its rule clears.
         """
         if event.is_hearsay:
             return []
@@ -149,13 +158,13 @@ class FaultEvaluation:
             ended += self._find_below(event, rule)
         cause = f"{event.code}: {ruling.title}"
         return [
-            findings.close_finding(finding, event.time, cause, event.identity, settled=True)
+            findings.close_finding(finding, event.time, cause, event.identity, resolved=True)
             for finding in ended
             if finding.last <= event.time
         ]
 
     def _find_below(self, port: Event, rule: Rule) -> list[Finding]:
-        """A port speaks for what is below it."""
+        """Findings of devices below the port that the port's rule clears."""
         return [
             found
             for found in self._state.findings
@@ -175,10 +184,10 @@ class FaultEvaluation:
         ruling: Ruling,
         incident: int,
     ) -> Transition:
-        """Open the finding, or count the event in."""
+        """Update the finding by the event, or open one."""
         if current is None:
             return self._open_finding(key, event, rule, ruling, incident)
-        # A line may be an older boot's, read late.
+        # A line of an older boot may be read late.
         of_this_boot = current.boot_id == self._state.devices.boot
         boot_id = current.boot_id if of_this_boot else event.boot_id
         joined = (
@@ -220,23 +229,23 @@ class FaultEvaluation:
         )
 
     def _finish_finding(self, finding: Finding, key: FindingKey) -> Finding:
-        """What its incident changes; and of many in one, of which one may be no more than text,
-        none is confirmed.
+        """Apply co-occurrence. A finding that stands for many is not confirmed, because some of
+        them may rest on text only.
         """
         finding = self._correlation.apply_cooccurrence(finding)
         return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
 
     def _is_history(self, event: Event, ruling: Ruling) -> bool:
-        """Whether a line tells of something that was dealt with after it was written: it must
-        neither reopen nor raise it.
+        """Whether the line was written before its fault was resolved: it must neither reopen nor
+        raise a finding.
         """
         devices = self._state.devices
         if ruling.clears.reboot and event.boot_id == devices.former_boot:
             return True
-        # Rather told again than not at all.
+        # In doubt a fault is reported twice rather than missed.
         written = event.time + (_APPROXIMATE_S if event.fields.get("approximate") else 0.0)
-        settled_at = self._state.findings.find_resolved_at(event.component, event.code)
-        if written < settled_at and not event.is_simulated:
+        resolved_at = self._state.findings.find_resolved_at(event.component, event.code)
+        if written < resolved_at and not event.is_simulated:
             return True
         placed_at = devices.placed_at(event.component)
         if placed_at and written < placed_at:
@@ -245,11 +254,15 @@ class FaultEvaluation:
         return reset_at is not None and written < reset_at
 
     def _is_suppressed(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
-        """Whether a cause in the incident explains the event and asks for as much."""
+        """Whether a cause in the incident explains the event and requires as much."""
         member = incident.find_member(event.component, event.code)
         return self._correlation.is_suppressed(incident, member, ruling.requirement)
 
     def _incidents_with_findings(self, event: Event) -> list[Incident]:
-        """Those of the event's kind, real or a drill's, that have an open finding."""
+        """Incidents with an open finding, real or of a drill like the event."""
         incidents = map(self._state.incidents.get_incident, self._state.findings.incidents)
-        return [one for one in incidents if one is not None and one.simulated is event.is_simulated]
+        return [
+            incident
+            for incident in incidents
+            if incident is not None and incident.simulated is event.is_simulated
+        ]

@@ -1,13 +1,12 @@
 """
-The life of one finding, step by step: opened, seen again, asked for something else, closed. Pure
-functions.
+The steps of one finding as pure functions: opened, updated, closed.
 
-    (none) --event--> open --stronger event--> open, raised --somebody begins--> in remedy
+    (none) --event--> open --stronger event--> open, raised --remedy begun--> in remedy
     --evidence--> cleared
 
-The stronger stands: a weaker or later event never lowers what a finding asks for. The driver's own
-word may, and so may the company of its incident, each with its reason in the finding. Nothing ends
-by growing old unless its rule says so.
+A weaker or later event never lowers the requirement of a finding. The driver's recommendation and
+co-occurrence may, each with its reason in the finding. A finding ends by age only if its rule
+says so.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from vitald.model import (
 )
 
 NEVER = float("inf")
-BY_PERSON = "cleared by"  # how the cause of an end begins that a named person is
-# How the cause begins of an end that is none: the fault is told with what explains it
+BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding
+# Start of the cause if the fault persists, and is suppressed under its root cause
 SUPPRESSED = "told as a consequence of"
-_WITNESS_S = 30.0  # how far apart two witnesses may tell of the same thing
+_WITNESS_S = 30.0  # longest time between two reports of the same occurrence
 _OF_HEARSAY = (VOUCHED, "facility")
 
 
@@ -67,16 +66,12 @@ def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incide
 
 
 def is_second_hand(fields: Fields) -> bool:
-    """Whether this is another witness's word for something that the kernel log tells itself, with
-    its details.
-    """
+    """Whether this is a second report of something that the kernel log reports with more detail."""
     return "witness" in fields
 
 
 def is_counted(event: Event, known: Finding | Member | None) -> bool:
-    """Whether it is one more. Not what continues a record, and not the second of two witnesses of
-    one thing.
-    """
+    """Whether the event is one more occurrence: not a continued record, nor a second report."""
     if event.follows is not None:
         return False
     if known is None or abs(event.time - known.last) > _WITNESS_S:
@@ -89,7 +84,10 @@ def is_counted(event: Event, known: Finding | Member | None) -> bool:
 def update_finding(
     current: Finding, event: Event, ruling: Ruling, *, boot_id: str, latest: bool
 ) -> Finding:
-    """`boot_id`: in which it was seen last. `latest`: a state, whose last event decides alone."""
+    """The finding after one more event.
+
+    `boot_id`: boot in which it was seen last. `latest`: a state, whose last event decides alone.
+    """
     if current.is_hearsay and not event.is_hearsay:
         current = replace(
             current,
@@ -112,37 +110,41 @@ def update_finding(
     if told_itself:
         seen = replace(seen, source=event.source)
     if latest or told_itself or ruling.requirement.is_stronger_than(current.base):
-        # A stronger event must not shorten the wait: it ends by quiet only if all that was seen
-        # may, after the longest of them.
-        quiet = ruling.clears.quiet_s
-        if not latest:
-            quiet = (
-                None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
-            )
-        raw = event.raw if event.follows is None else current.raw
-        fields = merge_fields(event, current)
-        unusable = ruling.unusable or (current.unusable and not latest)
-        asked = replace(ruling.requirement, unusable=unusable)
-        seen = replace(
-            seen,
-            base=asked,
-            context=None,
-            title=ruling.title,
-            raw=raw,
-            fields=fields,
-            quiet_s=quiet,
-        )
+        seen = _apply_ruling(seen, current, event, ruling, latest=latest)
     elif ruling.unusable and not current.unusable:
         seen = replace(seen, base=replace(current.base, unusable=True))
     if seen.driver is not None and seen.driver.action.rank < seen.catalog_requirement.action.rank:
-        seen = replace(
-            seen, driver=None
-        )  # the word was given before this; it no longer speaks for what stands now
+        # The driver recommended it before this event, and the recommendation no longer applies.
+        seen = replace(seen, driver=None)
     return seen
 
 
+def _apply_ruling(
+    seen: Finding, current: Finding, event: Event, ruling: Ruling, *, latest: bool
+) -> Finding:
+    """The finding with what the rule requires for this event as its base."""
+    # A stronger event must not shorten the quiet period: the longest one of all events counts,
+    # and there is none if one of them has none.
+    quiet = ruling.clears.quiet_s
+    if not latest:
+        quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
+    raw = event.raw if event.follows is None else current.raw
+    fields = merge_fields(event, current)
+    unusable = ruling.unusable or (current.unusable and not latest)
+    asked = replace(ruling.requirement, unusable=unusable)
+    return replace(
+        seen,
+        base=asked,
+        context=None,
+        title=ruling.title,
+        raw=raw,
+        fields=fields,
+        quiet_s=quiet,
+    )
+
+
 def is_worse_than_accepted(finding: Finding) -> bool:
-    """Whether it asks for more than when a person accepted it."""
+    """Whether it requires more than when a person accepted it."""
     if finding.accepted is None:
         return False
     then = finding.accepted.asked
@@ -150,7 +152,7 @@ def is_worse_than_accepted(finding: Finding) -> bool:
 
 
 def shift_finding(finding: Finding, seconds: float) -> Finding:
-    """The same by a clock that was stepped."""
+    """The finding with its times shifted after a step of the clock."""
     accepted, remedy_at, over_at = finding.accepted, finding.remedy_at, finding.simulated_until
     if accepted is not None:
         accepted = replace(accepted, since=accepted.since + seconds, until=accepted.until + seconds)
@@ -166,8 +168,8 @@ def shift_finding(finding: Finding, seconds: float) -> Finding:
 
 
 def format_acceptance(accepted: Acceptance, now: float) -> str:
-    """An acceptance as the detail of a mark that was made now. Moments are told from there, so that
-    a stepped clock moves them along.
+    """An acceptance as the detail of a mark. Times are relative to the mark's, so that a step of
+    the clock shifts them, too.
     """
     asked = accepted.asked
     said = [asked.action.value, asked.when.value, asked.unusable]
@@ -177,14 +179,14 @@ def format_acceptance(accepted: Acceptance, now: float) -> str:
 
 
 def parse_acceptance(detail: str, time: float) -> Acceptance:
-    """What `format_acceptance` noted at that time."""
+    """The acceptance in the detail of a mark of that time."""
     since, until, (action, when, unusable), by, reason = json.loads(detail)
     asked = Requirement(Action(action), When(when), unusable=unusable)
     return Acceptance(by=by, reason=reason, since=time + since, until=time + until, asked=asked)
 
 
 def join_findings(former: Finding, current: Finding) -> Finding:
-    """One finding of two of the same fault: what the stronger asks for, seen as often as both."""
+    """One finding from two of the same fault, with the stronger requirement and both counts."""
     base = former if former.requirement.is_stronger_than(current.requirement) else current
     return replace(
         base,
@@ -201,13 +203,13 @@ def join_findings(former: Finding, current: Finding) -> Finding:
 
 
 def _read_gap_end(event: Event) -> float:
-    """Of lines that nobody read, until when: so long silence proves nothing."""
+    """End of a gap in the log: before it, the absence of lines proves nothing."""
     until = event.fields.get("before")
     return until if event.trust is Trust.DAEMON and isinstance(until, float) else 0.0
 
 
 def merge_fields(event: Event, current: Finding | None) -> Fields:
-    """A record that continues another one adds to what that one said."""
+    """The fields of an event; of a continued record together with those of its first part."""
     if event.follows is None or current is None:
         return event.fields
     return {**event.fields, **current.fields}
@@ -221,7 +223,7 @@ def close_finding(
 
 
 def make_transition(before: Finding, after: Finding, event: Event) -> Transition:
-    """The transition between two values. Without a cause where nothing was decided."""
+    """The transition between two values, with an empty cause if nothing was decided."""
     cause = ""
     if _is_only_counted(before, after):
         pass
@@ -242,7 +244,7 @@ def make_transition(before: Finding, after: Finding, event: Event) -> Transition
 
 
 def _is_only_counted(before: Finding, after: Finding) -> bool:
-    """Whether nothing was decided, as with most lines."""
+    """Whether nothing but counts and times changed, as with most lines."""
     layers = (
         before.base is after.base
         and before.context is after.context
@@ -263,10 +265,10 @@ def find_rule(finding: Finding, catalog: Catalog) -> Rule:
 
 
 def find_clears(finding: Finding, catalog: Catalog) -> Clears:
-    """What closes it. It follows what is asked for, where that is not the table's; what the driver
-    made light of still ends as before, too.
+    """The evidence that closes the finding. It follows the required action, if that is not its
+    entry's own; if the driver lowered it, the entry's evidence closes the finding as well.
 
-    What one level of a diagnostic found, a lower one cannot disprove.
+    A diagnostic of a lower level than the one that found the fault cannot disprove it.
     """
     ruling = find_rule(finding, catalog).apply_to(finding.fields)
     clears = ruling.clears
@@ -280,8 +282,8 @@ def find_clears(finding: Finding, catalog: Catalog) -> Clears:
 
 
 def compute_end(finding: Finding) -> float:
-    """When it ends by itself: by quiet, counted while its source was listened to, or with its
-    drill.
+    """When the finding ends by itself: after its quiet period, in which its source must have been
+    read, or with its drill. Infinity if never.
     """
     quiet_s = (
         finding.quiet_s

@@ -1,10 +1,10 @@
 """
-Incidents: events of one physical story, with one root cause and its consequences.
+Incidents: events with one physical root cause.
 
-Which codes belong together, how far a cause reaches and for how long is the catalogue's to say
-(`stories.toml`). An event joins the youngest incident that tells a story with it, else begins one
-of its own. Windows are measured on the kernel's clock where both events have it: nobody can step
-that one. A boot ends every story.
+The catalogue (`stories.toml`) defines which codes belong together, how far a cause reaches, and for
+how long. An event joins the youngest incident for which a correlation rule holds, else it begins a
+new one. Windows are measured on the kernel's clock if both events have its time, since that clock
+cannot be stepped. No incident continues over a boot.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from vitald.catalog.correlation import CorrelationRule, Reach, Role
 from vitald.model import NODE, Component, ComponentKind, Event, Incident, Member, copy_with
 
 MAX_INCIDENTS = 4096
-_MAX_MEMBERS = 64  # codes of components in one incident; what comes beyond is counted with the last
-_MAX_PROCESSES = 16  # processes remembered of one member
-_MAX_CANDIDATES = 8  # incidents looked at: of one device, and of the whole node
+_MAX_MEMBERS = 64  # codes of components in one incident; others are counted with the last
+_MAX_PROCESSES = 16  # processes kept for one member
+_MAX_CANDIDATES = 8  # incidents that are tried: of one device, and of the whole node
 _FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
-# Name of a member that no story tells of: what a process wrote explains nothing, and nothing
-# explains it
+# Name of a member that no rule applies to: hearsay explains nothing, and nothing explains it
 _OUTSIDE = ""
 
 
 class IncidentStore:
-    """The incidents that are open, and those too young to be out of reach of a late consequence."""
+    """The open incidents, and closed ones that a late consequence may still join."""
 
     def __init__(
         self, catalog: Catalog, incidents: Iterable[Incident] = (), next_id: int = 1
@@ -36,9 +35,8 @@ class IncidentStore:
         self._all = {
             incident.id: incident for incident in sorted(incidents, key=lambda one: one.last)
         }  # the youngest last
-        self._at: dict[
-            str, dict[int, None]
-        ] = {}  # incidents by the addresses they speak of, the youngest last
+        # Incidents by location, the youngest last
+        self._at: dict[str, dict[int, None]] = {}
         for incident in self._all.values():
             self._index_locations(incident)
         self.next_id = next_id
@@ -47,9 +45,9 @@ class IncidentStore:
         self.set_catalog(catalog)
 
     def set_catalog(self, catalog: Catalog) -> None:
-        self._stories = catalog.correlation
+        self._rules = catalog.correlation
         self._longest = max(
-            (max(story.within_s, story.early_s) for story in self._stories.rules), default=0.0
+            (max(rule.within_s, rule.early_s) for rule in self._rules.rules), default=0.0
         )
 
     @property
@@ -57,7 +55,7 @@ class IncidentStore:
         return tuple(self._all.values())
 
     def take_touched(self) -> tuple[Incident, ...]:
-        """Those that changed since this was last asked, as they are now."""
+        """The incidents that changed since the last call, in their current form."""
         touched, self._touched = tuple(self._touched.values()), {}
         return touched
 
@@ -65,14 +63,12 @@ class IncidentStore:
         return self._all.get(id_)
 
     def make_member(self, event: Event) -> Member:
-        """The event as a part of an incident."""
+        """The event as a member of an incident."""
         usec, pid, process = (event.fields.get(name) for name in ("usec", "pid", "process"))
         return Member(
             component=event.component,
             code=event.code,
-            name=_OUTSIDE
-            if event.is_hearsay
-            else self._stories.find_name(event.code, event.fields),
+            name=_OUTSIDE if event.is_hearsay else self._rules.find_name(event.code, event.fields),
             count=1,
             first=event.time,
             last=event.time,
@@ -85,55 +81,56 @@ class IncidentStore:
         )
 
     def is_cause(self, member: Member) -> bool:
-        """Whether the event is worth an incident even if it asks for nothing."""
-        return self._stories.is_cause(member.name)
+        """Whether the event begins an incident even if it requires nothing."""
+        return self._rules.is_cause(member.name)
 
     def find_incident(self, fresh: Member, *, simulated: bool) -> Incident | None:
-        """The incident that it is a part of: the youngest about its own device, else the youngest
-        that reaches it.
+        """The incident that the event belongs to: the youngest about its own device, else the
+        youngest that a rule reaches it from.
         """
-        if not self._stories.find_roles(fresh.name):
+        if not self._rules.find_roles(fresh.name):
             return None
         reached: Incident | None = None
         for incident in self._list_candidates(fresh):
-            story = self._find_rule(incident, fresh) if incident.simulated == simulated else None
-            if story is not None:
-                first = self._stories.find_index(story.name) < self._stories.find_index(
-                    incident.story
-                )
-                joined = replace(incident, story=story.name) if first else incident
-                if not story.reach.crosses_devices:
+            rule = self._find_rule(incident, fresh) if incident.simulated == simulated else None
+            if rule is not None:
+                first = self._rules.find_index(rule.name) < self._rules.find_index(incident.story)
+                joined = replace(incident, story=rule.name) if first else incident
+                if not rule.reach.crosses_devices:
                     return joined
                 reached = reached or joined
         return reached
 
     def begin_incident(self, fresh: Member, *, simulated: bool) -> Incident:
-        """A new one. Not known until it is `add_member`ed to."""
+        """A new incident. It is stored when a member is added."""
         self.next_id += 1
         return Incident(
             id=self.next_id - 1, members=(), since=fresh.first, last=fresh.last, simulated=simulated
         )
 
     def add_member(self, incident: Incident, fresh: Member, *, counts: bool = True) -> Incident:
-        """Count the event in, and sort the root to the front."""
+        """Add the event, and sort the root to the front."""
         members = list(incident.members)
-        place = next(
+        index = next(
             (
                 n
-                for n, one in enumerate(members)
-                if one.code == fresh.code and one.component == fresh.component
+                for n, member in enumerate(members)
+                if member.code == fresh.code and member.component == fresh.component
             ),
             None,
         )
-        if place is None and len(members) >= _MAX_MEMBERS:
-            place = len(members) - 1
-        if place is None:
+        if index is None and len(members) >= _MAX_MEMBERS:
+            index = len(members) - 1
+        if index is None:
             members.append(fresh)
             members.sort(
-                key=lambda one: (self._stories.rank_name(one.name, incident.story), one.first)
+                key=lambda member: (
+                    self._rules.rank_name(member.name, incident.story),
+                    member.first,
+                )
             )
         else:
-            members[place] = _update_member(members[place], fresh, counts=counts)
+            members[index] = _update_member(members[index], fresh, counts=counts)
         grown = copy_with(
             incident,
             members=tuple(members),
@@ -147,14 +144,14 @@ class IncidentStore:
         while len(self._all) > MAX_INCIDENTS:
             self._drop_incident(
                 next(
-                    (one for one in self._all.values() if one.closed_at is not None),
+                    (known for known in self._all.values() if known.closed_at is not None),
                     next(iter(self._all.values())),
                 )
             )
         return grown
 
     def close_incident(self, id_: int, time: float) -> None:
-        """Its last finding has ended. It may still be joined by a late consequence."""
+        """Close the incident: its last finding was closed. A late consequence may still join it."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is None:
             self._all[id_] = self._touched[id_] = replace(
@@ -162,13 +159,13 @@ class IncidentStore:
             )  # in its place: it has not become younger
 
     def reopen_incident(self, id_: int) -> None:
-        """It has an open finding now."""
+        """Open an incident again that has an open finding now."""
         incident = self._all.get(id_)
         if incident is not None and incident.closed_at is not None:
             self._all[id_] = self._touched[id_] = replace(incident, closed_at=None)
 
     def forget_old(self, now: float) -> None:
-        """Drop what is closed and out of reach; now and then, so that it costs next to nothing."""
+        """Drop closed incidents out of reach; only now and then, to keep the cost low."""
         if len(self._all) > self._sweep_at:
             for incident in tuple(self._all.values()):
                 if incident.closed_at is not None and now - incident.last > self._longest:
@@ -176,11 +173,11 @@ class IncidentStore:
             self._sweep_at = 2 * len(self._all) + 64
 
     def shift_times(self, seconds: float) -> None:
-        """The clock was stepped: what lies behind is told by the new one."""
+        """Shift all times after a step of the clock."""
         for incident in self._all.values():
             members = tuple(
-                replace(one, first=one.first + seconds, last=one.last + seconds)
-                for one in incident.members
+                replace(member, first=member.first + seconds, last=member.last + seconds)
+                for member in incident.members
             )
             closed_at = incident.closed_at + seconds if incident.closed_at is not None else None
             self._all[incident.id] = self._touched[incident.id] = replace(
@@ -194,144 +191,143 @@ class IncidentStore:
     def find_causes(
         self, incident: Incident, member: Member
     ) -> list[tuple[Member, CorrelationRule]]:
-        """The causes whose echo this member is, and in which story. Empty where it asks for
-        something of its own.
-        """
-        echoed = [
-            place.rule for place in self._stories.find_roles(member.name) if place.role is Role.ECHO
+        """The causes of which this member is an echo, each with its rule."""
+        rules = [
+            role.rule for role in self._rules.find_roles(member.name) if role.role is Role.ECHO
         ]
         return [
-            (other, story)
+            (other, rule)
             for other in incident.members[
                 : incident.members.index(member)
             ]  # they are sorted: a cause stands before its echo
-            for story in echoed
-            if Role.CAUSE in self._stories.find_role_sets(other.name).get(story.name, ())
-            and _is_reached(story.reach, other, member)
-            and _is_in_window(story, other, member)
+            for rule in rules
+            if Role.CAUSE in self._rules.find_role_sets(other.name).get(rule.name, ())
+            and _is_reached(rule.reach, other, member)
+            and _is_in_window(rule, other, member)
         ]
 
     def _list_candidates(self, fresh: Member) -> Iterator[Incident]:
-        """Those that speak of its addresses, the youngest first, then the youngest of all."""
+        """Incidents at its locations, the youngest first, then the youngest of all."""
         own = {
             number
-            for place in fresh.places
-            for number in islice(reversed(self._at.get(place, {})), _MAX_CANDIDATES)
+            for location in fresh.places
+            for number in islice(reversed(self._at.get(location, {})), _MAX_CANDIDATES)
         }
         for incident in sorted(
-            (self._all[number] for number in own), key=lambda one: one.last, reverse=True
+            (self._all[number] for number in own), key=lambda incident: incident.last, reverse=True
         )[:_MAX_CANDIDATES]:
             if _measure_gap_s(incident, fresh) <= self._longest:
                 yield incident
         for incident in islice(reversed(self._all.values()), _MAX_CANDIDATES):
             if _measure_gap_s(incident, fresh) > self._longest:
-                return  # they stand in the order in which they were last added to
+                return  # incidents are ordered by their last event
             if incident.id not in own:
                 yield incident
 
     def _find_rule(self, incident: Incident, fresh: Member) -> CorrelationRule | None:
-        """The story that they tell together; one about the device before one that only
-        reaches it.
+        """The rule by which the event joins the incident; one about the device before one that
+        crosses devices.
         """
-        told: CorrelationRule | None = None
+        wide: CorrelationRule | None = None
         tried: CorrelationRule | None = None
-        for mine in self._stories.find_roles(fresh.name):
-            story = mine.rule
-            if story is tried or (told is not None and story.reach.crosses_devices):
+        for role in self._rules.find_roles(fresh.name):
+            rule = role.rule
+            if rule is tried or (wide is not None and rule.reach.crosses_devices):
                 continue
-            tried = story
+            tried = rule
             if any(
-                self._is_pair(story, member, fresh) for member in incident.members
-            ) and self._has_cause(story, incident, fresh):
-                if not story.reach.crosses_devices:
-                    return story
-                told = story
-        return told
+                self._is_pair(rule, member, fresh) for member in incident.members
+            ) and self._has_cause(rule, incident, fresh):
+                if not rule.reach.crosses_devices:
+                    return rule
+                wide = rule
+        return wide
 
-    def _is_pair(self, story: CorrelationRule, member: Member, fresh: Member) -> bool:
-        roles = self._stories.find_role_sets(member.name).get(story.name)
+    def _is_pair(self, rule: CorrelationRule, member: Member, fresh: Member) -> bool:
+        roles = self._rules.find_role_sets(member.name).get(rule.name)
         if (
             roles is None
             or member.boot_id != fresh.boot_id
-            or not _is_reached(story.reach, member, fresh)
+            or not _is_reached(rule.reach, member, fresh)
         ):
             return False
         is_cause, finds_cause = (
-            Role.CAUSE in one
-            for one in (self._stories.find_role_sets(fresh.name)[story.name], roles)
+            Role.CAUSE in role_set
+            for role_set in (self._rules.find_role_sets(fresh.name)[rule.name], roles)
         )
-        if story.apart and is_cause and finds_cause:
+        if rule.apart and is_cause and finds_cause:
             return False
         if is_cause and not finds_cause:
-            return -story.within_s <= _measure_gap_s(member, fresh) <= story.early_s
-        return -story.early_s <= _measure_gap_s(member, fresh) <= story.within_s
+            return -rule.within_s <= _measure_gap_s(member, fresh) <= rule.early_s
+        return -rule.early_s <= _measure_gap_s(member, fresh) <= rule.within_s
 
-    def _has_cause(self, story: CorrelationRule, incident: Incident, fresh: Member) -> bool:
-        """A story needs its cause; and a cause does not join another device's: two GPUs lost at
-        once are two incidents.
+    def _has_cause(self, rule: CorrelationRule, incident: Incident, fresh: Member) -> bool:
+        """Whether the rule's cause is present, and is not joined by a cause on another device: two
+        GPUs that are lost at once are two incidents.
         """
         roles = [
-            self._stories.find_role_sets(one.name).get(story.name, frozenset())
+            self._rules.find_role_sets(one.name).get(rule.name, frozenset())
             for one in (*incident.members, fresh)
         ]
         if not any(Role.CAUSE in one for one in roles):
             return False
-        if story.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
+        if rule.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
             return True
         return not all(Role.CAUSE in one and Role.ECHO not in one for one in (roles[0], roles[-1]))
 
     def _index_locations(self, incident: Incident, places: Iterable[str] | None = None) -> None:
-        for place in (
+        for location in (
             places
             if places is not None
-            else {place for member in incident.members for place in member.places}
+            else {location for member in incident.members for location in member.places}
         ):
-            numbers = self._at.setdefault(place, {})
+            numbers = self._at.setdefault(location, {})
             numbers.pop(incident.id, None)
             numbers[incident.id] = None
 
     def _drop_incident(self, incident: Incident) -> None:
         self._all.pop(incident.id, None)
-        for place in {place for member in incident.members for place in member.places}:
-            numbers = self._at.get(place, {})
+        for location in {location for member in incident.members for location in member.places}:
+            numbers = self._at.get(location, {})
             numbers.pop(incident.id, None)
             if not numbers:
-                self._at.pop(place, None)
+                self._at.pop(location, None)
 
 
 _NO_PIDS: frozenset[int] = frozenset()
 _NO_PROCESSES: frozenset[str] = frozenset()
 
 
-def _is_reached(reach: Reach, one: Member, other: Member) -> bool:
+def _is_reached(reach: Reach, first: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
         return all(
-            member.component.kind in _FABRIC or member.component == NODE for member in (one, other)
+            member.component.kind in _FABRIC or member.component == NODE
+            for member in (first, other)
         )
     if reach is Reach.NODE:
-        return NODE in (one.component, other.component)
+        return NODE in (first.component, other.component)
     if reach is Reach.PROCESS:
-        if one.pids and other.pids:
-            return not one.pids.isdisjoint(other.pids)
-        return not one.processes.isdisjoint(other.processes)
-    return not one.places.isdisjoint(other.places)
+        if first.pids and other.pids:
+            return not first.pids.isdisjoint(other.pids)
+        return not first.processes.isdisjoint(other.processes)
+    return not first.places.isdisjoint(other.places)
 
 
-def _is_in_window(story: CorrelationRule, cause: Member, echo: Member) -> bool:
-    """Whether an echo may be that cause's: some of it came after the cause, or just before it."""
-    return echo.last - cause.first >= -story.early_s and echo.first - cause.last <= story.within_s
+def _is_in_window(rule: CorrelationRule, cause: Member, echo: Member) -> bool:
+    """Whether some of the echo came after the cause, or shortly before it."""
+    return echo.last - cause.first >= -rule.early_s and echo.first - cause.last <= rule.within_s
 
 
 def _measure_gap_s(before: Member | Incident, fresh: Member) -> float:
-    """Seconds from what was there to this one; negative if this one is the older."""
+    """Seconds from the earlier member to the new one; negative if the new one is older."""
     if fresh.usec is not None and before.usec is not None and before.boot_id == fresh.boot_id:
         return (fresh.usec - before.usec) / 1e6
     return fresh.last - before.last
 
 
 def _list_locations(component: Component, event: Event) -> frozenset[str]:
-    """The addresses that an event speaks of: its component, the port above or that reported it, who
-    is to blame.
+    """The addresses that an event concerns: its component, the port that reported it or is
+    upstream, the device to blame.
     """
     said = {
         component.id,

@@ -1,8 +1,8 @@
 """
-What time alone does to a finding: its quiet time ends, its drill is over, its acceptance runs out,
-it has waited too long.
+Changes of findings by time alone: ends of quiet periods, drills and acceptances, and escalation
+after a long wait for maintenance.
 
-A change that is noticed late has the time at which it was due, so that a replay gives the same.
+A change that is noticed late is dated when it was due, so that a replay gives the same result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUIET = "quiet for as long as its rule asks"
 
 
 class Expiry:
-    """Knows when something is due next, and does what is due."""
+    """Applies what is due, and knows when something is due next."""
 
     def __init__(self, state: JudgeState, acceptances: Acceptances) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class Expiry:
         )  # when `expire_findings` will next have something to do
 
     def expire_findings(self, now: float) -> list[Transition]:
-        """Do all that is due by now."""
+        """Apply everything that is due by `now`."""
         if now < self.next_due:
             return []
         changes = []
@@ -50,10 +50,9 @@ class Expiry:
         return [self._state.findings.close_finding(finding, now, _QUIET) for finding in overdue]
 
     def note_changes(self, changes: list[Transition]) -> None:
-        """Look earlier where a change asks for that.
+        """Make the next due time earlier if a change requires it.
 
-        A finding that closed or was put off leaves too early a time, which costs one look; all are
-        gone through then.
+        A finding that was closed or postponed leaves it too early, which costs one pass over all.
         """
         self.next_due = min([self.next_due, *(self.find_due(change.finding) for change in changes)])
 
@@ -90,7 +89,7 @@ class Expiry:
         return changes
 
     def _find_step(self, finding: Finding) -> tuple[float, EscalationStep | None]:
-        """When what is left to maintenance has waited too long, and what it asks for then."""
+        """The time and the step of the escalation of a finding that waits for maintenance."""
         if finding.when is not When.MAINTENANCE or finding.is_simulated or finding.on_trial:
             return life.NEVER, None
         catalog = self._state.catalog
@@ -101,7 +100,7 @@ class Expiry:
         return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
 
     def _find_end(self, finding: Finding) -> float:
-        """Quiet proves nothing while its source is deaf; a drill ends all the same."""
+        """When the finding ends. While its source fails, only the end of its drill counts."""
         if not finding.is_open:
             return life.NEVER
         source = Component(ComponentKind.NODE, finding.source)

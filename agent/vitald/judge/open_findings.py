@@ -1,9 +1,9 @@
 """
-The open findings, and what was dealt with: the judge's only store of findings, with its indexes.
+The open findings and the resolved faults: the judge's only store of findings, with its indexes.
 
-Owns     which finding is open, found by its key, its component, its incident and its fault; the
-         numbers of new ones; the time at which each fault of each component was last dealt with.
-Refuses  deciding: what a finding says is made by those who put it here.
+Owns     the open findings, by key, component, incident and fault; the ids of new ones; the time at
+         which each fault of each component was last resolved.
+Refuses  deciding anything about a finding.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from vitald.judge.incidents import IncidentStore
 from vitald.model import Component, Finding, FindingKey, Memory, Transition
 
 MAX_FINDINGS = 4096  # open findings; hostile input may name devices and codes without end
-MAX_RESOLVED = 4096  # faults that were dealt with, by component and code; the ledger keeps as many
-Fault = tuple[
-    Component, str, bool
-]  # a component, one of its faults by the catalogue's name, and whether it is a drill's
+MAX_RESOLVED = 4096  # resolved faults, by component and code; the ledger keeps as many
+# Component, name of the fault in the catalogue, whether it is a drill
+Fault = tuple[Component, str, bool]
 
 
 class OpenFindings:
-    """Iterating gives the findings in the order in which they were opened. Closes and reopens their
-    incidents.
+    """The open findings; iteration is in the order in which they were opened.
+
+    Closes and reopens their incidents.
     """
 
     def __init__(self, catalog: Catalog, incidents: IncidentStore, memory: Memory) -> None:
@@ -37,21 +37,21 @@ class OpenFindings:
         self._of_component: dict[Component, set[FindingKey]] = {}
         self._of_incident: dict[int, set[FindingKey]] = {}
         self._of_fault: dict[Fault, FindingKey] = {}
-        self._settled = {(component, code): time for component, code, time in memory.resolved}
-        self._newly_settled: dict[tuple[Component, str], None] = {}
+        self._resolved = {(component, code): time for component, code, time in memory.resolved}
+        self._newly_resolved: dict[tuple[Component, str], None] = {}
         for finding in memory.findings:
             self._of_incident.setdefault(finding.incident, set()).add(finding.key)
             self._of_component.setdefault(finding.component, set()).add(finding.key)
         self.set_catalog(catalog)
 
     def set_catalog(self, catalog: Catalog) -> None:
-        """Tell faults by other rules."""
+        """Index the faults by another catalogue."""
         self._catalog = catalog
         self._of_fault = {
             self._make_fault_key(finding): finding.key for finding in self if not finding.on_trial
         }
 
-    # --- looking
+    # --- queries
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(tuple(self._open.values()))
@@ -64,7 +64,7 @@ class OpenFindings:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another one."""
+        """Whether the maximum number of findings is open."""
         return len(self._open) >= MAX_FINDINGS
 
     @property
@@ -78,7 +78,7 @@ class OpenFindings:
         """The oldest first."""
         return sorted(
             (self._open[key] for key in self._of_component.get(component, ())),
-            key=lambda one: one.id,
+            key=lambda finding: finding.id,
         )
 
     def list_of_incident(self, incident: int) -> list[Finding]:
@@ -86,7 +86,7 @@ class OpenFindings:
         return [self._open[key] for key in self.list_keys_of_incident(incident)]
 
     def list_keys_of_incident(self, incident: int) -> list[FindingKey]:
-        """The oldest first; for who changes some of the findings while going through them."""
+        """The oldest first; for callers that change findings while iterating."""
         return sorted(self._of_incident.get(incident, ()), key=lambda key: self._open[key].id)
 
     @property
@@ -99,21 +99,19 @@ class OpenFindings:
         return incident in self._of_incident
 
     def find_by_fault(self, fault: Fault) -> Finding | None:
-        """The finding, not on trial, that tells of this fault by whatever code; the one opened
-        last.
-        """
+        """The finding of this fault under any code, not on trial; the one opened last."""
         key = self._of_fault.get(fault)
         return self._open.get(key) if key is not None else None
 
-    # --- changing
+    # --- changes
 
     def take_id(self) -> int:
-        """A number for a new finding."""
+        """The id for a new finding."""
         self._next_id += 1
         return self._next_id - 1
 
     def put_finding(self, finding: Finding) -> None:
-        """Open a finding, or replace the one of its key."""
+        """Add a finding, or replace the one with its key."""
         key = finding.key
         known = self._open.get(key)
         self._open[key] = finding
@@ -135,9 +133,9 @@ class OpenFindings:
         cause: str,
         event: str | None = None,
         *,
-        settled: bool = False,
+        resolved: bool = False,
     ) -> Transition:
-        """`resolved`: the end shows that what was written before it was dealt with."""
+        """Close a finding. `resolved`: its fault is resolved, so older lines are history."""
         del self._open[finding.key]
         if self._of_fault.get(fault := self._make_fault_key(finding)) == finding.key:
             del self._of_fault[fault]
@@ -145,7 +143,7 @@ class OpenFindings:
         own.discard(finding.key)
         if not own:
             del self._of_component[finding.component]
-        if settled and not (finding.is_simulated or finding.on_trial):
+        if resolved and not (finding.is_simulated or finding.on_trial):
             self._note_resolved((finding.component, finding.code), time)
         keys = self._of_incident.get(finding.incident)
         if keys is not None:
@@ -155,43 +153,41 @@ class OpenFindings:
                 self._incidents.close_incident(finding.incident, time)
         return life.close_finding(finding, time, cause, event)
 
-    # --- what was dealt with
+    # --- resolved faults
 
     @property
     def resolved(self) -> tuple[tuple[Component, str, float], ...]:
-        return tuple((component, code, time) for (component, code), time in self._settled.items())
+        return tuple((component, code, time) for (component, code), time in self._resolved.items())
 
     def find_resolved_at(self, component: Component, code: str) -> float:
-        """When it was last dealt with: lines from before are history. Minus infinity where it never
-        was.
-        """
-        return self._settled.get((component, code), -life.NEVER)
+        """When the fault was last resolved: older lines are history. Minus infinity if never."""
+        return self._resolved.get((component, code), -life.NEVER)
 
     def take_newly_resolved(self) -> tuple[tuple[Component, str, float], ...]:
-        """What was settled since this was last asked."""
+        """The faults that were resolved since the last call."""
         taken = tuple(
-            (*key, self._settled[key]) for key in self._newly_settled if key in self._settled
+            (*key, self._resolved[key]) for key in self._newly_resolved if key in self._resolved
         )
-        self._newly_settled = {}
+        self._newly_resolved = {}
         return taken
 
-    def adopt_resolved(self, settled: Iterable[tuple[Component, str, float]]) -> None:
-        """Take up what was remembered elsewhere, where nothing newer is known."""
-        self._settled = {
-            **{(component, code): time for component, code, time in settled},
-            **self._settled,
+    def adopt_resolved(self, resolved: Iterable[tuple[Component, str, float]]) -> None:
+        """Add resolved faults from another ledger, where nothing newer is known."""
+        self._resolved = {
+            **{(component, code): time for component, code, time in resolved},
+            **self._resolved,
         }
 
     def shift_resolved(self, seconds: float) -> None:
-        """The clock was stepped."""
-        self._settled = {key: time + seconds for key, time in self._settled.items()}
+        """Shift all times after a step of the clock."""
+        self._resolved = {key: time + seconds for key, time in self._resolved.items()}
 
     def _note_resolved(self, key: tuple[Component, str], time: float) -> None:
-        for known in (self._settled, self._newly_settled):
+        for known in (self._resolved, self._newly_resolved):
             known.pop(key, None)  # the latest stands last
-        self._settled[key], self._newly_settled[key] = time, None
-        if len(self._settled) > MAX_RESOLVED:
-            del self._settled[next(iter(self._settled))]
+        self._resolved[key], self._newly_resolved[key] = time, None
+        if len(self._resolved) > MAX_RESOLVED:
+            del self._resolved[next(iter(self._resolved))]
 
     def _make_fault_key(self, finding: Finding) -> Fault:
         return finding.component, self._catalog.find_rule(finding.code).fault, finding.is_simulated

@@ -1,5 +1,5 @@
 """
-What all parts of the judge work on: the catalogue, and all that is remembered.
+The state that all parts of the judge share: the catalogue, and everything that is remembered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vitald.model import Changes, Memory
 
 @dataclass(slots=True)
 class JudgeState:
-    """One for each judge. Nothing but the parts of that judge changes it."""
+    """The state of one judge. Only the parts of that judge change it."""
 
     catalog: Catalog
     findings: OpenFindings
@@ -34,7 +34,7 @@ class JudgeState:
 
     @property
     def memory(self) -> Memory:
-        """All that another judge needs to go on from here."""
+        """Everything that another judge needs to continue from here."""
         return Memory(
             findings=tuple(self.findings),
             incidents=self.incidents.all,
@@ -46,7 +46,7 @@ class JudgeState:
         )
 
     def take_changes(self) -> Changes:
-        """What changed beside the findings since this was last asked."""
+        """The changes since the last call, except those of findings."""
         return replace(
             self.history.take_changes(),
             incidents=self.incidents.take_touched(),
@@ -55,6 +55,6 @@ class JudgeState:
         )
 
     def set_catalog(self, catalog: Catalog) -> None:
-        """Judge by another catalogue from here on."""
+        """Use another catalogue from now on."""
         self.catalog = catalog
         self.incidents.set_catalog(catalog)

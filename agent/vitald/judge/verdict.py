@@ -1,7 +1,7 @@
 """
-The node's verdict: a fold over its open findings, and over how fresh its sources are.
+The node's verdict, computed from its open findings and the freshness of its sources.
 
-Owns     the order of the states, what raises the two flags, what is due for which kind of work.
+Owns     the order of the states, the two flags, and what is due in which phase of a job.
 Refuses  clocks, devices and the ledger: everything comes in as an argument.
 
 A verdict never improves by age. An Xid 79 that left the kernel's ring is still a GPU off the bus.
@@ -25,7 +25,7 @@ from vitald.model import (
 
 
 class WorkPhase(Enum):
-    """What the answer is for. Between jobs, what may wait for the running one is due."""
+    """The phase of a job that a verdict is for. Between jobs, actions `after_job` are due."""
 
     RUNNING = "running"  # a job is on the node
     PROLOG = "prolog"  # one is about to begin
@@ -41,9 +41,9 @@ def compute_verdict(
     device_reset: bool = False,
     work: WorkPhase = WorkPhase.RUNNING,
 ) -> Verdict:
-    """`monotonic` is the present moment on the clock that the sources' looks were taken by.
+    """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.looked`.
 
-    `device_reset`: the site resets devices itself, so a reset alone does not ask for a reboot.
+    `device_reset`: the site resets devices itself, so a reset does not require a reboot.
     """
     stale = [source for source in sources if not source.is_fresh(monotonic)]
     status = compute_status(findings, work)
@@ -68,7 +68,7 @@ def compute_verdict(
 
 
 def compute_status(findings: Sequence[Finding], work: WorkPhase = WorkPhase.RUNNING) -> Status:
-    """What findings alone say, of a node or of one component."""
+    """The status that findings alone give a node or a component."""
     if any(finding.makes_unfit(between_jobs=work is not WorkPhase.RUNNING) for finding in findings):
         return Status.UNHEALTHY
     if any(finding.unknown for finding in findings):
@@ -77,20 +77,18 @@ def compute_status(findings: Sequence[Finding], work: WorkPhase = WorkPhase.RUNN
 
 
 def sort_by_strength(findings: Sequence[Finding]) -> list[Finding]:
-    """What must be done first comes first; of equals, the older."""
+    """Findings sorted by their requirement, the strongest first; of equals, the older."""
     return sorted(findings, key=_rank_finding)
 
 
 def _rank_finding(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
-    """A remedy comes before a device that cannot be used and asks for none; of equal actions, such
-    a device comes first.
-    """
-    asked = finding.requirement
+    """Sort key: the action decides first, then whether the device is unusable, then the urgency."""
+    requirement = finding.requirement
     return (
         finding.is_deferred,
-        -asked.action.rank,
+        -requirement.action.rank,
         not finding.unusable,
-        -asked.when.urgency,
+        -requirement.when.urgency,
         finding.since,
         finding.id,
     )
@@ -99,8 +97,8 @@ def _rank_finding(finding: Finding) -> tuple[bool, int, bool, int, float, int]:
 def group_by_incident(
     findings: Sequence[Finding], incidents: Mapping[int, Incident]
 ) -> list[tuple[Finding, list[Finding]]]:
-    """One line an incident, the strongest first: the finding that heads it (its root's, where that
-    is open), and all of its findings.
+    """The findings of each incident, the strongest incident first: the head (the finding of its
+    root, if that is open), and all of its findings.
     """
     together: dict[int | FindingKey, list[Finding]] = {}
     for finding in sort_by_strength(findings):
@@ -111,9 +109,10 @@ def group_by_incident(
         root = incident.root if incident is not None else None
         head = next(
             (
-                one
-                for one in own
-                if root is not None and (one.component, one.code) == (root.component, root.code)
+                member
+                for member in own
+                if root is not None
+                and (member.component, member.code) == (root.component, root.code)
             ),
             own[0],
         )
@@ -122,7 +121,7 @@ def group_by_incident(
 
 
 def format_reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
-    """A line for each incident: what is wrong, and the strongest thing that it asks for."""
+    """A line for each incident: what is wrong, and its strongest requirement."""
     return [_format_reason(head, own) for head, own in group_by_incident(findings, incidents)]
 
 
@@ -131,9 +130,11 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     drill = "SIMULATED: " if head.is_simulated else ""
     asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [
-        one.code if one.component == head.component else f"{one.code} on {one.component.name}"
-        for one in own
-        if one is not head
+        other.code
+        if other.component == head.component
+        else f"{other.code} on {other.component.name}"
+        for other in own
+        if other is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
     unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
@@ -143,7 +144,7 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
 
 
 def _format_silence(source: SourceHealth) -> str:
-    return (
-        f"source {source.name} is not being read:"
-        f" {source.detail or ('no look within its deadline' if source.state is SourceState.OK else source.state.value)}"
-    )
+    reason = source.detail
+    if not reason and source.state is SourceState.OK:
+        reason = "no look within its deadline"
+    return f"source {source.name} is not being read: {reason or source.state.value}"

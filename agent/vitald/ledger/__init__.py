@@ -1,4 +1,4 @@
-"""What has happened, durably: events, findings, transitions, positions, and who changed what."""
+"""The ledger: events, findings, transitions, positions and the audit log, in one SQLite file."""
 
 from __future__ import annotations
 

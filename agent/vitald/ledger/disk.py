@@ -1,11 +1,10 @@
 """
-The store's files as they lie on the disk: what SQLite does not look at, or looks past.
+Checks of the ledger's files that SQLite does not make.
 
-Owns     that each is a plain file and no link or pipe that somebody put there; whether they are
-         still the ones that were opened; whether their file system is mounted; whether the
-         write-ahead log is damaged where SQLite would only take it for shorter; a count of the
-         commits beside them.
-Refuses  what is in them, and saying what follows from it.
+Owns     whether each is a regular file, no link or pipe; whether they are still the files that were
+         opened; whether their file system is mounted; damage of the write-ahead log that SQLite
+         would take for its end; a count of the commits in a file of its own.
+Refuses  the contents, and deciding what follows.
 
 Source: SQLite's file format, walformat.html and wal.c.
 """
@@ -22,22 +21,20 @@ from pathlib import Path
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 _HEADER, _FRAME = struct.Struct(">8I"), struct.Struct(">6I")
-_MAGIC = 0x377F0682  # checksums of little-endian words; one more: of big-endian ones
+_MAGIC = 0x377F0682  # checksums of little-endian words; this plus 1: of big-endian ones
 _WORD = 0xFFFFFFFF
 
 Identity = tuple[int, int]  # device and inode
 
 
 def describe_irregular(path: Path) -> str:
-    """Which of the store's files is not a plain one, in words; empty where all are, or are not
-    there.
-    """
+    """Describe the ledger's first file that is not a regular one; empty if there is none."""
     for suffix in _SUFFIXES:
         part = path.with_name(path.name + suffix)
         try:
             mode = part.lstat().st_mode
         except OSError:
-            continue  # opening it tells more
+            continue  # opening it gives the reason
         if stat.S_ISLNK(mode):
             return f"{part}: is a symbolic link, which is not followed: remove it"
         if not stat.S_ISREG(mode):
@@ -46,7 +43,7 @@ def describe_irregular(path: Path) -> str:
 
 
 def identify_file(path: Path) -> Identity | None:
-    """Which file is at the path now."""
+    """Device and inode of the file at the path; None if there is none."""
     try:
         found = path.lstat()
     except OSError:
@@ -55,7 +52,7 @@ def identify_file(path: Path) -> Identity | None:
 
 
 def find_device(folder: Path) -> int | None:
-    """The file system that a folder is on, or would be."""
+    """Device number of the file system that a folder is on, or would be."""
     for place in (folder, *folder.parents):
         try:
             return place.stat().st_dev
@@ -65,23 +62,21 @@ def find_device(folder: Path) -> int | None:
 
 
 def is_unmounted(folder: Path, device: int) -> bool:
-    """Whether the file system that a folder was on is gone from there, so that one would write to
-    what lies underneath.
-    """
+    """Whether the file system of a folder is no longer mounted there."""
     return find_device(folder) != device and not os.path.ismount(folder)
 
 
 def count_lost_frames(log: Path) -> int:
-    """How many frames of a write-ahead log that nobody has open SQLite would pass over although
-    they had been committed.
+    """Number of committed frames of a write-ahead log that SQLite would skip. No process may have
+    the log open.
 
-    SQLite reads a log up to the first frame whose checksum is wrong, for a write that a power cut
-    or a signal cut short ends so. But such a write is the last one: where whole commits stand
-    behind the wrong frame, it was damaged after it had been written. Raises OSError.
+    SQLite reads a log up to the first frame with a wrong checksum, because an interrupted write
+    ends that way. But such a write is the last one: if whole commits follow the wrong frame, the
+    log was damaged after it was written. Raises OSError.
     """
     data = log.read_bytes()
     if len(data) < _HEADER.size or not any(data[: _HEADER.size + _FRAME.size]):
-        return len(data) // 4096 if any(data) else 0  # begun, and never got so far; or zeroed
+        return len(data) // 4096 if any(data) else 0  # begun, and not completed; or zeroed
     magic, _, size, _, *salt, first, second = _HEADER.unpack_from(data)
     little = magic == _MAGIC
     sound = (
@@ -92,16 +87,13 @@ def count_lost_frames(log: Path) -> int:
     if not sound:
         return max(1, len(data) // 4096)
     places = range(_HEADER.size, len(data) - _FRAME.size - size + 1, _FRAME.size + size)
-    behind: list[
-        tuple[int, bool]
-        # Of the frames behind the last commit that SQLite sees: page count where one ends a commit,
-        # sound
-    ] = []
+    # Frames after the last commit that SQLite sees: page count if one ends a commit, and validity
+    behind: list[tuple[int, bool]] = []
     chain, former = True, (first, second)
     for place in places:
         _, commit, salt_1, salt_2, *stored = _FRAME.unpack_from(data, place)
         content = data[place : place + 8] + data[place + _FRAME.size : place + _FRAME.size + size]
-        # One with another salt was left by an earlier round, or is damaged there.
+        # A frame with another salt is from an earlier round, or its salt is damaged.
         this_round = [salt_1, salt_2] == salt
         fits = this_round and _sum_words(content, former, little=little) == tuple(stored)
         chain = chain and fits
@@ -116,10 +108,10 @@ def count_lost_frames(log: Path) -> int:
 
 
 class CommitCount:
-    """How often a store was committed to, in a file of its own.
+    """The number of commits to a ledger, in a file of its own.
 
-    Written after the commit is on the disk, and not waited for: it may be behind the store, and is
-    never ahead of it.
+    It is written after the commit is on disk, without waiting: it may be lower than the number in
+    the ledger, and never higher.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,9 +119,7 @@ class CommitCount:
         self._fd: int | None = None
 
     def read(self) -> int:
-        """0 where nobody counted, or what was counted cannot be read: that says nothing of the
-        store.
-        """
+        """The number of commits; 0 if it was not counted or cannot be read."""
         with suppress(OSError, ValueError):
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -141,7 +131,7 @@ class CommitCount:
         return 0
 
     def open(self) -> None:
-        """Where that cannot be, nothing is counted."""
+        """Open the file for writing. If that fails, commits are not counted."""
         with suppress(OSError):
             self._fd = os.open(
                 self._path,

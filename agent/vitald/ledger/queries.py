@@ -1,10 +1,9 @@
 """
-Questions about the past, for the API and for a replay.
+Queries about the past, for the API and for a replay.
 
-Each opens a connection of its own that cannot write, so that reading never waits for or delays a
-commit; none needs the store to be open. They raise LedgerError, never sqlite3's own errors. A list
-leaves out rows that are not as they were written, and says how many; what is asked for by its name,
-and is damaged, is an error.
+Each opens a read-only connection of its own, so that reading never waits for a commit, nor delays
+one. They raise LedgerError, never sqlite3's own errors. A list leaves out damaged rows and counts
+them; a single row that is damaged is an error.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from vitald.model import Event, Finding, Incident, Trust
 from vitald.model.diagnostic import Run
 
 _CACHE_KIB = 512
-_READ_S = 3.0  # for one query; a cold disk and a rare code can take long
-_EVIDENCE = 4  # of a finding's events, so many of the first and of the last
+_READ_S = 3.0  # limit for one query; a cold disk and a rare code can take long
+_EVIDENCE = 4  # events of a finding: this number of the first, and of the last
 
 
 @contextmanager
 def _connect(path: Path, options: str = "") -> Iterator[sqlite3.Connection]:
-    if path.exists() and not path.is_file():  # whoever opens a named pipe waits for its other end
+    if path.exists() and not path.is_file():  # opening a named pipe would block
         raise LedgerError(f"{path}: is no plain file")
     try:
         with closing(
@@ -70,8 +69,8 @@ T = TypeVar("T")
 
 
 class RowList(list[T]):
-    """What was asked for. `damaged`: so many rows more are left out, for they are not as they were
-    written; `last`: the last one's id.
+    """The result of a query. `damaged`: number of damaged rows that are left out; `last`: id of the
+    last row.
     """
 
     damaged = 0
@@ -89,15 +88,15 @@ class RowList(list[T]):
 
 
 def is_ledger(path: Path) -> bool:
-    """Whether the file is an SQLite store. Raises OSError."""
+    """Whether the file is an SQLite database. Raises OSError."""
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """Which events. `after` is the id of the last one already seen, `since` a time; `kind` or
-    `code` narrow it.
+    """A selection of events. `after` is the id of the last one already read, `since` a time in
+    seconds since the epoch; the others narrow it.
     """
 
     after: int = 0
@@ -111,7 +110,7 @@ class EventQuery:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event with its place in the ledger, and the records that continue it."""
+    """An event with its id in the ledger, and the records that continue it."""
 
     id: int
     event: Event
@@ -130,8 +129,8 @@ def read_events(path: Path, query: EventQuery) -> RowList[StoredEvent]:
             where.append(f"{column} = ?")
             wanted.append(value)
     if query.since is not None:
-        # By the index on time first; ids follow time but for records found at a start, hence the
-        # margin.
+        # By the index on time first; ids follow time except for records found at a start, hence
+        # the margin.
         where.append(
             "time >= ? AND id > coalesce((SELECT id FROM events WHERE time >= ? ORDER BY time LIMIT"
             " 1), 0) - 5000"
@@ -140,14 +139,13 @@ def read_events(path: Path, query: EventQuery) -> RowList[StoredEvent]:
     order = "DESC" if query.newest else "ASC"
     with _connect(path) as db:
         sql = (
-            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {' AND '.join(where)} ORDER BY id"
-            f" {order} LIMIT ?"
+            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {' AND '.join(where)}"
+            f" ORDER BY id {order} LIMIT ?"
         )
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         end = time.monotonic() + _READ_S
-        db.set_progress_handler(
-            lambda: time.monotonic() > end, 20_000
-        )  # then it is interrupted, which is an error
+        # After the limit SQLite interrupts the query and raises an error.
+        db.set_progress_handler(lambda: time.monotonic() > end, 20_000)
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         stored = RowList.from_rows(rows, lambda row: _read_stored(db, row))
     if query.newest:
@@ -182,8 +180,8 @@ def read_findings(
 
 @dataclass(frozen=True, slots=True)
 class FindingHistory:
-    """All that the ledger knows of one finding: how it changed and why, and the events that it was
-    seen in (of many, the first and the last).
+    """Everything that the ledger has about one finding: its transitions, its incident, and its
+    events (of many, the first and the last).
     """
 
     finding: Finding
@@ -193,7 +191,7 @@ class FindingHistory:
 
 
 def read_finding_history(path: Path, finding_id: int) -> FindingHistory | None:
-    """The story of one finding, open or cleared. None where there is no such finding."""
+    """The history of one finding, open or cleared. None if there is no such finding."""
     with _connect(path) as db:
         row = db.execute(
             f"SELECT {list_columns(db, FINDING)} FROM findings WHERE id = ?", (finding_id,)
@@ -238,8 +236,8 @@ def _read_evidence(
     rows: dict[int, sqlite3.Row] = {}
     for order in ("ASC", "DESC"):
         sql = (
-            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {where} ORDER BY id {order} LIMIT"
-            f" {_EVIDENCE}"
+            f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {where} ORDER BY id {order}"
+            f" LIMIT {_EVIDENCE}"
         )
         rows.update({row["id"]: row for row in db.execute(sql, values)})
     return tuple(
@@ -254,9 +252,7 @@ def _without_raw(db: sqlite3.Connection) -> str:
 
 
 def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:
-    """The last runs of diagnostics, the newest first, without what was printed. Raises
-    LedgerError.
-    """
+    """The last runs of diagnostics, newest first, without their output. Raises LedgerError."""
     where, values = ("WHERE kind = ?", (check, limit)) if check is not None else ("", (limit,))
     with _connect(path) as db:
         return RowList.from_rows(
@@ -268,7 +264,7 @@ def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:
 
 
 def read_last_runs(path: Path, each: int) -> RowList[Run]:
-    """The last runs of each check and level, the oldest first, without what was printed. Raises
+    """The last `each` runs of every check and level, oldest first, without their output. Raises
     LedgerError.
     """
     latest = (
@@ -286,7 +282,7 @@ def read_last_runs(path: Path, each: int) -> RowList[Run]:
 
 
 def read_run(path: Path, run_id: str) -> Run | None:
-    """One run, with what was printed as far as that is kept. Raises LedgerError."""
+    """One run, with its output if that is kept. Raises LedgerError."""
     with _connect(path) as db:
         row = db.execute(
             f"SELECT {list_columns(db, RUN)} FROM runs WHERE id = ?", (run_id,)
@@ -296,8 +292,8 @@ def read_run(path: Path, run_id: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
-    """A ledger at one moment: its events in the order in which they were judged, and what it
-    remembers of them.
+    """A ledger at one time: its events in the order in which they were evaluated, and the open
+    findings.
     """
 
     events: Iterator[Event]
@@ -307,8 +303,8 @@ class LedgerSnapshot:
 
 @contextmanager
 def open_snapshot(path: Path) -> Iterator[LedgerSnapshot]:
-    """All of a ledger, in constant memory, also while a daemon writes it. Raises LedgerError."""
-    # A ledger that nobody writes is left as it is found: no write-ahead log is made beside it.
+    """Read a whole ledger in constant memory, also while a daemon writes it. Raises LedgerError."""
+    # A ledger without a writer is left unchanged: no write-ahead log is created beside it.
     quiet = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
         with (
@@ -316,15 +312,15 @@ def open_snapshot(path: Path) -> Iterator[LedgerSnapshot]:
             closing(sqlite3.connect("", isolation_level=None)) as copy,
         ):
             refuse_newer(path, read_version(db))
-            if (
-                0 < read_version(db) < VERSION
-            ):  # it is taken over in a copy, on a disk, that is gone when it is closed
+            if 0 < read_version(db) < VERSION:
+                # An older ledger is migrated in a temporary copy.
                 db.backup(copy)
                 migrate_schema(copy)
                 db, copy.row_factory = copy, sqlite3.Row
             db.execute("BEGIN")  # one snapshot for all that is read
             opened = db.execute(
-                f"SELECT {list_columns(db, FINDING)} FROM findings WHERE state != 'cleared' AND NOT shadow"
+                f"SELECT {list_columns(db, FINDING)} FROM findings"
+                " WHERE state != 'cleared' AND NOT shadow"
             ).fetchall()
             latest = (
                 "SELECT max(coalesce((SELECT max(time) FROM events), 0), coalesce((SELECT max(time)"

@@ -1,9 +1,9 @@
 """
-Facts as rows, and rows as facts: for each noun both directions, side by side.
+Conversion between the data model and rows, in both directions.
 
-Owns     which column holds what of a fact, the JSON inside a column, and whether a row is one that
-         we wrote: its checksum is right, and each value is of the kind that a fact has. A row that
-         is written is a dict, a row that is read an `sqlite3.Row`; both go by the columns' names.
+Owns     which column holds what, the JSON inside a column, and the validity of a row: its checksum
+         is right, and each value has the expected type. A row to write is a dict, a row that was
+         read an `sqlite3.Row`; both are accessed by column names.
 Refuses  SQL and connections.
 """
 
@@ -53,7 +53,7 @@ _LAYERS = {
     "escalation": "escalated",
 }
 _NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
-# What a row that is none of ours raises when it is read.
+# What reading a row raises if it is damaged or not the daemon's.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -66,14 +66,14 @@ UNREADABLE = (
 
 
 class RowDamaged(ValueError):
-    """A row is not as it was written; the text says of what."""
+    """A row is not as it was written; the text says which."""
 
 
 class _SummedTable:
-    """The columns whose values a row's checksum is made of."""
+    """A table with the columns that the checksum of a row covers."""
 
     def __init__(self, name: str, columns: str, *, may_lack: bool = False) -> None:
-        """`may_lack`: rows from before there were checksums have none."""
+        """`may_lack`: rows of earlier versions have no checksum."""
         self._name = name
         self._values = itemgetter(*columns.split(", "))
         self._missing = (UNSUMMED, None) if may_lack else (UNSUMMED,)
@@ -104,7 +104,7 @@ _SETTLED, _POSITIONS = (
 _SEALS = _SummedTable("seal", schema.SEAL)
 
 
-# --- values as they must be. Each raises RowDamaged.
+# --- values with the expected type; each function raises RowDamaged
 
 
 def _read_text(value: object) -> str:
@@ -120,7 +120,7 @@ def _read_name(value: object) -> str:
 
 
 def _read_time(value: object) -> float:
-    """Seconds, of a time that has a date."""
+    """A time in seconds that has a date."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_DATE:
         raise RowDamaged(f"no time: {value!r}")
     return float(value)
@@ -162,7 +162,7 @@ def _read_list(value: object, read: Callable[[object], T]) -> list[T]:
     return [read(one) for one in value]
 
 
-# --- the nouns
+# --- types of the data model
 
 
 def event_row(event: Event) -> Row:
@@ -284,7 +284,7 @@ def _read_layers(value: object) -> dict[str, list[Any]]:
 
 
 def _default_confirmation(source: str) -> str:
-    """Of a finding that an older version wrote: whether its source is its own witness."""
+    """`confirmed_by` of a finding of an earlier version: its source, unless that is the log."""
     return "" if source == KERNEL_LOG else source
 
 
@@ -319,7 +319,7 @@ def _make_acceptance(
 
 @dataclass(frozen=True, slots=True)
 class PastTransition:
-    """A transition as it was stored: of the finding only how it stood then."""
+    """A transition as stored, with the state and action that its finding had then."""
 
     time: float
     state: str
@@ -384,40 +384,60 @@ def incident_of(row: sqlite3.Row) -> Incident:
     )
 
 
+# A member is stored as a list, in this order.
+_MEMBER_COLUMNS = (
+    "component",
+    "code",
+    "name",
+    "count",
+    "first",
+    "last",
+    "boot_id",
+    "usec",
+    "places",
+    "pids",
+    "processes",
+    "raw",
+)
+
+
 def _list_member(member: Member) -> list[object]:
+    """The values of a member in the order of `_MEMBER_COLUMNS`."""
     return [
-        *(
-            member.component.name,
-            member.code,
-            member.name,
-            member.count,
-            member.first,
-            member.last,
-            member.boot_id,
-            member.usec,
-        ),
-        *(sorted(member.places), sorted(member.pids), sorted(member.processes), member.raw),
+        member.component.name,
+        member.code,
+        member.name,
+        member.count,
+        member.first,
+        member.last,
+        member.boot_id,
+        member.usec,
+        sorted(member.places),
+        sorted(member.pids),
+        sorted(member.processes),
+        member.raw,
     ]
 
 
 def _read_member(listed: object) -> Member:
-    """From what `_list_member` made of it."""
-    component, code, name, count, first, last, boot_id, usec, places, pids, processes, raw = (
-        _read_list(listed, _as_it_is)
-    )
+    """The member from the list that `_list_member` made."""
+    values = _read_list(listed, _as_it_is)
+    if len(values) != len(_MEMBER_COLUMNS):
+        raise RowDamaged(f"no member: {len(values)} values")
+    row = dict(zip(_MEMBER_COLUMNS, values))
     return Member(
-        component=_read_component(component),
-        code=_read_name(code),
-        name=_read_text(name),
-        count=_read_number(count),
-        first=_read_time(first),
-        last=_read_time(last),
-        boot_id=_read_text(boot_id),
-        usec=_read_optional(_read_number, usec),
-        places=frozenset(_read_list(places, _read_text)),
-        pids=frozenset(_read_list(pids, _read_number)),
-        processes=frozenset(_read_list(processes, _read_text)),
-        raw=_read_text(raw),
+        component=_read_component(row["component"]),
+        code=_read_name(row["code"]),
+        name=_read_text(row["name"]),
+        count=_read_number(row["count"]),
+        first=_read_time(row["first"]),
+        last=_read_time(row["last"]),
+        boot_id=_read_text(row["boot_id"]),
+        usec=_read_optional(_read_number, row["usec"]),
+        places=frozenset(_read_list(row["places"], _read_text)),
+        pids=frozenset(_read_list(row["pids"], _read_number)),
+        processes=frozenset(_read_list(row["processes"], _read_text)),
+        raw=_read_text(row["raw"]),
     )
 
 
@@ -501,7 +521,7 @@ def run_row(run: Run) -> Row:
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """`raw` is empty where the row was read without it, or it is no longer kept."""
+    """`raw` is empty if the row was read without it, or it is no longer kept."""
     _RUNS.check_sum(row)
     told = json.loads(row["told"])
     ask, report, raw = told["ask"], told["report"], row["raw"]
@@ -549,8 +569,8 @@ def position_of(row: sqlite3.Row) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a ledger must hold: how often it was committed to, and a digest of its open findings'
-    checksums.
+    """What a ledger must contain: the number of commits, and the combined checksums of its open
+    findings.
     """
 
     commits: int = 0

@@ -1,9 +1,9 @@
 """
-The store's tables: how they came to be, their columns, and how a row is put into each.
+The ledger's tables: migrations, columns, and the statements that write rows.
 
-Owns     the SQL of the schema, its version and the way from an older one. Values are bound by the
-         columns' names, so their order is of no account.
-Refuses  knowing what a row means: that is `rows`.
+Owns     the SQL of the schema, its version and its migrations. Values are bound by column names, so
+         that their order does not matter.
+Refuses  the meaning of rows: that is `rows`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pathlib import Path
 
 import vitald.ledger.sums as sums
 
-# One entry a version, applied in order; `user_version` says how many have been. A step that adds a
-# column to a row with a checksum must make that anew.
+# One entry for each version, applied in order; `user_version` is the number of applied ones. A step
+# that adds a column to a table with checksums must compute these again.
 MIGRATIONS = (
     """
     CREATE TABLE events (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL, source TEXT NOT NULL,
-        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL, trust TEXT NOT NULL,
+        id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, time REAL NOT NULL,
+        source TEXT NOT NULL,
+        kind TEXT NOT NULL, code TEXT NOT NULL, component TEXT NOT NULL, boot_id TEXT NOT NULL,
+        trust TEXT NOT NULL,
         follows TEXT, simulated_until REAL, fields TEXT NOT NULL, raw TEXT NOT NULL);
     CREATE INDEX events_time ON events (time);
     CREATE INDEX events_code ON events (code, id);
@@ -28,16 +30,22 @@ MIGRATIONS = (
     CREATE INDEX events_component ON events (component, id);
     CREATE INDEX events_follows ON events (follows) WHERE follows IS NOT NULL;
     CREATE TABLE findings (
-        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL, action TEXT NOT NULL,
-        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL, boot_id TEXT NOT NULL,
-        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL, simulated_until REAL,
+        id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, kind TEXT NOT NULL,
+        action TEXT NOT NULL,
+        due TEXT NOT NULL, since REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL,
+        boot_id TEXT NOT NULL,
+        title TEXT NOT NULL, raw TEXT NOT NULL, fields TEXT NOT NULL, state TEXT NOT NULL,
+        simulated_until REAL,
         cleared_at REAL, cleared_by TEXT);
     CREATE INDEX findings_open ON findings (id) WHERE state = 'open';
     CREATE TABLE transitions (
-        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL, state TEXT NOT NULL, action TEXT NOT NULL,
+        id INTEGER PRIMARY KEY, time REAL NOT NULL, finding INTEGER NOT NULL,
+        state TEXT NOT NULL, action TEXT NOT NULL,
         cause TEXT NOT NULL, event TEXT, UNIQUE (finding, time, cause));
     CREATE TABLE positions (source TEXT PRIMARY KEY, boot_id TEXT NOT NULL, cursor TEXT NOT NULL);
-    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL, pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL, UNIQUE (time, uid, pid, verb, target));
+    CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, uid INTEGER NOT NULL,
+    pid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL,
+    UNIQUE (time, uid, pid, verb, target));
     """,
     """
     ALTER TABLE findings ADD COLUMN asked TEXT;
@@ -52,46 +60,57 @@ MIGRATIONS = (
     CREATE INDEX findings_incident ON findings (incident);
     CREATE INDEX transitions_finding ON transitions (finding);
     CREATE TABLE incidents (
-        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL, story TEXT NOT NULL, simulated INTEGER NOT NULL,
+        id INTEGER PRIMARY KEY, since REAL NOT NULL, last REAL NOT NULL, closed_at REAL,
+        story TEXT NOT NULL, simulated INTEGER NOT NULL,
         boot_id TEXT NOT NULL, usec INTEGER, members TEXT NOT NULL);
     CREATE INDEX incidents_last ON incidents (last);
     CREATE INDEX incidents_open ON incidents (id) WHERE closed_at IS NULL;
     CREATE TABLE marks (
-        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, fault TEXT NOT NULL, detail TEXT NOT NULL,
+        id INTEGER PRIMARY KEY, device TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL,
+        fault TEXT NOT NULL, detail TEXT NOT NULL,
         UNIQUE (device, time, kind, fault, detail));
-    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL, reset_at REAL NOT NULL, placed_at REAL NOT NULL);
+    CREATE TABLE devices (component TEXT PRIMARY KEY, uuid TEXT NOT NULL, serial TEXT NOT NULL,
+    reset_at REAL NOT NULL, placed_at REAL NOT NULL);
     """,
-    # Before this, the words of `cleared_by` told which ends were evidence.
+    # Before this, the text of `cleared_by` showed which findings were closed by evidence.
     """
-    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL, time REAL NOT NULL, UNIQUE (component, code));
+    CREATE TABLE settled (id INTEGER PRIMARY KEY, component TEXT NOT NULL, code TEXT NOT NULL,
+    time REAL NOT NULL, UNIQUE (component, code));
     INSERT OR REPLACE INTO settled (component, code, time) SELECT component, code, cleared_at FROM (
         SELECT id, component, code, cleared_at FROM findings
-        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow AND cleared_at IS NOT NULL
-        AND cleared_by NOT LIKE 'the node was rebooted%' AND cleared_by NOT LIKE 'quiet for as long as%'
-        AND cleared_by NOT LIKE 'told as a consequence of%' AND cleared_by NOT LIKE 'the catalogue no longer%'
+        WHERE state = 'cleared' AND simulated_until IS NULL AND NOT shadow
+        AND cleared_at IS NOT NULL
+        AND cleared_by NOT LIKE 'the node was rebooted%'
+        AND cleared_by NOT LIKE 'quiet for as long as%'
+        AND cleared_by NOT LIKE 'told as a consequence of%'
+        AND cleared_by NOT LIKE 'the catalogue no longer%'
         ORDER BY id DESC LIMIT 1000) ORDER BY id;
     """,
     """
     CREATE TABLE runs (
-        id TEXT PRIMARY KEY, kind TEXT NOT NULL, level INTEGER NOT NULL, began REAL NOT NULL, ended REAL NOT NULL, told TEXT NOT NULL, raw BLOB);
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, level INTEGER NOT NULL, began REAL NOT NULL,
+        ended REAL NOT NULL, told TEXT NOT NULL, raw BLOB);
     CREATE INDEX runs_ended ON runs (ended);
     CREATE INDEX runs_kind ON runs (kind, level, ended);
     """,
     """
     ALTER TABLE findings ADD COLUMN accepted TEXT;
     """,
-    # Who confirmed a finding; and a checksum for each row. Of events, of which there may be a
-    # million, those from before have none; all that a verdict rests on has one.
+    # What confirmed a finding; and a checksum for each row. Existing events, of which there may be
+    # a million, get none; every row that a verdict depends on gets one.
     """
     ALTER TABLE events ADD COLUMN sum INTEGER;
     ALTER TABLE transitions ADD COLUMN sum INTEGER;
     ALTER TABLE runs ADD COLUMN sum INTEGER;
     ALTER TABLE findings ADD COLUMN confirmed_by TEXT;
     ALTER TABLE findings ADD COLUMN sum INTEGER;
-    UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last, count, boot_id, title, raw, fields, state,
-        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s, shadow, remedy_at, accepted, confirmed_by);
+    UPDATE findings SET sum = checksum(id, component, code, kind, action, due, since, last,
+    count, boot_id, title, raw, fields, state,
+        simulated_until, cleared_at, cleared_by, asked, source, incident, heard_since, quiet_s,
+        shadow, remedy_at, accepted, confirmed_by);
     ALTER TABLE incidents ADD COLUMN sum INTEGER;
-    UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id, usec, members);
+    UPDATE incidents SET sum = checksum(id, since, last, closed_at, story, simulated, boot_id,
+    usec, members);
     ALTER TABLE marks ADD COLUMN sum INTEGER;
     UPDATE marks SET sum = checksum(device, time, kind, fault, detail);
     ALTER TABLE devices ADD COLUMN sum INTEGER;
@@ -100,8 +119,10 @@ MIGRATIONS = (
     UPDATE settled SET sum = checksum(component, code, time);
     ALTER TABLE positions ADD COLUMN sum INTEGER;
     UPDATE positions SET sum = checksum(source, boot_id, cursor);
-    CREATE TABLE seal (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, opened INTEGER NOT NULL, sum INTEGER NOT NULL);
-    INSERT INTO seal SELECT 1, 0, coalesce(digest(sum), 0), 0 FROM findings WHERE state != 'cleared';
+    CREATE TABLE seal (id INTEGER PRIMARY KEY, commits INTEGER NOT NULL, opened INTEGER NOT NULL,
+    sum INTEGER NOT NULL);
+    INSERT INTO seal SELECT 1, 0, coalesce(digest(sum), 0), 0
+        FROM findings WHERE state != 'cleared';
     UPDATE seal SET sum = checksum(commits, opened);
     """,
 )
@@ -110,22 +131,20 @@ _SUMMED_SINCE = 6
 
 
 def read_version(db: sqlite3.Connection) -> int:
-    """How many of the migrations a store has seen; a new one none."""
+    """Number of migrations that were applied to a ledger; 0 for a new one."""
     number: int = db.execute("PRAGMA user_version").fetchone()[0]
     return number
 
 
 def inspect_version(path: Path, *, log: bool = True) -> int:
-    """The version of a store that nobody has open, by looking only: neither the file nor what lies
-    beside it is touched.
+    """The version of a ledger that no process has open, without changing any of its files.
 
-    To open a store whose writer was killed is to change it: the last connection that closes moves
-    the write-ahead log into the file. `log`: with what its write-ahead log says; SQLite would
-    remove one that is too damaged to be read. Raises sqlite3.Error.
+    Opening a ledger whose writer was killed would change it: the last connection that closes moves
+    the write-ahead log into the file. `log`: the write-ahead log is read, too; SQLite would remove
+    one that is too damaged to be read. Raises sqlite3.Error.
     """
     beside = path.with_name(path.name + "-wal")
-    # Without locks, and alone, SQLite keeps a log's index in memory; where there is no log it would
-    # begin one.
+    # Without locks SQLite keeps the index of a log in memory; without a log it would create one.
     how = "vfs=unix-none" if log and beside.exists() and beside.stat().st_size else "immutable=1"
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{how}", uri=True, isolation_level=None)
@@ -135,12 +154,11 @@ def inspect_version(path: Path, *, log: bool = True) -> int:
 
 
 def migrate_schema(db: sqlite3.Connection) -> None:
-    """Bring an older store, or a new one, to this version.
+    """Migrate an older ledger, or an empty one, to this version.
 
-    Each step is one transaction, its number included: whatever ends it, a full disk, a signal or a
-    power cut, the store is of the one version or of the other. That is why no copy is made before.
-    It would protect from nothing else, take the space of a second ledger at the moment when a whole
-    fleet is upgraded, and be no way back either: what was judged since would not be in it.
+    Each step is one transaction with its version number: after a full disk, a signal or a power cut
+    the ledger has either version. That is why no copy is made before: it would protect from nothing
+    else, take the space of a second ledger, and lack what was evaluated after the upgrade.
     """
     sums.register_functions(db)
     behind = read_version(db)
@@ -162,12 +180,12 @@ def _build_sum_update(table: str, columns: str) -> str:
 
 
 def is_summed(db: sqlite3.Connection) -> bool:
-    """Whether the rows of this store have checksums."""
+    """Whether the rows of this ledger have checksums."""
     return read_version(db) >= _SUMMED_SINCE
 
 
 def list_columns(db: sqlite3.Connection, columns: str) -> str:
-    """These columns and the checksum, also of a ledger that is older than checksums."""
+    """The columns and the checksum for SELECT, also for a ledger without checksums."""
     return f"{columns}, {'sum' if is_summed(db) else sums.UNSUMMED} AS sum"
 
 
@@ -187,7 +205,7 @@ DEVICE = "component, uuid, serial, reset_at, placed_at"
 SETTLED = "component, code, time"
 POSITION = "source, boot_id, cursor"
 RUN_TOLD = "id, kind, level, began, ended, told"
-RUN = f"{RUN_TOLD}, raw"  # what was printed is dropped in time, and has a checksum of its own
+RUN = f"{RUN_TOLD}, raw"  # the output is deleted after a time, and zlib has its own checksum
 SEAL = "commits, opened"
 AUDIT = "time, uid, pid, verb, target, reason"
 

@@ -1,11 +1,10 @@
 """
-A checksum for each row, so that a flipped bit in a code or a time is noticed: SQLite keeps none of
-its pages.
+Checksums of rows, which detect a flipped bit: SQLite has no checksums of its pages.
 
-Owns     how a row's values become one number, the same before they are stored and after they were
-         read, and the functions of that in SQL.
-Refuses  knowing tables and columns; and protecting from anybody: who may write the file may also
-         write a right checksum.
+Owns     how the values of a row become one number, equal before they are stored and after they are
+         read, and the functions for that in SQL.
+Refuses  tables and columns; and protection from manipulation: a process that may write the file can
+         also write a right checksum.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import sqlite3
 import zlib
 from collections.abc import Iterable
 
-UNSUMMED = -1  # stands for the checksum in what is read of a ledger from before there were any
+UNSUMMED = -1  # stands for the checksum of a row in a ledger without checksums
 
 
 def compute_checksum(*values: object) -> int:
-    """Of a row's values, in the order of its columns. SQLite gives a number back as what the column
-    holds: 1 and 1.0 are the same here.
+    """Checksum of a row's values, in the order of its columns. 1 and 1.0 are equal here, because
+    SQLite returns a number in the type of its column.
     """
     return zlib.crc32(
         "\x1f".join(
@@ -35,9 +34,7 @@ def _format_value(value: object) -> str:
 
 
 def combine_sums(sums: Iterable[int]) -> int:
-    """One number for a set of rows: whichever of them is missing, or is an older one, it is
-    another.
-    """
+    """One number for a set of rows, which differs if any of them is missing or an older one."""
     made = 0
     for one in sums:
         made ^= one
@@ -58,6 +55,6 @@ class _Digest:
 
 
 def register_functions(db: sqlite3.Connection) -> None:
-    """Have SQL know `compute_checksum(...)` and `combine_sums(...)`."""
+    """Register the SQL functions `checksum(...)` and `digest(...)`."""
     db.create_function("checksum", -1, compute_checksum, deterministic=True)
     db.create_aggregate("digest", 1, _Digest)

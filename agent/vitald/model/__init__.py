@@ -1,9 +1,9 @@
 """
-The nouns: what was seen, what is wrong, what must be done.
+The data model: observations, findings, incidents, actions and the verdict.
 
-Owns     the words that every other module speaks, and the order of actions. Those of diagnostics
-         are in `model.diagnostic`.
-Refuses  I/O, clocks, and meaning: what a code stands for is in the catalogue.
+Owns     the types that all other modules use, and the order of actions. Those of diagnostics are in
+         `model.diagnostic`.
+Refuses  I/O, clocks, and the meaning of codes, which is in the catalogue.
 
 All times are seconds since the epoch (UTC), as floats. PCI addresses are written as the kernel's
 sysfs writes them: lower-case `dddd:bb:dd.f`, the domain at least four digits.

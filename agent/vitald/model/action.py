@@ -1,5 +1,5 @@
 """
-What must be done, and when it is due.
+Actions that findings require, and when they are due.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from enum import Enum
 class Action(Enum):
     """What must be done. The members' order is the order of strength.
 
-    `inspect` stands beside the ladder: a person or a deeper diagnostic must look. When one word has
-    to be said for the whole node it outranks what is the job's own affair, and is outranked by
-    everything that asks for a remedy of the node.
+    `inspect` is not a step between its neighbours: a person or a deeper diagnostic must examine the
+    node. For the node as a whole it outranks actions for the job, and any remedy outranks it.
     """
 
     NONE = "none"
@@ -30,12 +29,12 @@ class Action(Enum):
 
     @property
     def phrase(self) -> str:
-        """What to do, for a person."""
+        """The action as an instruction: `reset the device`."""
         return _WORDS[self]
 
     @property
     def makes_unfit(self) -> bool:
-        """Whether an open finding that asks for this, now, makes the node unfit for work."""
+        """Whether an open finding that requires this now makes the node unfit for work."""
         return self.rank >= _RANK[Action.RESET_DEVICE]
 
     @staticmethod
@@ -73,7 +72,7 @@ class When(Enum):
 
     @property
     def phrase(self) -> str:
-        """What follows the words of an action; empty for `now`."""
+        """Text that follows the phrase of an action; empty for `now`."""
         return _WHEN_WORDS[self]
 
 

@@ -1,5 +1,5 @@
 """
-A changed copy of a fact, cheaply.
+A faster `dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 def copy_with(one: T, **values: object) -> T:
-    """`dataclasses.replace` at half its price, for what each line of a storm changes; of slotted
-    dataclasses that check nothing.
+    """A copy with some fields changed, in half the time of `dataclasses.replace`.
+
+    For slotted dataclasses without __post_init__, in code that runs for every log line.
     """
     made: T = object.__new__(type(one))
     for name in one.__slots__:  # type: ignore[attr-defined]

@@ -1,9 +1,8 @@
 """
-The codes of events that vitald judges by more than their entry in the catalogue.
+The codes of events that vitald evaluates by more than their entry in the catalogue.
 
-Facts about the node, its devices and its people, most of them vitald's own observations. What such
-an event means beside its entry is in `judge`; how it is shown, and what it asks for, is in the
-catalogue like everything else.
+Most of them are vitald's own observations of the node and its devices, or decisions of a person.
+What such an event means beyond its entry is in `judge`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ REMEDY_BEGUN = "vitald/remedy_begun"
 ACCEPTED = "vitald/accepted"
 CLOCK_STEPPED = "vitald/clock_stepped"
 SOURCE_FAILED = "vitald/source_failed"
-TOO_MANY = "vitald/too_many"  # stands for the findings for which there is no room
+TOO_MANY = "vitald/too_many"  # stands for the findings beyond the maximum number
 IDENTITY = "device/identity"
 REPLACED = "device/replaced"
 JOB_DIED = "job/died"

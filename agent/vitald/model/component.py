@@ -1,5 +1,5 @@
 """
-The things that are well or ill.
+Components of a node: what a finding is about.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class ComponentKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The thing that is well or ill. `id` is its PCI address until something better (serial, UUID)
-    is known.
+    """A component of the node. `id` is its PCI address, unless its kind has a better one; empty for
+    the node, and for all components of a kind.
     """
 
     kind: ComponentKind
     id: str = ""
 
     def __hash__(self) -> int:
-        """Of the id alone: it is looked up several times for each line of a storm, and an enum's
-        hash is not remembered.
+        """Hash of the id alone: components are dictionary keys in code that runs for every log
+        line, and an enum computes its hash each time.
         """
         return hash(self.id)
 

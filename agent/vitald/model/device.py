@@ -1,5 +1,5 @@
 """
-Who is in which slot, and the record of what a device has done before.
+The device in a slot, and the marks of a device's history.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from vitald.model.component import Component
 
 
 class MarkKind(Enum):
-    """What a device's record is made of."""
+    """Kinds of marks in a device's history."""
 
     FAULT = "fault"  # a fault of the device itself was the root of an incident
-    REMEDY = "remedy"  # what a finding asked for was done
+    REMEDY = "remedy"  # the action that a finding required was done
     NOT_HELD = "not_held"  # the fault came back after its remedy
     PROCESS = "process"  # a process died of a fault that may be its own or the device's
-    REMOVED = "removed"  # it left its slot with something open that only a replacement ends
-    ACCEPTED = (
-        "accepted"  # a boot ended what a person lives with until a moment: it may be found again
-    )
+    REMOVED = "removed"  # it left its slot with an open finding that only a replacement clears
+    ACCEPTED = "accepted"  # a boot closed an accepted finding, which may be found again
     JOB_DIED = "job_died"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One entry in a device's record. `device` is what survives a move (UUID, serial), else the
-    component's name.
+    """One entry of a device's history. `device` is its UUID or serial number, else the component's
+    name.
     """
 
     device: str
@@ -40,8 +38,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What is remembered of the thing in a slot: who it is, and when it was last reset or put
-    there.
+    """What is known of the device in a slot: its identity, and the times of its last reset and of
+    its installation (0 if unknown).
     """
 
     component: Component

@@ -1,8 +1,7 @@
 """
-What a check found: the nouns.
+The data model of diagnostics: outcomes, remedies, faults, measures, runs.
 
-Owns     outcomes, remedies, faults, measures, and a run as it is remembered.
-Refuses  I/O, and meaning: what an error id stands for is in the catalogue.
+Refuses  I/O, and the meaning of error ids, which is in the catalogue.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it
-    is not.
+    """Outcome of a run. Only `pass` means that the hardware is healthy, and only `fail` that it is
+    not.
     """
 
-    PASS = "pass"  # noqa: S105 - every mandatory test of what was asked for passed
-    FAIL = "fail"  # at least one finding of the hardware
+    PASS = "pass"  # noqa: S105 - every mandatory test of the request passed
+    FAIL = "fail"  # at least one fault of the hardware
     CONFIG = "config"  # only settings or the environment are wrong
     INCONCLUSIVE = (  # nothing failed, but a mandatory test was skipped or has no result
         "inconclusive"
@@ -32,13 +31,13 @@ class Outcome(Enum):
 
 
 class Remedy(Enum):
-    """What a result asks for. The members' order is the order of strength."""
+    """What a result requires. The members' order is the order of strength."""
 
     NONE = "none"
     RETRY = "retry"
     MONITOR = "monitor"
     FIX_CONFIG = "fix_config"
-    EXCLUSIVE_RERUN = "exclusive_rerun"  # again, with nobody else on the node
+    EXCLUSIVE_RERUN = "exclusive_rerun"  # again, with no other work on the node
     INVESTIGATE = "investigate"
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
@@ -54,7 +53,7 @@ _RANK = {remedy: rank for rank, remedy in enumerate(Remedy)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that a check complains of."""
+    """One fault that a check reports."""
 
     code: str  # the catalogue's: `dcgm/58`
     test: str
@@ -65,12 +64,11 @@ class Fault:
     category: int | None = None
     severity: int | None = None
     remedy: Remedy = Remedy.INVESTIGATE
-    confirm: bool = False  # believed only when it is found twice
-    confirmed: bool = False  # and an earlier run had found it
-    by_text: bool = False  # the GPU's number stands in its text only
-    implied: bool = (
-        False  # not printed, but concluded: from a status without a reason, or an exit code
-    )
+    confirm: bool = False  # counts only if it is found twice
+    confirmed: bool = False  # an earlier run found it, too
+    by_text: bool = False  # the GPU's number is in its text only
+    # Not printed, but concluded from a status without a reason, or from an exit code
+    implied: bool = False
 
     @property
     def is_certain(self) -> bool:
@@ -79,7 +77,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Test:
-    """One test of a run: statuses as they were printed. Empty where nothing was."""
+    """One test of a run, with its statuses as they were printed (empty if none were)."""
 
     __test__ = False  # no test case of pytest's
 
@@ -92,7 +90,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A figure that was measured, in base units, and what it was held against."""
+    """A measured value, in base units, and the limits that apply to it."""
 
     name: str  # `busbw_bytes_per_second`, `latency_seconds`
     value: float
@@ -103,10 +101,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one run came to."""
+    """The result of one run."""
 
     outcome: Outcome
-    reason: str = ""  # one line for people; empty where all passed
+    reason: str = ""  # one line for operators; empty if everything passed
     remedy: Remedy = Remedy.NONE
     reboot_required: bool = False
     replacement_required: bool = False
@@ -117,47 +115,45 @@ class Report:
     dcgm_version: str = ""
     driver_version: str = ""
     device_ids: tuple[str, ...] = ()  # PCI device ids, one for each GPU
-    serials: Mapping[int, str] = field(
-        default_factory=dict
-    )  # of GPUs, by index, where the document has them
+    # Serial numbers of GPUs by index, if the output has them
+    serials: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A run that somebody wants. `gpus`: only these, by index; none for all."""
+    """A request for a run. `gpus`: indexes of the GPUs to test; empty for all."""
 
     check: str
     level: int = 0  # DCGM's run level; 0 for checks that have none
     gpus: tuple[int, ...] = ()
-    by: str = "schedule"  # who asks: `schedule`, `finding #12`, `root, pid 4711`, `job 1234`
+    by: str = "schedule"  # the requester: `schedule`, `finding #12`, `root, pid 4711`, `job 1234`
     reason: str = ""
-    busy: bool = False  # a person said that it may run beside other work
+    busy: bool = False  # a person allowed it to run beside other work
 
     @property
     def words(self) -> str:
-        """`dcgm level 2`, for people."""
+        """Name for operators: `dcgm level 2`."""
         return f"{self.check} level {self.level}" if self.level else self.check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as it is remembered. `id` is unique on the node, and tells when it began."""
+    """A finished run. `id` is unique on the node, and contains the time at which it began."""
 
     id: str
     ask: RunRequest
     began: float
     ended: float
     report: Report
-    exit_code: int | None = (
-        None  # None where no program was started; below 0 the signal that ended it
-    )
+    # None if no program was started; negative: the signal that ended it
+    exit_code: int | None = None
     command: str = ""
     preempted: str = ""  # the work that it made room for
-    raw: str = ""  # what was printed, as far as it was kept
+    raw: str = ""  # the output, as far as it was kept
 
 
 class Refusal(Exception):
-    """A run that cannot be asked for now. `hint` says what to do instead."""
+    """A request for a run is refused. `hint` says what to do instead."""
 
     def __init__(self, error: str, hint: str = "") -> None:
         super().__init__(error)
@@ -165,16 +161,16 @@ class Refusal(Exception):
 
 
 class Stage(Enum):
-    """Where a run that was asked for stands."""
+    """Stage of a requested run."""
 
     WAITING = "waiting"  # for idle devices, or for the one before it
     RUNNING = "running"
-    ENDING = "ending"  # it was told to end
+    ENDING = "ending"  # it is being terminated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveRun:
-    """A run that was asked for and has not ended. Times in seconds since the epoch."""
+    """A requested run that has not ended. Times in seconds since the epoch."""
 
     id: str
     ask: RunRequest
@@ -183,7 +179,7 @@ class ActiveRun:
     began: float | None = None
     expected_s: float = 0.0
     waits_for: str = ""  # in words
-    test: str = ""  # the test under way, where the program says it
+    test: str = ""  # the current test, if the program reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,4 +189,4 @@ class ScheduledRun:
     check: str
     level: int
     at: float
-    waits_for: str = ""  # what it waited for when it was last due
+    waits_for: str = ""  # what prevented it when it was last due

@@ -1,5 +1,5 @@
 """
-One fact, and who told it.
+Events: single facts with their source.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ Fields = Mapping[str, Value]
 
 
 class Trust(Enum):
-    """Who wrote the line an event was read from, and whether it is believed."""
+    """Who wrote the line that an event was read from, and whether it is evaluated."""
 
     KERNEL = "kernel"  # facility 0, or a file that the operator named as the kernel's log
-    # Written from user space, and judged: as hearsay, or where the configuration vouches for it
-    # like the kernel's
+    # Written from user space, and evaluated: as hearsay, or like the kernel's if the configuration
+    # says so
     ACCEPTED = "accepted"
-    ANNOUNCED = "announced"  # written from user space by a drill that announced itself
-    # Written from user space, or about a device that is not here: shown and counted, never judged
+    ANNOUNCED = "announced"  # written from user space by an announced drill
+    # Written from user space, or about a device that is not present: counted, never evaluated
     UNTRUSTED = "untrusted"
     DAEMON = "daemon"  # vitald's own observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One fact, once. `identity` says where it came from: read twice, it is still one fact."""
+    """One fact. `identity` names its origin, so that it counts once if it is read twice."""
 
     identity: str
     time: float
@@ -42,12 +42,10 @@ class Event:
     raw: str = ""
     trust: Trust = Trust.KERNEL
     fields: Fields = field(default_factory=dict)
-    follows: str | None = (
-        None  # identity of the event that this record continues (SXid severity and data records)
-    )
-    simulated_until: float | None = (
-        None  # set for a drill: the event is simulated, and its finding ends then
-    )
+    # Identity of the event that this record continues (SXid severity and data records)
+    follows: str | None = None
+    # Set for a drill: the event is simulated, and its finding ends at this time
+    simulated_until: float | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -59,22 +57,22 @@ class Event:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether a process wrote it, and nobody vouches for it: it may open a finding of its own,
-        and change nothing else.
+        """Whether a user process wrote it, and the configuration does not accept it as a fault: it
+        may open a finding of its own, and change nothing else.
         """
         return is_hearsay(self.fields)
 
     @property
     def vouched_by(self) -> str:
-        """Who says that this is so, where that is enough to have the node repaired for it. Empty
-        for the text of a log.
+        """What confirms the event, so that the node may be repaired for it; empty for the text of
+        a log.
         """
         if self.trust is Trust.DAEMON:
             return self.source
         return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
 
 
-# Field of a record that a process wrote: whether the configuration takes it for a confirmed fault
+# Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault
 VOUCHED = "vouched"
 
 

@@ -1,5 +1,5 @@
 """
-One problem of one component, what it asks for, and how it changed.
+Findings: open faults of components, what they require, and how they changed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from vitald.model.event import Fields, is_hearsay
 
 class FindingState(Enum):
     OPEN = "open"
-    # Somebody has begun what it asks for; it stands until the evidence says that it held
+    # The remedy was begun; the finding stays open until evidence shows that it worked
     IN_REMEDY = "in_remedy"
     CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What is asked for, by when, and why it differs from the catalogue's table. `because` is for
-    people.
+    """A required action and when it is due. `because`: why it differs from the catalogue's entry.
 
     `unusable`: the device cannot be used, so the node is unfit for work whatever the action.
-    `unknown`: what was known of the node is lost, so nobody can say whether it is fit.
+    `unknown`: knowledge of the node was lost, so whether it is fit is unknown.
     """
 
     action: Action
@@ -40,9 +39,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """A person knows of a finding and lives with it until a moment, unless it gets worse than
-    `requirement`.
-    """
+    """A person accepts a finding until a time, unless it requires more than `asked`."""
 
     by: str
     reason: str
@@ -53,11 +50,11 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem of one component. A new value replaces it at every transition; `id` stays.
+    """One fault of one component. A new value replaces it at every transition; `id` stays.
 
-    What it asks for is made of layers: the table's ruling on the strongest event; the context of
-    its incident instead, where a rule says so, but no less than what is told under it; instead of
-    those the driver's own word; and at least what escalation asks for.
+    Its requirement is composed of layers: `base`, the catalogue's entry for the strongest event;
+    `context` instead, if co-occurrence changes it; at least `implied`; `driver` instead, if the
+    driver recommends another remedy; and at least `escalation`.
     """
 
     id: int
@@ -71,22 +68,20 @@ class Finding:
     title: str
     raw: str  # the line that decided the action
     fields: Fields  # of the event that decided the action
-    source: str  # which source would see it again
+    source: str  # the source that would observe it again
     base: Requirement
     context: Requirement | None = None
-    implied: Requirement | None = (
-        None  # the most that an echo of it asks for, which has no finding of its own
-    )
+    implied: Requirement | None = None  # the strongest one of its suppressed consequences
     driver: Requirement | None = None
     escalation: Requirement | None = None
     incident: int = 0
-    heard_since: float = 0.0  # since when its source has been listened to without a pause
-    quiet_s: float | None = None  # ends after so much quiet; None: not by quiet
-    # The source that saw it, or the second one that agrees with the log; empty while only text
-    # tells of it
+    heard_since: float = 0.0  # start of its source's last gap-free reading
+    quiet_s: float | None = None  # quiet period after which it ends; None: it does not
+    # The source that observed it, or the second one that agrees with the log; empty while it rests
+    # on text only
     confirmed_by: str = ""
     remedy_at: float | None = None  # when its remedy was begun
-    on_trial: bool = False  # of a rule on trial: shown, without effect
+    on_trial: bool = False  # its rule is on trial: shown, without effect
     state: FindingState = FindingState.OPEN
     accepted: Acceptance | None = None
     simulated_until: float | None = None
@@ -95,7 +90,7 @@ class Finding:
 
     @property
     def requirement(self) -> Requirement:
-        """What it asks for, all layers considered."""
+        """What the finding requires, by all layers."""
         asked = self.catalog_requirement
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
@@ -112,7 +107,7 @@ class Finding:
 
     @property
     def catalog_requirement(self) -> Requirement:
-        """What the catalogue asks for, the incident considered."""
+        """What the catalogue requires, with its incident considered."""
         asked = self.context or self.base
         return (
             self.implied
@@ -135,19 +130,20 @@ class Finding:
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody can say, while it is open, that the node is fit."""
+        """Whether it is unknown, while this is open, that the node is fit."""
         return self.base.unknown and not self.is_deferred
 
     @property
     def is_deferred(self) -> bool:
-        """Whether it is shown and counts for nothing else: somebody accepted it, or it waits for
+        """Whether it is shown but does not count: a person accepted it, or it waits for
         maintenance.
         """
         return self.accepted is not None or (self.when is When.MAINTENANCE and not self.unusable)
 
     def makes_unfit(self, *, between_jobs: bool) -> bool:
-        """Whether the node is unfit for work while this is open. `between_jobs`: what waits for the
-        running job is due.
+        """Whether the node is unfit for work while this is open.
+
+        `between_jobs`: actions that wait for the running job are due.
         """
         if self.is_deferred:
             return False
@@ -156,14 +152,12 @@ class Finding:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether others may repair the node for it: it does not rest on the text of a log
-        alone.
-        """
+        """Whether the node may be repaired for it: it does not rest on the text of a log alone."""
         return bool(self.confirmed_by)
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether it rests on what a process wrote, and nobody vouches for."""
+        """Whether it rests on lines of user processes that the configuration does not accept."""
         return is_hearsay(self.fields)
 
     @property
@@ -181,16 +175,14 @@ class Finding:
 
 FindingKey = tuple[Component, str, bool, bool]
 
-# The driver knows whether a device needs a reset or the node a reboot. Of jobs and of spare parts
-# it says nothing.
+# The driver knows whether a device needs a reset or the node a reboot; nothing of jobs and spare
+# parts.
 _DRIVERS_TO_SAY = (Action.RESET_DEVICE, Action.REBOOT_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A finding changed, and why. `finding` is its new value. An empty cause: only counted once
-    more.
-    """
+    """A change of a finding, which is its new value. An empty cause: only counts changed."""
 
     time: float
     finding: Finding

@@ -1,5 +1,5 @@
 """
-One physical story: a root cause and its consequences.
+Incidents: a root cause and its consequences.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Member:
 
     component: Component
     code: str
-    name: str  # what the catalogue's stories call it: its code, or an alias of some of its lines
+    name: str  # its name in correlation rules: the code, or an alias
     count: int
     first: float
     last: float
     boot_id: str
-    usec: int | None  # of the last one, on the kernel's own clock
-    places: frozenset[str]  # addresses it speaks of: its own, the port above, what is behind it
+    usec: int | None  # of the last one, in microseconds on the kernel's clock
+    places: frozenset[str]  # addresses: its own, the port upstream, devices behind it
     pids: frozenset[int]
     processes: frozenset[str]
     raw: str  # the first line
@@ -30,18 +30,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One physical story: a root cause and its consequences, told once. Lives as long as one of its
-    findings is open.
+    """A root cause and its consequences. It stays open while one of its findings is open.
 
-    `members` are sorted, the root first. `story` names the entry of the catalogue that joined them,
-    if one did.
+    `members` are sorted, the root first. `story` names the correlation rule that joined them, if
+    one did.
     """
 
     id: int
     members: tuple[Member, ...]
     since: float
     last: float
-    boot_id: str = ""  # of its last event, and where that stands on the kernel's own clock
+    boot_id: str = ""  # of its last event, as is `usec`, the time on the kernel's clock
     usec: int | None = None
     story: str = ""
     simulated: bool = False
@@ -62,7 +61,7 @@ class Incident:
 
 
 def make_single_incident(finding: Finding) -> Incident:
-    """The incident of a finding that nothing else is known to belong to."""
+    """The incident of a finding that belongs to no other."""
     member = Member(
         component=finding.component,
         code=finding.code,

@@ -1,5 +1,5 @@
 """
-What judging remembers, and what it changed of that.
+What the judge remembers, and the changes of that.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from vitald.model.incident import Incident
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What judging changed beside the findings, to be stored with them."""
+    """What the judge changed in addition to findings, to be stored with them."""
 
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
-    forgotten: tuple[Mark, ...] = ()  # marks that had to make room
+    forgotten: tuple[Mark, ...] = ()  # marks that were removed
     devices: tuple[Device, ...] = ()
     resolved: tuple[tuple[Component, str, float], ...] = ()
-    renamed: tuple[
-        tuple[str, str], ...
-    ] = ()  # a device's record goes on under another name: (former, new)
-    shifted: float = (
-        0.0  # seconds by which all remembered times are told anew, before what else is here
-    )
+    # A device's history continues under another name: (former, new)
+    renamed: tuple[tuple[str, str], ...] = ()
+    # Seconds by which all stored times are shifted, before the other changes are applied
+    shifted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """All that judging needs to know of the past: the fold so far."""
+    """Everything that the judge needs to know of the past."""
 
     findings: tuple[Finding, ...] = ()
     incidents: tuple[Incident, ...] = ()
     marks: tuple[Mark, ...] = ()
     devices: tuple[Device, ...] = ()
-    resolved: tuple[
-        tuple[Component, str, float], ...
-    ] = ()  # when a component's code was last dealt with: older lines are history
+    # When a component's code was last resolved: older lines are history
+    resolved: tuple[tuple[Component, str, float], ...] = ()
     next_finding: int = 1
     next_incident: int = 1

@@ -1,5 +1,5 @@
 """
-What was read of a component.
+Readings of a component.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from typing import Union
 
 from vitald.model.component import Component
 
-Sample = Union[float, str, "tuple[float, ...]"]  # a value, or one for each part, such as a link
+Sample = Union[float, str, "tuple[float, ...]"]  # one value, or one for each part, such as a link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What was read of one component: values by the name of the reading, in base units; what cannot
-    be observed, and why.
+    """Readings of one component: values by name, in base units, and the reasons of missing ones.
 
-    `identity` is what survives a move (UUID). `fresh` are the values that this look read; the
-    others are from earlier ones.
+    `identity` is its UUID or serial number, which survives a move. `fresh` names the values that
+    this poll read; the others are from earlier ones.
     """
 
     component: Component
@@ -30,7 +29,6 @@ class Readings:
     fresh: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
-    blind: str = ""  # looked at, but nothing can be said of its health, and why
-    who: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what finds it: index, address, interface, mount
+    blind: str = ""  # reason why its health is unknown although it was read
+    # Labels: index, address, interface, mount
+    who: Mapping[str, str] = field(default_factory=dict)

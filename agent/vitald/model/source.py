@@ -1,10 +1,10 @@
 """
-The shape that every source has.
+The interface of every source of events.
 
-A source is an endless asynchronous iterator of batches. An empty batch says "looked, nothing new"
-and is what keeps the source fresh; one that has caught up must come at least once within
-`deadline_s`. A source that cannot go on raises SourceFailed; the daemon then shows it as failed,
-waits, and starts it again from the last stored position.
+A source is an endless asynchronous iterator of batches. An empty batch means that nothing new was
+read, and keeps the source fresh; a source that has caught up must yield one within `deadline_s`. A
+source that cannot continue raises SourceFailed; the daemon then shows it as failed, waits, and
+restarts it from the last stored position.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ class SourceState(Enum):
     STARTING = "starting"
     OK = "ok"
     FAILED = "failed"
-    RELEASED = "released"  # it stepped aside because somebody asked it to
-    ABSENT = "not present"  # this node has nothing that it could look at
+    RELEASED = "released"  # it released its devices on request
+    ABSENT = "not present"  # this node has nothing that it could read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceHealth:
-    """When a source last truly looked. Past its deadline, what it watches is unknown, not
-    healthy.
-    """
+    """When a source last read its devices. Past its deadline, their health is unknown."""
 
     name: str
     state: SourceState
-    deadline: float  # seconds a look may be old
+    deadline: float  # maximum age of the last read in seconds
     last_seen: float | None = None
-    looked: float = 0.0  # the same moment on the monotonic clock, which nobody can step
+    looked: float = 0.0  # the same time on the monotonic clock
     detail: str = ""
     simulated: bool = False  # what it reads is not real
 
@@ -52,7 +50,7 @@ class SourceHealth:
 
 
 class SourceFailed(Exception):
-    """The source cannot look. The text says at what, and why, for `vitald status`."""
+    """The source cannot read. The text says what, and why, for `vitald status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look gave. `caught_up`: nothing more was there to be read at that moment.
+    """The result of one read. `caught_up`: nothing more could be read at that time.
 
-    `state`: anything but OK where it could not look, or not at all of what it watches; `detail`
-    then says why. `again`: some of the events may have been handed in before, from another place.
+    `state`: anything but OK if not everything could be read; `detail` then says why. `again`: some
+    of the events may have been reported before, from another file.
     """
 
     source: str
@@ -79,15 +77,13 @@ class Batch:
     state: SourceState = SourceState.OK
     detail: str = ""
     again: bool = False
-    readings: tuple[Readings, ...] = ()  # everything that is known now of the components it reads
+    readings: tuple[Readings, ...] = ()  # the current readings of its components
     simulated: bool = False  # what it reads is not real
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
-    holding: tuple[
-        Event, ...
-    ] = ()  # what was told before and is observed still: the judge must know of it
-    calm: frozenset[tuple[Component, str]] = (
-        frozenset()
-    )  # codes of states that are not observed: nothing of ours may say that they are
+    # Reported before and still observed: a finding must be open
+    holding: tuple[Event, ...] = ()
+    # Codes of states that are observed not to hold: no finding may be open
+    calm: frozenset[tuple[Component, str]] = frozenset()
 
 
 class Source(Protocol):

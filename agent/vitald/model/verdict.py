@@ -1,5 +1,5 @@
 """
-What all findings and sources come to.
+The node's status, as computed from all findings and sources.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The fold of all open findings and of how fresh the sources are. Derived, never stored."""
+    """The node's status and flags, derived from open findings and the freshness of sources."""
 
     status: Status
     action: Action
     reboot_required: bool
-    reboot_confirmed: bool  # and a confirmed finding asks for it
+    reboot_confirmed: bool  # a confirmed finding requires it
     replacement_required: bool
     replacement_confirmed: bool
-    simulated: bool  # at least one open finding is a drill's, or what is read is simulated
+    simulated: bool  # an open finding is of a drill, or readings are simulated
     reasons: tuple[str, ...]
