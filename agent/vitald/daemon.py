@@ -39,7 +39,7 @@ from vitald.core.supervisor import Supervisor
 from vitald.diagnostics import checks
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
@@ -196,10 +196,10 @@ class Daemon:
         releases = sources.nvml.releases if sources.nvml is not None else None
         return DiagnosticsManager(
             config,
-            checks.built(config),
+            checks.build_checks(config),
             catalog=self.catalog,
             boot_id=self.boot_id,
-            node=Node(
+            node=NodeView(
                 self.board,
                 sources.inventory,
                 self.pipeline.ledger.path,
@@ -226,7 +226,7 @@ class Daemon:
         releases = sources.nvml.releases if sources.nvml is not None else None
         return [
             ReleaseRoutes(
-                sources.inventory, releases, self.diagnostics.let_go, self.pipeline.stored
+                sources.inventory, releases, self.diagnostics.prepare_release, self.pipeline.stored
             ),
             ExpectRoutes(sources.expected, counting, self.pipeline.store),
             JobRoutes(self.board, self.pipeline.store, self.diagnostics),
@@ -234,7 +234,7 @@ class Daemon:
                 self.diagnostics,
                 self.reader,
                 lambda limit, check: read_runs(path, limit, check),
-                lambda run_id: read_run(path, run_id) or self.diagnostics.lately(run_id),
+                lambda run_id: read_run(path, run_id) or self.diagnostics.find_recent_run(run_id),
             ),
         ]
 

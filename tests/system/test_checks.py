@@ -19,7 +19,7 @@ from vitald.config import Config, DcgmHealth, EfaLoopback, Nccl, Nccom, Paths
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.run.process import Programs
-from vitald.model.diagnostic import Ask, Outcome, Report
+from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
 # go through an adapter.
@@ -119,12 +119,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 
 def perform(check: Check, *, gpus: tuple[int, ...] = ()) -> Report:
-    assert check.missing() == ""
+    assert check.find_obstacle() == ""
 
     async def run() -> Report:
         programs = Programs()
         try:
-            return await check.perform(Ask(check=check.name, gpus=gpus), programs.execute)
+            return await check.run_check(RunRequest(check=check.name, gpus=gpus), programs.execute)
         finally:
             await programs.close()
 
@@ -154,7 +154,7 @@ def adapters(tmp_path: Path) -> list[str]:
 
 
 def loopback(tmp_path: Path, **settings: float) -> Check:
-    return efa_loopback.build(
+    return efa_loopback.build_check(
         Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings))
     )
 
@@ -219,7 +219,7 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
     tree.pci("0000:18:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
     now = [1000.0]
     settings = Config(paths=Paths(sysfs=tmp_path / "sys"), dcgm_health=DcgmHealth(deadline_s=2.0))
-    check = dcgm_health.DcgmHealth(settings, lambda: now[0])
+    check = dcgm_health.DcgmHealthCheck(settings, lambda: now[0])
 
     (tmp_path / "how").write_text('{"engine": "down"}')
     assert [fault.code for fault in perform(check).faults] == ["dcgm/engine_down"]
@@ -250,9 +250,9 @@ def test_nccom_over_all_cores(tmp_path: Path, program: Callable[[str, str], None
     program("nccom-test", NCCOM)
     NeuronTree(tmp_path / "sys", TRN2)
     make = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=100.0))
-    assert perform(nccom.build(make)).outcome is Outcome.PASS
+    assert perform(nccom.build_check(make)).outcome is Outcome.PASS
     more = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=120.0))
-    assert [fault.code for fault in perform(nccom.build(more)).faults] == ["nccom/slow"]
+    assert [fault.code for fault in perform(nccom.build_check(more)).faults] == ["nccom/slow"]
 
 
 def test_nccl_over_all_gpus_and_over_some(
@@ -262,7 +262,9 @@ def test_nccl_over_all_gpus_and_over_some(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19", "1a", "1b"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build(Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(least_gbytes=400.0)))
+    check = nccl.build_check(
+        Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(least_gbytes=400.0))
+    )
     assert perform(check).outcome is Outcome.PASS
     assert [fault.code for fault in perform(check, gpus=(2, 0)).faults] == ["nccl/wrong"]
 
@@ -273,7 +275,7 @@ def test_a_program_that_is_broken_has_no_verdict(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build(Config(paths=Paths(sysfs=tmp_path / "sys")))
+    check = nccl.build_check(Config(paths=Paths(sysfs=tmp_path / "sys")))
     for text in (
         "import os\nos.abort()\n",
         "raise SystemExit('libnccl.so.2: error while loading shared libraries')\n",

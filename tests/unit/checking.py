@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from vitald.config import Config, Paths
-from vitald.diagnostics.check import Check, Command, Ended, Output
-from vitald.model.diagnostic import Ask, Report
+from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
+from vitald.model.diagnostic import Report, RunRequest
 
 
 class Programs:
@@ -33,7 +33,7 @@ def printed(
     stdout: str, exit_code: int = 0, *, stderr: str = "", dropped: int = 0, seconds: float = 1.0
 ) -> Output:
     return Output(
-        ended=Ended.EXITED,
+        ended=ProgramEnd.EXITED,
         stdout=stdout,
         stderr=stderr,
         exit_code=exit_code,
@@ -44,7 +44,7 @@ def printed(
 
 def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
     return Output(
-        ended=Ended.DEADLINE,
+        ended=ProgramEnd.DEADLINE,
         stdout=stdout,
         exit_code=-9,
         why="the deadline of 60 s is over",
@@ -53,13 +53,15 @@ def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
 
 
 def perform(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> Report:
-    return asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), Programs(*outputs).execute))
+    return asyncio.run(
+        check.run_check(RunRequest(check=check.name, gpus=gpus), Programs(*outputs).execute)
+    )
 
 
 def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Command]:
     """The commands of a run."""
     programs = Programs(*outputs)
-    asyncio.run(check.perform(Ask(check=check.name, gpus=gpus), programs.execute))
+    asyncio.run(check.run_check(RunRequest(check=check.name, gpus=gpus), programs.execute))
     return programs.asked
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome
 
@@ -92,15 +92,15 @@ def test_any_text_has_a_document_or_none(text: str) -> None:
 
 def test_what_ended_otherwise_has_no_verdict() -> None:
     for ended, why, code in [
-        (Ended.NOT_STARTED, "Exec format error", None),
-        (Ended.CANCELLED, "it made room for job 7", -15),
-        (Ended.SIGNALLED, "", -11),
+        (ProgramEnd.NOT_STARTED, "Exec format error", None),
+        (ProgramEnd.CANCELLED, "it made room for job 7", -15),
+        (ProgramEnd.SIGNALLED, "", -11),
     ]:
         report = tool.not_run("x", Output(ended=ended, why=why, exit_code=code))
         assert report is not None and report.outcome is Outcome.ERROR
         assert (why or "signal 11") in report.reason
-    assert tool.not_run("x", Output(ended=Ended.EXITED, exit_code=1)) is None
-    assert tool.not_run("x", Output(ended=Ended.DEADLINE)) is None
+    assert tool.not_run("x", Output(ended=ProgramEnd.EXITED, exit_code=1)) is None
+    assert tool.not_run("x", Output(ended=ProgramEnd.DEADLINE)) is None
 
 
 def test_the_last_words_are_presentable() -> None:

@@ -8,7 +8,7 @@ from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, load
 from vitald.diagnostics.dcgm.document import Message
-from vitald.diagnostics.dcgm.tables import tables, version_of
+from vitald.diagnostics.dcgm.tables import load_tables, version_of
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -24,8 +24,10 @@ def test_every_code_that_is_meant_elsewhere_exists() -> None:
     others = {
         other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.instead
     }
-    exits = {row.code for row in tables().exits.values() if row.code}
-    stands_for = {f"dcgm/{row.stands_for}" for row in tables().tests if row.stands_for is not None}
+    exits = {row.code for row in load_tables().exits.values() if row.code}
+    stands_for = {
+        f"dcgm/{row.stands_for}" for row in load_tables().tests if row.stands_for is not None
+    }
     assert others | exits | stands_for <= set(catalogue().rules)
 
 
@@ -45,17 +47,17 @@ def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
     for words in rule.diagnostic.words:
         text = words.replace("#", "7").replace("*", "something")
         for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
-            found = meanings().worded(said)
+            found = meanings().find_by_text(said)
             assert found is not None
             assert found.code == rule.code  # type: ignore[attr-defined]
 
 
 def test_the_tables_hold_what_is_read_from_them() -> None:
-    assert {1, 2, 3, 4} == {row.level for row in tables().tests}
-    assert all(row.means for row in tables().exits.values())
+    assert {1, 2, 3, 4} == {row.level for row in load_tables().tests}
+    assert all(row.means for row in load_tables().exits.values())
     assert not [
         code
-        for code, row in tables().exits.items()
+        for code, row in load_tables().exits.items()
         if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE
     ]
     assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == (
@@ -102,9 +104,9 @@ def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
         overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}}
     )
     assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
-    assert Meanings(changed).of(Message("x", 52)).remedy is Remedy.MONITOR
+    assert Meanings(changed).find_meaning(Message("x", 52)).remedy is Remedy.MONITOR
     own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
-    assert Meanings(own).of(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
+    assert Meanings(own).find_meaning(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
 
 
 def test_an_engine_that_answers_again_is_no_finding_any_more() -> None:

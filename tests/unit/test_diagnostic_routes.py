@@ -27,14 +27,14 @@ from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
 from vitald.metrics import diagnostics
 from vitald.model.diagnostic import (
-    Ask,
-    Due,
-    Going,
+    ActiveRun,
     Measure,
     Outcome,
     Refusal,
     Report,
     Run,
+    RunRequest,
+    ScheduledRun,
     Stage,
     Test,
 )
@@ -61,11 +61,11 @@ def get(served: Served, path: str) -> Json:
 
 def full_of(fake: FakeDiagnostics) -> None:
     """One of everything."""
-    ask = Ask(
+    ask = RunRequest(
         check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run"
     )
-    fake.going = (
-        Going(
+    fake.active = (
+        ActiveRun(
             id="a-1",
             ask=ask,
             asked_at=BEGAN,
@@ -74,19 +74,21 @@ def full_of(fake: FakeDiagnostics) -> None:
             expected_s=480.0,
             test="memory",
         ),
-        Going(
+        ActiveRun(
             id="a-2",
             ask=replace(ask, level=3, gpus=()),
             asked_at=BEGAN,
             waits_for="idle devices: job 815",
         ),
     )
-    fake.due = (
-        Due(check="dcgm", level=1, at=BEGAN),
-        Due(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
+    fake.scheduled = (
+        ScheduledRun(check="dcgm", level=1, at=BEGAN),
+        ScheduledRun(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
     )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
-    fake.last = {(run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered}
+    fake.last_runs = {
+        (run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered
+    }
     fake.blocked = "job 815"
 
 
@@ -418,8 +420,8 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
 
 def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     full_of(fake)
-    fake.going = ()
-    fake.last = {("dcgm", 2): run_of()}
+    fake.active = ()
+    fake.last_runs = {("dcgm", 2): run_of()}
     told = samples(page(fake))
     assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
     assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
@@ -448,7 +450,7 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     measures = tuple(
         Measure(name=f"figure {number}", value=1.0, device="\x1b]0;") for number in range(5000)
     )
-    fake.last = {
+    fake.last_runs = {
         ("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tuple(tests), measures=measures))
     }
     text = page(fake)

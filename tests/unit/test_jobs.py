@@ -20,7 +20,7 @@ from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import Board
 from vitald.model import NODE, Action, Batch, Event, Incident, alone
 from vitald.model.codes import CLOCK_STEPPED
-from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.peer import Peer
 from vitald.server.request import Refused
@@ -197,22 +197,22 @@ class Diagnostics:
     began: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[RunRequest] = field(default_factory=list)
     refusal: str = ""
 
-    async def job_begins(self, job: str) -> None:
+    async def begin_job(self, job: str) -> None:
         self.began.append(job)
         await self.free.wait()
         self.cleared.append(job)
 
-    def job_ends(self, job: str) -> None:
+    def end_job(self, job: str) -> None:
         self.ended.append(job)
 
-    def ask(self, ask: Ask) -> Going:
+    def request_run(self, ask: RunRequest) -> ActiveRun:
         if self.refusal:
             raise Refusal(self.refusal)
         self.asked.append(ask)
-        return Going(id="run-1", ask=ask, asked_at=0.0)
+        return ActiveRun(id="run-1", ask=ask, asked_at=0.0)
 
 
 @dataclass

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from vitald.ledger import Entry, Ledger, read_last_runs, read_run, read_runs
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 FULL = Run(
     id="20261121T010203-1-dcgm-2",
-    ask=Ask(check="dcgm", level=2, gpus=(1, 3), by="finding #7", reason="xid/999", busy=True),
+    ask=RunRequest(
+        check="dcgm", level=2, gpus=(1, 3), by="finding #7", reason="xid/999", busy=True
+    ),
     began=1000.0,
     ended=1100.5,
     exit_code=205,
@@ -58,7 +60,7 @@ def run(number: int, check: str = "dcgm", level: int = 1) -> Run:
     report = Report(outcome=Outcome.PASS)
     return Run(
         id=f"{check}-{level}-{number}",
-        ask=Ask(check=check, level=level),
+        ask=RunRequest(check=check, level=level),
         began=float(number),
         ended=number + 0.5,
         report=report,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.check import Catalogued, Check
+from vitald.diagnostics.check import CatalogReader, Check
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.model.diagnostic import Ask
+from vitald.model.diagnostic import RunRequest
 from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -30,14 +30,14 @@ class CheckSet:
     def configure(self, catalog: Catalog) -> None:
         """Hands the catalogue to the checks that read codes from it."""
         for check in self.by_name.values():
-            if isinstance(check, Catalogued):
-                check.use(catalog)
+            if isinstance(check, CatalogReader):
+                check.use_catalog(catalog)
 
-    def requires_idle(self, ask: Ask) -> bool:
+    def requires_idle(self, ask: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
         return self.by_name[ask.check].needs_idle(ask.level) and not ask.busy
 
-    def expected_s(self, ask: Ask) -> float:
+    def expected_s(self, ask: RunRequest) -> float:
         """How long the run takes by the check's own estimate."""
         return self.by_name[ask.check].expected_s(ask.level)
 
@@ -75,6 +75,6 @@ class CheckSet:
 
 def _find_obstacle(check: Check) -> str:
     try:
-        return check.missing()
+        return check.find_obstacle()
     except Exception as error:  # a fault in one check must not affect the others
         return f"{type(error).__name__}: {error}"

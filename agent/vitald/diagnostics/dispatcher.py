@@ -6,7 +6,7 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.queue import RunQueue, is_automatic
 from vitald.diagnostics.runner import DAEMON_STOPPED, Runner
-from vitald.model.diagnostic import Going, Run
+from vitald.model.diagnostic import ActiveRun, Run
 
 _MAX_NAMED = 3  # users of the devices that a reason names
 
@@ -32,7 +32,7 @@ class RunDispatcher:
         self._obstacle = ""  # as of the last attempt to start a run
 
     @property
-    def active(self) -> tuple[Going, ...]:
+    def active(self) -> tuple[ActiveRun, ...]:
         """Runs that have not ended: the active one first, then the queue."""
         active = self._runner.active
         return (*((active,) if active is not None else ()), *self._queue.queued)
@@ -93,7 +93,7 @@ class RunDispatcher:
         if ready is not None:
             self._runner.start_run(ready)
 
-    def _find_reason_to_wait(self, queued: Going, busy: list[str], idle_s: float) -> str:
+    def _find_reason_to_wait(self, queued: ActiveRun, busy: list[str], idle_s: float) -> str:
         if not self._checks.requires_idle(queued.ask):
             return ""
         if busy:

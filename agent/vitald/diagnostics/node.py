@@ -22,11 +22,11 @@ from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
 
-PAST = 10  # runs of each check and level: as many as the schedule looks back on
+MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule looks back on
 
 
-class Node:
-    """Reads the board and the inventory. `released`: who asked us to let go of the devices, in
+class NodeView:
+    """Reads the board and the inventory. `describe_release`: who asked us to let go of the devices, in
     words.
     """
 
@@ -45,17 +45,17 @@ class Node:
         self._board = board
         self._inventory = inventory
         self._ledger = ledger
-        self.released = released
+        self.describe_release = released
 
-    def findings(self) -> Sequence[Finding]:
+    def list_findings(self) -> Sequence[Finding]:
         """The open ones, the strongest first."""
         return by_strength(self._board.findings)
 
-    def clears(self, finding: Finding) -> Clears:
+    def get_clears(self, finding: Finding) -> Clears:
         """What would close it."""
         return self._board.clears(finding)
 
-    def gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
         keeps its number until a reboot.
         """
@@ -78,7 +78,7 @@ class Node:
             return None
         return found
 
-    def gpus(self) -> Set[Component]:
+    def list_gpus(self) -> Set[Component]:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
@@ -88,7 +88,7 @@ class Node:
             one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id
         }
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
         return self._board.identity(component)
 
@@ -100,7 +100,7 @@ class Node:
             if one.kind is ComponentKind.GPU
         }
 
-    def compute(self) -> Mapping[str, Sequence[float]]:
+    def list_compute_users(self) -> Mapping[str, Sequence[float]]:
         """Process ids at work on each GPU that answered lately, as the driver says: it sees into
         other containers.
         """
@@ -110,14 +110,14 @@ class Node:
         )
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
-    async def compute_now(self, seconds: float) -> Mapping[str, Sequence[float]]:
+    async def read_compute_users(self, seconds: float) -> Mapping[str, Sequence[float]]:
         """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in
         time.
         """
         told = await self._work(seconds) if self._work is not None else None
-        return self.compute() if told is None else told
+        return self.list_compute_users() if told is None else told
 
-    def memory(self) -> Mapping[str, float]:
+    def list_memory_use(self) -> Mapping[str, float]:
         """Bytes in use on each Neuron device that answered lately."""
         used = (
             (one.component.name, one.values.get("memory_used_bytes"))
@@ -125,10 +125,10 @@ class Node:
         )
         return {name: told for name, told in used if isinstance(told, float)}
 
-    def jobs(self) -> Set[str]:
+    def list_jobs(self) -> Set[str]:
         """That run, as their scheduler told."""
         return self._board.jobs.running.keys()
 
-    def runs(self) -> Sequence[Run]:
+    def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""
-        return read_last_runs(self._ledger, PAST)
+        return read_last_runs(self._ledger, MAX_PAST_RUNS)

@@ -13,7 +13,7 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model.diagnostic import Ask, Going, Outcome, Report, Run
+from vitald.model.diagnostic import ActiveRun, Outcome, Report, Run, RunRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -31,7 +31,7 @@ class RunQueue:
         results: ResultRecorder,
         wake: Callable[[], None],
     ) -> None:
-        self.queued: list[Going] = []
+        self.queued: list[ActiveRun] = []
         self._checks = checks
         self._history = history
         self._results = results
@@ -39,12 +39,12 @@ class RunQueue:
         self._serial = 0
         self._waiters: dict[str, asyncio.Future[Run]] = {}
 
-    def enqueue(self, ask: Ask, *, first: bool) -> Going:
+    def enqueue(self, ask: RunRequest, *, first: bool) -> ActiveRun:
         self._serial += 1
         now = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
         level = f"-{ask.level}" if ask.level else ""
-        going = Going(
+        going = ActiveRun(
             id=f"{stamp}-{self._serial}-{ask.check}{level}",
             ask=ask,
             asked_at=now,
@@ -55,7 +55,7 @@ class RunQueue:
         self._announce(going)
         return going
 
-    def take_over(self, queued: Going, ask: Ask) -> Going:
+    def take_over(self, queued: ActiveRun, ask: RunRequest) -> ActiveRun:
         """Makes an automatic run a person's: it keeps its id and goes first."""
         self.queued.remove(queued)
         going = replace(queued, ask=ask, waits_for="")
@@ -63,7 +63,7 @@ class RunQueue:
         self._announce(going)
         return going
 
-    def dequeue(self, queued: Going, reason: str) -> None:
+    def dequeue(self, queued: ActiveRun, reason: str) -> None:
         """Removes a run before it starts. It is recorded as inconclusive."""
         self.queued.remove(queued)
         now = time.time()
@@ -84,7 +84,7 @@ class RunQueue:
         """`reasons`: by run id, what each run waits for; "" if it may start."""
         self.queued = [replace(queued, waits_for=reasons[queued.id]) for queued in self.queued]
 
-    def pop_ready(self) -> Going | None:
+    def pop_ready(self) -> ActiveRun | None:
         """Removes and returns the first run that waits for nothing."""
         ready = next((queued for queued in self.queued if not queued.waits_for), None)
         if ready is not None:
@@ -101,7 +101,7 @@ class RunQueue:
         if waiter is not None and not waiter.done():
             waiter.set_result(run)
 
-    def _announce(self, going: Going) -> None:
+    def _announce(self, going: ActiveRun) -> None:
         self._wake()
         log.info(
             "diagnostic_asked",
@@ -113,6 +113,6 @@ class RunQueue:
         )
 
 
-def is_automatic(ask: Ask) -> bool:
+def is_automatic(ask: RunRequest) -> bool:
     """True if the schedule or a finding requested the run, not a person or a job."""
     return ask.by == SCHEDULE or ask.by.startswith(_BY_FINDING)

@@ -11,12 +11,12 @@ from functools import partial
 import anyio
 import structlog
 
-from vitald.diagnostics.check import Check, Command, Ended, Output
+from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
-from vitald.model.diagnostic import Going, Outcome, Remedy, Report, Run, Stage
+from vitald.model.diagnostic import ActiveRun, Outcome, Remedy, Report, Run, Stage
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
@@ -32,7 +32,7 @@ _MAX_RAW_LENGTH = 2 * 1024 * 1024  # characters of output that are kept
 class _Execution:
     """The active run and its state."""
 
-    going: Going
+    going: ActiveRun
     check: Check
     stop_reason: str = ""
     room_for: str = ""  # the work that it makes room for
@@ -63,11 +63,11 @@ class Runner:
         self._execution: _Execution | None = None
 
     @property
-    def active(self) -> Going | None:
+    def active(self) -> ActiveRun | None:
         """The active run, until it is stored and `forget_run` was called."""
         return self._execution.going if self._execution is not None else None
 
-    def start_run(self, queued: Going) -> None:
+    def start_run(self, queued: ActiveRun) -> None:
         going = replace(queued, stage=Stage.RUNNING, began=time.time(), waits_for="")
         execution = self._execution = _Execution(going, self._checks.by_name[going.ask.check])
         execution.task = asyncio.create_task(
@@ -81,7 +81,7 @@ class Runner:
             by=going.ask.by,
         )
 
-    def cancel_run(self, run_id: str | None, reason: str) -> Going | None:
+    def cancel_run(self, run_id: str | None, reason: str) -> ActiveRun | None:
         """Stops the active run if it is `run_id`, or if that is None. None if there is no such
         run.
         """
@@ -159,7 +159,7 @@ class Runner:
         requires_idle = self._checks.requires_idle(ask)
         watch = asyncio.create_task(self._watch_for_work()) if requires_idle else None
         try:
-            return await execution.check.perform(ask, partial(self._execute, execution))
+            return await execution.check.run_check(ask, partial(self._execute, execution))
         except asyncio.CancelledError:  # by `shut_down` only
             execution.cut = True
             execution.stop_reason = execution.stop_reason or DAEMON_STOPPED
@@ -179,9 +179,9 @@ class Runner:
         """Runs a program of the active check, and keeps its output."""
         if execution.stop_reason:
             execution.cut = True
-            return Output(ended=Ended.CANCELLED, why=execution.stop_reason)
+            return Output(ended=ProgramEnd.CANCELLED, why=execution.stop_reason)
         output = await self._programs.execute(command)
-        stopped = output.ended is Ended.CANCELLED and bool(execution.stop_reason)
+        stopped = output.ended is ProgramEnd.CANCELLED and bool(execution.stop_reason)
         execution.cut = execution.cut or stopped
         execution.command = " ".join(command.argv)
         execution.exit_code = output.exit_code

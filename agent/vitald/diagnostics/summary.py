@@ -220,7 +220,7 @@ def _plain(value: float) -> str:
 
 
 def _title(run: Run) -> str:
-    return f"{run.ask.words} check"
+    return f"{run.ask.label} check"
 
 
 def _why(run: Run) -> str:

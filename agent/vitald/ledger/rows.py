@@ -39,7 +39,7 @@ from vitald.model import (
     Trust,
     When,
 )
-from vitald.model.diagnostic import Ask, Fault, Measure, Outcome, Remedy, Report, Run, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 Row = dict[str, object]
 T = TypeVar("T")
@@ -492,7 +492,7 @@ def run_of(row: sqlite3.Row) -> Run:
     ask, report, raw = told["ask"], told["report"], row["raw"]
     return Run(
         id=row["id"],
-        ask=Ask(**{**ask, "gpus": tuple(ask["gpus"])}),
+        ask=RunRequest(**{**ask, "gpus": tuple(ask["gpus"])}),
         began=row["began"],
         ended=row["ended"],
         exit_code=told["exit_code"],

@@ -25,7 +25,7 @@ from vitald.model import Status
 from vitald.server.connection_limit import Gate
 from vitald.server.recovery_requester import Asking
 from vitald.server.routes import components
-from vitald.server.routes.diagnostics import Shown
+from vitald.server.routes.diagnostics import DiagnosticsView
 
 _CLIENTS = 16
 
@@ -41,7 +41,7 @@ class BoardCollector(Collector):
         self.inventory = inventory
         self.gate = gate
         self.profile = ""
-        self.diagnostics: Shown | None = None  # there once they are built
+        self.diagnostics: DiagnosticsView | None = None  # there once they are built
         self.recovery: Asking | None = None
         self.tally = diagnostics.Tally()
 

@@ -123,7 +123,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RunRequest:
     """A run that somebody wants. `gpus`: only these, by index; none for all."""
 
     check: str
@@ -134,7 +134,7 @@ class Ask:
     busy: bool = False  # a person said that it may run beside other work
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """`dcgm level 2`, for people."""
         return f"{self.check} level {self.level}" if self.level else self.check
 
@@ -144,7 +144,7 @@ class Run:
     """A run as it is remembered. `id` is unique on the node, and tells when it began."""
 
     id: str
-    ask: Ask
+    ask: RunRequest
     began: float
     ended: float
     report: Report
@@ -173,11 +173,11 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Going:
+class ActiveRun:
     """A run that was asked for and has not ended. Times in seconds since the epoch."""
 
     id: str
-    ask: Ask
+    ask: RunRequest
     asked_at: float
     stage: Stage = Stage.WAITING
     began: float | None = None
@@ -187,7 +187,7 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class ScheduledRun:
     """When the schedule runs a check next."""
 
     check: str

@@ -66,7 +66,7 @@ from vitald.server.request import (
     who_changes,
 )
 from vitald.server.routes import components, gpus, library
-from vitald.server.routes.diagnostics import Shown, outline
+from vitald.server.routes.diagnostics import DiagnosticsView, outline
 from vitald.worker_thread import Lane, LaneStuck
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Api:
         reader: Lane,
         inject_path: Path,
         group: int,
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         recovery: Asking | None = None,
         more: Sequence[Routes] = (),
     ) -> None:

@@ -135,7 +135,7 @@ def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
     from vitald.diagnostics.dcgm import answers, document
     from vitald.diagnostics.run import tool
 
-    found = document.read(printed)
+    found = document.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
@@ -197,7 +197,7 @@ def _health(text: str) -> tuple[Json, list[str]]:
     if answers.no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
-    answer = dcgm_health.read(text)
+    answer = dcgm_health.read_answer(text)
     if answer is None or answer.overall not in _HEALTH_EXIT:
         return {
             "health": None,
@@ -229,7 +229,7 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
     from vitald.diagnostics.dcgm import reading
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    report = reading.read(
+    report = reading.read_report(
         printed,
         Meanings(catalog),
         exit_code=arguments.exit_code,
@@ -446,7 +446,7 @@ def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Ite
     """What a reader should know of how far this goes."""
     from vitald.diagnostics.dcgm import answers, document
 
-    if report.tests and answers.no_engine(document.read(printed).outside):
+    if report.tests and answers.no_engine(document.read_output(printed).outside):
         yield (
             "the host engine that was asked for did not answer: this ran in a private engine, on"
             " the node where dcgmi was called"

@@ -25,7 +25,7 @@ from pathlib import Path
 import anyio
 
 from vitald.collectors.small_files import presentable
-from vitald.diagnostics.check import Command, Ended, Output
+from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run.descendants import Process, leftovers
 from vitald.diagnostics.run.start import NotStarted, Started, start
 from vitald.text import join_first
@@ -79,7 +79,7 @@ class Programs:
         own where none is given. Again with a shorter one: sooner.
         """
         if self._program is not None:
-            self._program.end(Ended.CANCELLED, why, grace_s)
+            self._program.end(ProgramEnd.CANCELLED, why, grace_s)
 
     async def close(self) -> None:
         """End it, and return when that is done."""
@@ -107,7 +107,7 @@ class _Program:
         self._started: Started | None = None
         self._exited: float | None = None
         self._code: int | None = None
-        self._ended: Ended | None = None  # by us
+        self._ended: ProgramEnd | None = None  # by us
         self._why = ""
         self._kill_at = float("inf")
         self._killed = False
@@ -117,7 +117,7 @@ class _Program:
 
     # --- from outside, on the loop
 
-    def end(self, ended: Ended, why: str, grace_s: float | None) -> None:
+    def end(self, ended: ProgramEnd, why: str, grace_s: float | None) -> None:
         """What it has said of its own accord stands: one that has just exited was not cancelled."""
         self._look()
         if self._exited is None and self._ended is None:
@@ -131,14 +131,14 @@ class _Program:
     def hurry(self) -> None:
         """The daemon stops."""
         self._last_s = _HURRY_S
-        self.end(Ended.CANCELLED, "the daemon stops", _HURRY_S)
+        self.end(ProgramEnd.CANCELLED, "the daemon stops", _HURRY_S)
 
     # --- its life
 
     async def run(self) -> Output:
         try:
             if failed := await self._start():
-                return self._output(Ended.NOT_STARTED, failed)
+                return self._output(ProgramEnd.NOT_STARTED, failed)
             left = await self._see_through()
             await self._settle()
             return self._result(left)
@@ -187,7 +187,7 @@ class _Program:
         )
         if self._exited is None:
             if self._ended is None:
-                self.end(Ended.DEADLINE, f"no end within {self._command.deadline_s:g} s", None)
+                self.end(ProgramEnd.DEADLINE, f"no end within {self._command.deadline_s:g} s", None)
             sweeping = asyncio.create_task(self._sweep(signal.SIGTERM))
             sweeping.add_done_callback(lambda _: self._changed.set())
             soon = self._loop.time() + _FIND_S
@@ -365,12 +365,12 @@ class _Program:
 
     def _result(self, left: list[Process]) -> Output:
         ended = self._ended or (
-            Ended.SIGNALLED if self._code is not None and self._code < 0 else Ended.EXITED
+            ProgramEnd.SIGNALLED if self._code is not None and self._code < 0 else ProgramEnd.EXITED
         )
         said = [self._why] if self._why else []
-        if ended is Ended.SIGNALLED:
+        if ended is ProgramEnd.SIGNALLED:
             said.append(f"ended by {_signal_words(-(self._code or 0))}")
-        if ended is Ended.EXITED and self._code is None:
+        if ended is ProgramEnd.EXITED and self._code is None:
             said.append(
                 "its exit code is not known: SIGCHLD is ignored here, or somebody else took it"
             )
@@ -393,7 +393,7 @@ class _Program:
             said.append("what it may have started elsewhere could not be looked for")
         return self._output(ended, "; ".join(said), tuple(names))
 
-    def _output(self, ended: Ended, why: str, left: tuple[str, ...] = ()) -> Output:
+    def _output(self, ended: ProgramEnd, why: str, left: tuple[str, ...] = ()) -> Output:
         stdout, stderr = self._kept
         return Output(
             ended=ended,

@@ -25,7 +25,7 @@ from pathlib import Path
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable, why
 from vitald.config import is_root
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
 
@@ -133,13 +133,13 @@ def not_run(what: str, output: Output) -> Report | None:
     """The report on a program that nothing can be learned from, since it did not end by itself.
     None where it did, or ran too long.
     """
-    if output.ended in (Ended.EXITED, Ended.DEADLINE):
+    if output.ended in (ProgramEnd.EXITED, ProgramEnd.DEADLINE):
         return None
     because = presentable(output.why) or _ending(output)
     said = {
-        Ended.NOT_STARTED: f"{what} could not be started: {because}",
-        Ended.CANCELLED: f"{what} was ended: {because}",
-        Ended.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
+        ProgramEnd.NOT_STARTED: f"{what} could not be started: {because}",
+        ProgramEnd.CANCELLED: f"{what} was ended: {because}",
+        ProgramEnd.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
     return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
 

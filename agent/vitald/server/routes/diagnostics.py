@@ -22,7 +22,16 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.diagnostics.check import Check
 from vitald.ledger import LedgerError
-from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
+from vitald.model.diagnostic import (
+    ActiveRun,
+    Fault,
+    Measure,
+    Refusal,
+    Run,
+    RunRequest,
+    ScheduledRun,
+    Test,
+)
 from vitald.server import serialize
 from vitald.server.request import (
     Refused,
@@ -45,30 +54,30 @@ Stored = TypeVar("Stored")
 Json = serialize.Json
 
 
-class Shown(Protocol):
+class DiagnosticsView(Protocol):
     """What the outputs read of the diagnostics."""
 
     @property
     def checks(self) -> Mapping[str, Check]: ...
     @property
-    def missing(self) -> Mapping[str, str]: ...
+    def unavailable(self) -> Mapping[str, str]: ...
     @property
-    def going(self) -> Sequence[Going]: ...
+    def active(self) -> Sequence[ActiveRun]: ...
     @property
-    def due(self) -> Sequence[Due]: ...
+    def scheduled(self) -> Sequence[ScheduledRun]: ...
     @property
-    def last(self) -> Mapping[tuple[str, int], Run]: ...
+    def last_runs(self) -> Mapping[tuple[str, int], Run]: ...
     @property
     def blocked(self) -> str: ...
 
 
-class Asked(Shown, Protocol):
-    """And what they ask of them. `ask` raises Refusal; `cancel` means the run under way where it is
+class DiagnosticsControl(DiagnosticsView, Protocol):
+    """And what they ask of them. `request_run` raises Refusal; `cancel_run` means the run under way where it is
     given no id. Both are logged there.
     """
 
-    def ask(self, ask: Ask) -> Going: ...
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None: ...
+    def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
 
 class DiagnosticRoutes:
@@ -76,7 +85,7 @@ class DiagnosticRoutes:
 
     def __init__(
         self,
-        diagnostics: Asked,
+        diagnostics: DiagnosticsControl,
         reader: Lane,
         runs: Callable[[int, str | None], Sequence[Run]],
         run: Callable[[str], Run | None],
@@ -99,11 +108,11 @@ class DiagnosticRoutes:
         shown = self._diagnostics
         answer: schema.Diagnostics = {
             "checks": [
-                check(one, shown.missing.get(name, "not looked for yet"))
+                check(one, shown.unavailable.get(name, "not looked for yet"))
                 for name, one in shown.checks.items()
             ],
             **outline(shown),
-            "due": [due(one) for one in shown.due],
+            "due": [due(one) for one in shown.scheduled],
             "blocked": shown.blocked,
         }
         return web.json_response(answer)
@@ -127,7 +136,7 @@ class DiagnosticRoutes:
         found = await self._read(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
         if found is not None:
             return web.json_response(in_full(found))
-        going_on = next((one for one in self._diagnostics.going if one.id == id_), None)
+        going_on = next((one for one in self._diagnostics.active if one.id == id_), None)
         if going_on is not None:
             raise Refused(404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is")
         raise Refused(
@@ -140,7 +149,7 @@ class DiagnosticRoutes:
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
         asked = self._ask_of(body, f"{peer.name}, pid {peer.pid}")
         try:
-            begun = self._diagnostics.ask(asked)
+            begun = self._diagnostics.request_run(asked)
         except Refusal as refusal:
             raise Refused(409, str(refusal), refusal.hint) from None
         answer: schema.OneGoing = {"going": going(begun)}
@@ -153,14 +162,14 @@ class DiagnosticRoutes:
         peer = who_changes(request)
         body = await read_body(request, "id", "reason")
         id_, reason = _id_of(body), reason_of(body)
-        ended = self._diagnostics.cancel(id_, f"{peer.name}, pid {peer.pid}", reason)
+        ended = self._diagnostics.cancel_run(id_, f"{peer.name}, pid {peer.pid}", reason)
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
             raise Refused(409, error, "vitald diag list shows what does")
         answer: schema.OneGoing = {"going": going(ended)}
         return web.json_response(answer)
 
-    def _ask_of(self, body: Json, by: str) -> Ask:
+    def _ask_of(self, body: Json, by: str) -> RunRequest:
         names = f"one of {', '.join(self._diagnostics.checks)}"
         named = value_of(body, "check", partial(read_text, expected="a name"), "dcgm", names)
         busy = value_of(body, "busy", read_flag, False)
@@ -176,7 +185,7 @@ class DiagnosticRoutes:
                 else f"{meant.name} has no levels: leave it out"
             )
             raise Refused(400, f"level: {meant.name} has no level {level}", hint)
-        return Ask(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
+        return RunRequest(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
 
     def _check(self, name: str) -> Check:
         known = self._diagnostics.checks
@@ -229,17 +238,17 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
 # --- how they are told
 
 
-def outline(shown: Shown) -> schema.DiagnosticOutline:
+def outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
     """What runs and waits, and the last run of each kind: what `/v1/status` shows too."""
     return {
-        "going": [going(one) for one in shown.going],
-        "last": [run(one) for _, one in sorted(shown.last.items())],
+        "going": [going(one) for one in shown.active],
+        "last": [run(one) for _, one in sorted(shown.last_runs.items())],
     }
 
 
 def check(one: Check, missing: str) -> schema.DiagnosticCheck:
     """By level, where it has levels; else all is under `0`. A period of 0: on request only.
-    `missing`: looked for elsewhere, as that blocks.
+    `unavailable`: looked for elsewhere, as that blocks.
     """
     return {
         "name": one.name,
@@ -252,7 +261,7 @@ def check(one: Check, missing: str) -> schema.DiagnosticCheck:
     }
 
 
-def due(one: Due) -> schema.DiagnosticDue:
+def due(one: ScheduledRun) -> schema.DiagnosticDue:
     return {
         "check": one.check,
         "level": one.level,
@@ -261,7 +270,7 @@ def due(one: Due) -> schema.DiagnosticDue:
     }
 
 
-def going(one: Going) -> schema.DiagnosticGoing:
+def going(one: ActiveRun) -> schema.DiagnosticGoing:
     """`elapsed` is 0 while it waits."""
     return {
         **_ask(one.id, one.ask),
@@ -309,7 +318,7 @@ def in_full(one: Run) -> schema.DiagnosticRunInFull:
     }
 
 
-def _ask(id_: str, ask: Ask) -> schema.DiagnosticAsk:
+def _ask(id_: str, ask: RunRequest) -> schema.DiagnosticAsk:
     return {
         "id": id_,
         "check": ask.check,

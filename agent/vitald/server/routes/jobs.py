@@ -27,7 +27,7 @@ from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
 from vitald.core.node_state import Board
 from vitald.ledger import Query, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
-from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.request import Refused, limit_of, read_body, read_query, value_of, who_changes
 
@@ -45,12 +45,12 @@ _LEVEL = 2
 _NAMED = 6
 
 
-class Diagnostics(Protocol):
-    """What jobs and diagnostics have to do with each other. `ask` raises Refusal."""
+class JobDiagnostics(Protocol):
+    """What jobs and diagnostics have to do with each other. `request_run` raises Refusal."""
 
-    async def job_begins(self, job: str) -> None: ...
-    def job_ends(self, job: str) -> None: ...
-    def ask(self, ask: Ask) -> Going: ...
+    async def begin_job(self, job: str) -> None: ...
+    def end_job(self, job: str) -> None: ...
+    def request_run(self, ask: RunRequest) -> ActiveRun: ...
 
 
 class JobRoutes:
@@ -62,7 +62,7 @@ class JobRoutes:
         self,
         board: Board,
         store: Callable[[Batch], Awaitable[None]],
-        diagnostics: Diagnostics | None,
+        diagnostics: JobDiagnostics | None,
     ) -> None:
         self._board = board
         self._store = store
@@ -121,7 +121,7 @@ class JobRoutes:
         clearing = None
         if self._diagnostics is not None:
             # It goes on where the prolog does not wait for it: the job may begin all the same.
-            clearing = asyncio.ensure_future(self._diagnostics.job_begins(job.id))
+            clearing = asyncio.ensure_future(self._diagnostics.begin_job(job.id))
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)
         saying = asyncio.ensure_future(self._say(BEGAN, job, f"{job.name} began"))
@@ -137,7 +137,7 @@ class JobRoutes:
 
     async def _end(self, job: Job, *, diagnose: bool) -> schema.JobTold:
         if self._diagnostics is not None:
-            self._diagnostics.job_ends(job.id)
+            self._diagnostics.end_job(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
             await asyncio.shield(
                 saying
@@ -174,8 +174,10 @@ class JobRoutes:
         try:
             if self._diagnostics is None:
                 raise Refusal("diagnostics are not run on this node")
-            going = self._diagnostics.ask(
-                Ask(check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}")
+            going = self._diagnostics.request_run(
+                RunRequest(
+                    check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
+                )
             )
         except Refusal as refusal:
             return {"asked": False, "id": None, "why": str(refusal)}
