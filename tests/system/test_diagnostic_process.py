@@ -29,8 +29,8 @@ from tests.pace import patient
 from tests.unit.builders import ROOT
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run import descendants, process
-from vitald.diagnostics.run.process import Programs, leftovers
-from vitald.diagnostics.run.start import Started, start
+from vitald.diagnostics.run.process import Programs, find_leftovers
+from vitald.diagnostics.run.start import Started, start_program
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
 SOON_S = patient(8.0)  # far more than anything here takes, on a busy machine
@@ -66,7 +66,9 @@ def _fds() -> set[str]:
 
 def _children() -> set[int]:
     """Zombies, too."""
-    return {one.pid for one in descendants.processes(Path("/proc")) if one.parent == os.getpid()}
+    return {
+        one.pid for one in descendants.list_processes(Path("/proc")) if one.parent == os.getpid()
+    }
 
 
 def _threads() -> list[str]:
@@ -76,7 +78,7 @@ def _threads() -> list[str]:
 def _marked() -> list[str]:
     """What comes from these tests and lives."""
     found = []
-    for one in descendants.processes(Path("/proc")):
+    for one in descendants.list_processes(Path("/proc")):
         with suppress(OSError):
             if TOKEN.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
                 found.append(str(one))
@@ -313,7 +315,7 @@ def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None
     assert _status("VmHWM") - before < 20 * 1024
     assert output.ended is ProgramEnd.EXITED
     assert output.stdout.endswith(last)
-    half = process.MOST_BYTES // 4
+    half = process.MAX_BYTES // 4
     gap = f"\n... {output.dropped} bytes dropped ...\n"
     assert output.dropped == size + len(last) - 2 * half
     assert output.stdout[half : half + len(gap)] == gap
@@ -334,7 +336,7 @@ def _status(name: str) -> int:
 
 def test_each_stream_has_its_own_limit() -> None:
     async def execute() -> Output:
-        return await Programs(most_bytes=4000).execute(
+        return await Programs(max_bytes=4000).execute(
             shell("head -c 100000 /dev/zero >&2; printf good")
         )
 
@@ -358,7 +360,7 @@ def test_what_was_printed_last_is_not_lost_where_the_loop_is_busy(
 def test_output_without_end_ends_at_the_deadline() -> None:
     output = run(shell("exec cat /dev/zero", deadline_s=0.5))
     assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGTERM)
-    assert len(output.stdout) < process.MOST_BYTES
+    assert len(output.stdout) < process.MAX_BYTES
 
 
 # --- leaving children behind
@@ -405,7 +407,9 @@ def test_who_escapes_with_another_environment_is_known_by_its_parent() -> None:
     pid = int(output.stdout)
     assert output.ended is ProgramEnd.DEADLINE
     assert not [
-        one for one in descendants.processes(Path("/proc")) if one.pid == pid and not one.dead
+        one
+        for one in descendants.list_processes(Path("/proc"))
+        if one.pid == pid and not one.is_dead
     ]
 
 
@@ -451,10 +455,10 @@ def test_what_the_engine_runs_outlives_a_killed_client(dcgmi: Dcgmi) -> None:
     output = run(command(dcgmi, deadline_s=0.5))
     assert (output.ended, output.left) == (ProgramEnd.DEADLINE, ())
     (pid,) = dcgmi.alive()
-    assert f"nvvs (pid {pid})" in leftovers()
+    assert f"nvvs (pid {pid})" in find_leftovers()
     assert run(command(dcgmi)).exit_code == 222
     dcgmi.end()
-    assert f"nvvs (pid {pid})" not in leftovers()
+    assert f"nvvs (pid {pid})" not in find_leftovers()
     assert run(command(dcgmi, deadline_s=0.3)).ended is ProgramEnd.DEADLINE
 
 
@@ -464,7 +468,7 @@ def test_a_zombie_is_no_leftover(tmp_path: Path) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     try:
         assert Path(f"/proc/{child.pid}/comm").read_text() == f"{NVVS}\n"
-        assert f"nvvs (pid {child.pid})" not in leftovers()
+        assert f"nvvs (pid {child.pid})" not in find_leftovers()
     finally:
         child.wait()
 
@@ -862,9 +866,9 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
 
     def slow(wanted: Command, procfs: Path) -> Started:
         disk.wait()
-        return start(wanted, procfs)
+        return start_program(wanted, procfs)
 
-    monkeypatch.setattr(process, "start", slow)
+    monkeypatch.setattr(process, "start_program", slow)
 
     async def execute() -> Output:
         programs = Programs()
@@ -895,7 +899,7 @@ def test_an_environment_that_hangs_its_reader(
         kernel.wait()
         return []
 
-    monkeypatch.setattr(descendants, "_environment", hang)
+    monkeypatch.setattr(descendants, "_read_environment", hang)
     monkeypatch.setattr(process, "_SWEEP_S", 0.1)
     try:
 
@@ -940,7 +944,7 @@ def test_another_containers_processes_are_left_alone(
         output = run(command(dcgmi, deadline_s=0.5), lambda: Programs(procfs=fake))
         assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGKILL)
         assert bystander.poll() is None
-        assert leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
+        assert find_leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
         dcgmi.diag(Answer(leaves="deaf child"))
         assert run(command(dcgmi), lambda: Programs(procfs=fake)).exit_code == 0
     finally:

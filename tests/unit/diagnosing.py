@@ -34,7 +34,7 @@ from vitald.model.diagnostic import (
 )
 from vitald.server import serialize
 from vitald.server.app import Api
-from vitald.server.routes.diagnostics import DiagnosticRoutes, outline
+from vitald.server.routes.diagnostics import DiagnosticRoutes, serialize_outline
 from vitald.worker_thread import Lane
 
 T = TypeVar("T")
@@ -291,7 +291,7 @@ class Served:
 
 def status_with(diagnostics: FakeDiagnostics) -> Json:
     """What /v1/status says of a node without anything else."""
-    return {"diagnostics": outline(diagnostics), "time": serialize.moment(time.time())}
+    return {"diagnostics": serialize_outline(diagnostics), "time": serialize.moment(time.time())}
 
 
 def slow_link() -> Run:

@@ -22,7 +22,7 @@ from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import Board
 from vitald.diagnostics import device_access, events, planner, runner, source
 from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.idle.detector import IdleContext, Kind, Use
+from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.model import Action, Batch, Component, Event, Finding
@@ -41,7 +41,7 @@ from vitald.worker_thread import Lane
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)
-BUSY = (Use(kind=Kind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),)
+BUSY = (Use(kind=UseKind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         (runner, "_WATCH_PERIOD_S"),
     ):
         monkeypatch.setattr(module, name, 0.01)
-    monkeypatch.setattr(device_access, "leftovers", lambda _: ())
+    monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
 
 
 async def _ran_one(ask: RunRequest, execute: Execute) -> Report:
@@ -125,18 +125,18 @@ class Detector:
         self.uses: tuple[Use, ...] = ()
         self.on_look: Callable[[], object] = lambda: None
 
-    def look(self, context: IdleContext) -> tuple[Use, ...]:
+    def find_uses(self, context: IdleContext) -> tuple[Use, ...]:
         self.context = context
         self.on_look()
         return (
-            *(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in context.announced),
+            *(Use(kind=UseKind.JOB, words=f"job {job}", job=job) for job in context.announced),
             *self.uses,
         )
 
-    def unknown(self, why: str) -> Use:
-        return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
+    def report_unknown(self, why: str) -> Use:
+        return Use(kind=UseKind.UNKNOWN, words=f"not known: {why}")
 
-    def idle_for(self, _: float) -> float:
+    def get_idle_s(self, _: float) -> float:
         return self.idle_s
 
 
@@ -428,7 +428,7 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
                     )
                 return ()
 
-            monkeypatch.setattr(device_access, "leftovers", look)
+            monkeypatch.setattr(device_access, "find_leftovers", look)
             await house.ended(house.manager.request_run(ask(1)))
             await house.until(
                 lambda: "python3" in house.manager.active[0].waits_for, "what it waits for"
@@ -769,12 +769,12 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
             assert "a fault of ours" in house.manager.unavailable["other"]
             with pytest.raises(Refusal, match="a fault of ours"):
                 house.manager.request_run(RunRequest(check="other"))
-            monkeypatch.setattr(device_access, "leftovers", fails)
+            monkeypatch.setattr(device_access, "find_leftovers", fails)
             going = house.manager.request_run(ask(1))
             await house.until(
                 lambda: "no procfs" in house.manager.active[0].waits_for, "why it waits"
             )
-            monkeypatch.setattr(device_access, "leftovers", lambda _: ())
+            monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
             await house.ended(going)
 
     told(work)
@@ -882,10 +882,10 @@ def test_an_end_that_overtakes_its_begin_is_told_after_it() -> None:
 
         board = Board("boot-a", time.time(), device_reset=False)
         routes = JobRoutes(board, store, None)
-        begin = asyncio.create_task(routes._begin(Job(id="7")))
+        begin = asyncio.create_task(routes._begin_job(Job(id="7")))
         await asyncio.sleep(0)
         begin.cancel()  # the client has gone
-        end = asyncio.create_task(routes._end(Job(id="7", exit_code=0), diagnose=False))
+        end = asyncio.create_task(routes._end_job(Job(id="7", exit_code=0), diagnose=False))
         await asyncio.sleep(0)
         slow.set()
         assert (await end)["job"] is not None

@@ -74,7 +74,7 @@ class AllReduce:
         if figures.broken:
             return f"a line of the table is not whole: {figures.broken}"
         if not figures.sizes:
-            last = tool.last_line(output.stdout, output.stderr) or "nothing at all"
+            last = tool.find_last_line(output.stdout, output.stderr) or "nothing at all"
             return f"it printed no table: {last}"
         return ""
 

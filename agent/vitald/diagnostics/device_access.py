@@ -15,7 +15,7 @@ from pathlib import Path
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.run.process import leftovers
+from vitald.diagnostics.run.process import find_leftovers
 from vitald.worker_thread import Lane, LaneStuck
 
 _DRIVER_TIMEOUT_S = 2.0
@@ -114,7 +114,7 @@ class DeviceAccess:
     async def find_leftovers(self) -> str:
         """Processes of an earlier run that prevent any start; "" if there are none."""
         try:
-            left = await self._lane.call(partial(leftovers, self._procfs))
+            left = await self._lane.call(partial(find_leftovers, self._procfs))
         except (LaneStuck, OSError) as error:
             return f"a look at the processes: {error}"
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
@@ -125,7 +125,7 @@ class DeviceAccess:
         try:
             compute = await self._compute_users.read_users(testing=testing)
         except asyncio.TimeoutError:
-            return (detector.unknown("the driver does not say in time who uses the GPUs"),)
+            return (detector.report_unknown("the driver does not say in time who uses the GPUs"),)
         context = IdleContext(
             announced=self.list_jobs(),
             released=self.describe_release(),
@@ -135,15 +135,15 @@ class DeviceAccess:
         )
         try:
             uses = await self._detector_lane.call(
-                lambda: detector.look(context), _DETECTOR_TIMEOUT_S
+                lambda: detector.find_uses(context), _DETECTOR_TIMEOUT_S
             )
         except Exception as error:  # also a fault of ours: an unknown state counts as use
             self._problems.report_problem(_PROBLEM, error, "what needs idle devices waits")
-            return (detector.unknown(str(error)),)
+            return (detector.report_unknown(str(error)),)
         self._problems.clear_problem(_PROBLEM)
         return uses
 
     async def measure_idle(self) -> tuple[float, tuple[Use, ...]]:
         """For how many seconds the devices have been idle, and who uses them."""
         uses = await self.find_users(testing=False)
-        return self._detector.idle_for(time.monotonic()), uses
+        return self._detector.get_idle_s(time.monotonic()), uses

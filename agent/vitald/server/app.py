@@ -66,7 +66,7 @@ from vitald.server.request import (
     who_changes,
 )
 from vitald.server.routes import components, gpus, library
-from vitald.server.routes.diagnostics import DiagnosticsView, outline
+from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 from vitald.worker_thread import Lane, LaneStuck
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Api:
                 serialize.finding(found, self.catalog) for found in by_strength(board.trials)[:PAGE]
             ],
             "suspects": self._suspects(now),
-            "diagnostics": outline(self.diagnostics),
+            "diagnostics": serialize_outline(self.diagnostics),
             "recovery": self.recovery.shown() if self.recovery is not None else None,
             "ledger": {
                 "ok": board.ledger.ok,

@@ -139,7 +139,7 @@ def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
-    if "body" in (tool.document(text) or {}) or answers.no_watches(text):
+    if "body" in (tool.find_document(text) or {}) or answers.no_watches(text):
         return "health"
     if answers.gpus_found(text) is not None:
         return "discovery"
@@ -262,13 +262,13 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
 
 def _level(report: Report) -> int:
     """By the tests that are there; 0 where they are not those of any level."""
-    from vitald.diagnostics.dcgm import reading
+    from vitald.diagnostics.dcgm import run_context
 
     names = [test.name for test in report.tests]
     new = any(name == "software" for name in names)
     return (
-        reading.level_of(names)
-        if names and reading.whole_level(names, report.dcgm_version or ("4" if new else "3"))
+        run_context.level_of(names)
+        if names and run_context.whole_level(names, report.dcgm_version or ("4" if new else "3"))
         else 0
     )
 

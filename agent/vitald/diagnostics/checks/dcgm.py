@@ -60,8 +60,10 @@ class DcgmCheck:
     def find_obstacle(self) -> str:
         if not self._settings.enabled:
             return "[dcgm] enabled = false"
-        if not tool.find(self._settings.program):
-            return _not_executable(self._settings.program) or tool.absent(self._settings.program)
+        if not tool.find_program(self._settings.program):
+            return _not_executable(self._settings.program) or tool.explain_absence(
+                self._settings.program
+            )
         count, error = tool.count_gpus(self._sysfs)
         return "" if count else error or tool.NO_GPU
 
@@ -84,7 +86,8 @@ class DcgmCheck:
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         program = (
-            await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
+            await asyncio.to_thread(tool.find_program, self._settings.program)
+            or self._settings.program
         )
         version, stopped = await self._version_of(program, execute)
         if stopped is None:

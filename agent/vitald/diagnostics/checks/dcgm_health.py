@@ -114,7 +114,7 @@ class HealthAnswer:
 
 def read_answer(text: str) -> HealthAnswer | None:
     """What `dcgmi health -c -j` printed. None where there is no whole document in it."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     body = found.get("body") if found is not None else None
     if not isinstance(body, dict):
         return None
@@ -318,8 +318,8 @@ class DcgmHealthCheck:
     def find_obstacle(self) -> str:
         if not self._settings.enabled:
             return "[dcgm_health] enabled = false"
-        if not tool.find(self._program):
-            return tool.absent(self._program)
+        if not tool.find_program(self._program):
+            return tool.explain_absence(self._program)
         count, error = tool.count_gpus(self._sysfs)
         return "" if count else error or tool.NO_GPU
 
@@ -347,7 +347,7 @@ class DcgmHealthCheck:
             )
         answer = read_answer(output.stdout) if not output.dropped else None
         if answer is None:
-            said = tool.last_line(output.stdout, output.stderr) or "it printed nothing"
+            said = tool.find_last_line(output.stdout, output.stderr) or "it printed nothing"
             what = (
                 "its answer is incomplete"
                 if output.dropped or "{" in output.stdout
@@ -410,7 +410,7 @@ class DcgmHealthCheck:
         if (report := self._no_answer(output)) is not None:
             return report
         if output.exit_code != 0:
-            said = tool.last_line(output.stdout, output.stderr)
+            said = tool.find_last_line(output.stdout, output.stderr)
             return Report(
                 outcome=Outcome.ERROR,
                 reason=f"DCGM's watches could not be set (exit {output.exit_code}): {said}",
@@ -425,7 +425,7 @@ class DcgmHealthCheck:
 
     def _no_answer(self, output: Output) -> Report | None:
         """It did not come to an end by itself, or there is no engine."""
-        if (report := tool.not_run("dcgmi health", output)) is not None:
+        if (report := tool.report_not_run("dcgmi health", output)) is not None:
             return report
         if output.ended is ProgramEnd.DEADLINE:
             left = (
@@ -452,7 +452,7 @@ class DcgmHealthCheck:
         return None
 
     def _build_command(self, *words: str) -> Command:
-        program = tool.find(self._program) or self._program
+        program = tool.find_program(self._program) or self._program
         return Command(
             argv=(program, "health", "-g", "0", *words), deadline_s=self._settings.deadline_s
         )

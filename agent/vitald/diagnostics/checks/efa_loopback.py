@@ -116,7 +116,7 @@ def read_table(text: str) -> PingpongTable:
     """The client's table; that of fabtests (fi_rdm_pingpong and the like) has the same columns."""
     heading: list[str] = []
     rows: list[SizeResult] = []
-    for line in tool.lines(text):
+    for line in tool.split_lines(text):
         words = line.split()
         if {"bytes", "MB/sec", "usec/xfer"} <= set(words):
             heading = words
@@ -130,7 +130,10 @@ def read_table(text: str) -> PingpongTable:
 
 def _read_row(cells: dict[str, str]) -> SizeResult | None:
     size = _SIZE.fullmatch(cells["bytes"])
-    megabytes, microseconds = tool.figure(cells["MB/sec"]), tool.figure(cells["usec/xfer"])
+    megabytes, microseconds = (
+        tool.parse_figure(cells["MB/sec"]),
+        tool.parse_figure(cells["usec/xfer"]),
+    )
     if size is None or megabytes is None or not microseconds:
         return None
     acknowledged = cells.get("#ack", "=")
@@ -173,8 +176,8 @@ class EfaLoopbackCheck(BandwidthCheck):
         self._classes = config.paths.sysfs / "class" / "infiniband"
 
     def find_obstacle(self) -> str:
-        if not tool.find(PROGRAM, FOLDERS):
-            return tool.absent(PROGRAM, FOLDERS)
+        if not tool.find_program(PROGRAM, FOLDERS):
+            return tool.explain_absence(PROGRAM, FOLDERS)
         try:
             return (
                 ""
@@ -220,7 +223,7 @@ class EfaLoopbackCheck(BandwidthCheck):
         return found
 
     async def _test_adapter(self, adapter: Adapter, execute: Execute) -> AdapterResult:
-        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
+        program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
         port = _find_free_port()
         options = ("-e", "rdm", "-p", "efa", "-d", f"{adapter.name}-rdm", "-I", str(_ROUNDS))
         command = Command(
@@ -244,7 +247,7 @@ class EfaLoopbackCheck(BandwidthCheck):
         elif not table.rows:
             said = (
                 f"{PROGRAM} printed no table:"
-                f" {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+                f" {tool.find_last_line(output.stdout, output.stderr) or 'nothing at all'}"
             )
         elif max(row.size for row in table.rows) < _LARGE or not any(
             row.size <= _SMALL for row in table.rows
@@ -308,13 +311,15 @@ class EfaLoopbackCheck(BandwidthCheck):
     def _judge_failure(self, adapter: Adapter, output: Output) -> AdapterResult:
         """The programs came to no good end: whose fault it is."""
         who = f"EFA {adapter.name}"
-        if (report := tool.not_run(f"{who}: {PROGRAM}", output)) is not None:
+        if (report := tool.report_not_run(f"{who}: {PROGRAM}", output)) is not None:
             over = output.ended in (ProgramEnd.CANCELLED, ProgramEnd.NOT_STARTED)
             return AdapterResult(adapter, report.outcome, report.reason, report.remedy, over=over)
-        complaints = "\n".join(line for line in tool.lines(output.stdout) if not _TABLE.match(line))
+        complaints = "\n".join(
+            line for line in tool.split_lines(output.stdout) if not _TABLE.match(line)
+        )
         # That the other side went away is what the one says that was not at fault.
         causes = "\n".join(line for line in complaints.splitlines() if "ctrl/" not in line)
-        last = tool.last_line(causes, output.stderr, complaints) or "it printed nothing"
+        last = tool.find_last_line(causes, output.stderr, complaints) or "it printed nothing"
         if output.ended is ProgramEnd.DEADLINE:
             said = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
             return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)

@@ -102,7 +102,7 @@ class NcclOutput(Figures):
 
 def read_output(text: str) -> NcclOutput:
     """The table on standard output, or the JSON of `-J`, with NCCL's lines around either."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     results = found.get("results") if found is not None else None
     if found is not None and isinstance(results, list):
         return replace(_read_json(found, results), complaints=_read_text(text).complaints)
@@ -115,15 +115,15 @@ def _read_text(text: str) -> NcclOutput:
     complaints: list[str] = []
     devices: dict[str, int] = {}
     made, broken = NcclOutput(), ""
-    for line in tool.lines(text):
+    for line in tool.split_lines(text):
         words = line.lstrip("# ").split()
         if (match := _OUT_OF_BOUNDS.match(line)) is not None:
-            count = tool.figure(match[1])
+            count = tool.parse_figure(match[1])
             verdict = (match[2] or "").upper() == "FAILED" or bool(count)
             made = replace(made, out_of_bounds=verdict if count is not None else None)
         elif (match := _AVERAGE.match(line)) is not None:
             made = replace(
-                made, average=tool.figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
+                made, average=tool.parse_figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
             )
         elif (match := _RANK.match(line)) is not None:
             devices[match["bus"].lower()] = int(match["device"])
@@ -174,12 +174,12 @@ def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOu
         rows.append(cells)
     bounds, average = found.get("out_of_bounds"), found.get("average_bus_bandwidth")
     made = NcclOutput()
-    if isinstance(bounds, dict) and (count := tool.number(bounds.get("count"))) is not None:
+    if isinstance(bounds, dict) and (count := tool.parse_number(bounds.get("count"))) is not None:
         made = replace(made, out_of_bounds=bool(count) or bounds.get("okay") in (False, "false"))
     if isinstance(average, dict):
         made = replace(
             made,
-            average=tool.number(average.get("bandwidth")),
+            average=tool.parse_number(average.get("bandwidth")),
             slow=average.get("okay") in (False, "false"),
         )
     return _add_rows(rows, made, broken)
@@ -191,13 +191,13 @@ def _add_rows(
     """Each name comes twice in a row: out of place, and in place."""
     sizes, buses, algorithms, wrong, checked = [], [], [], 0.0, False
     for row in rows:
-        size = tool.figure(dict(row).get("size", ""))
+        size = tool.parse_figure(dict(row).get("size", ""))
         halves = [
-            [tool.figure(value) for name, value in row if name == wanted]
+            [tool.parse_figure(value) for name, value in row if name == wanted]
             for wanted in ("busbw", "algbw")
         ]
         counts = [value for name, value in row if name == "#wrong"]
-        counted = [tool.figure(count) for count in counts if count != "N/A"]
+        counted = [tool.parse_figure(count) for count in counts if count != "N/A"]
         figures = [one for half in halves for one in half]
         if size is None or not all(halves) or None in figures or None in counted:
             broken = broken or presentable(" ".join(value for _, value in row))
@@ -268,8 +268,8 @@ class NcclCheck(BandwidthCheck):
         )
 
     def find_obstacle(self) -> str:
-        if not tool.find(self._settings.program, FOLDERS):
-            return tool.absent(self._settings.program, FOLDERS)
+        if not tool.find_program(self._settings.program, FOLDERS):
+            return tool.explain_absence(self._settings.program, FOLDERS)
         count, error = tool.count_gpus(self._sysfs)
         return error or _too_few(count)
 
@@ -285,7 +285,7 @@ class NcclCheck(BandwidthCheck):
         return self._judge_output(output, gpus)
 
     def _build_command(self, gpus: Sequence[int], count: int) -> Command:
-        program = tool.find(self._settings.program, FOLDERS) or self._settings.program
+        program = tool.find_program(self._settings.program, FOLDERS) or self._settings.program
         environment = {"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
@@ -293,7 +293,7 @@ class NcclCheck(BandwidthCheck):
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
     def _judge_output(self, output: Output, gpus: Sequence[int]) -> Report:
-        if (report := tool.not_run("all_reduce_perf", output)) is not None:
+        if (report := tool.report_not_run("all_reduce_perf", output)) is not None:
             return report
         printed = read_output(f"{output.stdout}\n{output.stderr}")
         if printed.wrong or printed.out_of_bounds:
@@ -349,7 +349,7 @@ class NcclCheck(BandwidthCheck):
             )
         last = (
             next(iter(printed.complaints), "")
-            or tool.last_line(output.stderr, output.stdout)
+            or tool.find_last_line(output.stderr, output.stdout)
             or "it printed nothing"
         )
         ended = f"all_reduce_perf ended with {output.exit_code}: "

@@ -71,7 +71,7 @@ class NccomTable(Figures):
 
 def read_output(text: str) -> NccomTable:
     """The table, or the JSON of --report-to-json-file, which has no average of its own."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     results = found.get("results") if found is not None else None
     return _read_json(results) if isinstance(results, list) else _read_text(text)
 
@@ -82,7 +82,7 @@ def _read_text(text: str) -> NccomTable:
     errors: list[str] = []
     wrong: list[str] = []
     average, broken = None, ""
-    for line in tool.lines(text):
+    for line in tool.split_lines(text):
         words = line.split()
         if _ERRORS.search(line) or _FAILURE.search(line):
             errors.append(presentable(line.strip()))
@@ -91,7 +91,7 @@ def _read_text(text: str) -> NccomTable:
         elif _SIZE in words and _BUS in words:
             heading = words
         elif (match := _AVERAGE.search(line)) is not None:
-            average = tool.figure(match[1])
+            average = tool.parse_figure(match[1])
             broken = broken or (presentable(line.strip()) if average is None else "")
         elif heading and words and words[0].isdecimal():
             if len(words) == len(heading):
@@ -124,7 +124,7 @@ def _build_table(
     sizes, buses, algorithms = [], [], []
     for row in rows:
         size, bus, algorithm = (
-            tool.figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
+            tool.parse_figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
         )
         if size is None or bus is None or algorithm is None:
             broken = broken or presentable(" ".join(row.values()))
@@ -189,8 +189,8 @@ class NccomCheck(BandwidthCheck):
         )
 
     def find_obstacle(self) -> str:
-        if not tool.find(PROGRAM, FOLDERS):
-            return tool.absent(PROGRAM, FOLDERS)
+        if not tool.find_program(PROGRAM, FOLDERS):
+            return tool.explain_absence(PROGRAM, FOLDERS)
         try:
             here = count_cores(self._sysfs)
         except OSError as error:
@@ -224,7 +224,7 @@ class NccomCheck(BandwidthCheck):
         return self._judge_output(output, here)
 
     def _build_command(self, here: Cores) -> Command:
-        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
+        program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
         # `allr` before `--check`, which takes a word of its own in newer versions.
         size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
         argv = (program, "allr", "-r", str(here.workers), *size, "--check", "--non-interactive")
@@ -232,13 +232,13 @@ class NccomCheck(BandwidthCheck):
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
     def _judge_output(self, output: Output, here: Cores) -> Report:
-        if (report := tool.not_run(PROGRAM, output)) is not None:
+        if (report := tool.report_not_run(PROGRAM, output)) is not None:
             return report
         printed = f"{output.stdout}\n{output.stderr}"
         table = read_output(printed)
         last = (
             (table.errors[0] if table.errors else "")
-            or tool.last_line(output.stderr, output.stdout)
+            or tool.find_last_line(output.stderr, output.stdout)
             or "it printed nothing"
         )
         failed = bool(table.errors) or output.exit_code != 0
@@ -250,7 +250,7 @@ class NccomCheck(BandwidthCheck):
             )
         if failed or not table.sizes:
             said = next(
-                (line.strip() for line in tool.lines(printed) if _SETTINGS.search(line)), ""
+                (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line)), ""
             )
             if said or output.exit_code in (126, 127):
                 return Report(

@@ -42,14 +42,14 @@ class ExpectRoutes:
         self._store = store
 
     def add(self, app: web.Application) -> None:
-        app.router.add_get("/v1/expect", self.expect)
-        app.router.add_post("/v1/expect/confirm", self.confirm)
+        app.router.add_get("/v1/expect", self.show_expected)
+        app.router.add_post("/v1/expect/confirm", self.confirm_expected)
 
-    async def expect(self, request: web.Request) -> web.Response:
+    async def show_expected(self, request: web.Request) -> web.Response:
         read_query(request)
-        return web.json_response(answer(self._expected))
+        return web.json_response(make_answer(self._expected))
 
-    async def confirm(self, request: web.Request) -> web.Response:
+    async def confirm_expected(self, request: web.Request) -> web.Response:
         """What is here now is right."""
         peer = who_changes(request)
         reason = reason_of(await read_body(request, "reason"))
@@ -75,11 +75,11 @@ class ExpectRoutes:
         )
         self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        told: schema.Confirmed = {"confirmed": confirmed, **answer(self._expected)}
+        told: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
         return web.json_response(told)
 
 
-def answer(expected: Expected) -> schema.Expected:
+def make_answer(expected: Expected) -> schema.Expected:
     """What is expected, why, and what is here. Null is what nobody knows."""
     counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():
