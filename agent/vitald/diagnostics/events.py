@@ -1,11 +1,9 @@
 """
-What a run means, as events.
+Converts runs to events: which component a fault belongs to, whether a second run confirmed it,
+and what a pass resolves. The catalogue and the judge decide what to do about it.
 
-Owns     which component a fault is of, what is confirmed by a second run, what a pass ends.
-Refuses  deciding what to do about it: the catalogue rules, the judge decides.
-
-A run without a verdict (it made room, was ended, could not look) changes nothing: of what it
-complains of only that which says why it could not look is told.
+A run without a verdict (preempted, stopped, or unable to test) changes nothing: of its faults only
+those are reported that explain why it could not test.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ PASSED, FAILED, NOT_RUN, RAN = (
 NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # told of runs without a verdict, too
-_OTHER_KINDS = {
-    "dcgm_health": (_ENGINE_DOWN,)
-}  # codes of another kind that a check finds, and sees end
+# Codes of another kind that a check finds, and whose end it sees.
+_OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
 _NOT_RUN_AFTER = 3  # runs in succession that came to nothing
 _WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
@@ -39,13 +36,13 @@ _MAX_UNCONFIRMED = 1024
 
 
 class DeviceLookup(Protocol):
-    """Which component is meant."""
+    """Finds the components of a node."""
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
-        """By a tool's number and the serial number that it printed; None where it is not known."""
+        """By a tool's number and the serial number that it printed; None if it is unknown."""
 
     def list_gpus(self) -> AbstractSet[Component]:
-        """All that should be tested where all are."""
+        """All GPUs that a run of all GPUs should test."""
 
     def get_identity(self, component: Component) -> str:
         """What stays with a device that is moved, and differs for one that is put in its place."""
@@ -53,7 +50,7 @@ class DeviceLookup(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnconfirmedFault:
-    """A fault that is believed only when it is found twice, and was found once."""
+    """A fault that must be found twice, and was found once."""
 
     check: str
     level: int
@@ -65,14 +62,11 @@ class UnconfirmedFault:
 
 @dataclass(slots=True)
 class RunMemory:
-    """What the runs before this one found, to be remembered: for a fault to be found twice, and for
-    runs that come to nothing.
-    """
+    """What is kept from one run to the next: unconfirmed faults, and runs without a verdict."""
 
     unconfirmed: set[UnconfirmedFault] = field(default_factory=set)
-    failed_runs: dict[str, int] = field(
-        default_factory=dict
-    )  # by `dcgm level 2`: runs without a verdict, in succession
+    # By `dcgm level 2`: the number of successive runs without a verdict.
+    failed_runs: dict[str, int] = field(default_factory=dict)
 
     @property
     def memory(self) -> dict[str, object]:
@@ -117,7 +111,7 @@ def make_events(
     *,
     cut: bool = False,
 ) -> list[Event]:
-    """The facts of one run. `cut`: it was told to end, so that it came to nothing says nothing."""
+    """The events of one run. `cut`: it was stopped, so it counts not as a run without a verdict."""
     check, level, report = run.ask.check, run.ask.level, run.report
     common: dict[str, Value] = {"level": level, "check": check, "run": run.id}
     events = [make_run_event(run, facts)]
@@ -168,7 +162,7 @@ def make_events(
 
 
 def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
-    """The run as one of several: what must be found twice raises no flag of it before it was."""
+    """The run with confirmed faults marked. Unconfirmed ones require no reboot or replacement."""
     report = run.report
     if report.outcome is not Outcome.FAIL:
         return run
@@ -199,7 +193,7 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
 
 
 def make_run_event(run: Run, facts: Facts) -> Event:
-    """That it was run. It asks for nothing."""
+    """The event that the run took place. It requires no action."""
     fields: Fields = {
         "level": run.ask.level,
         "check": run.ask.check,
@@ -337,10 +331,9 @@ def _make_recovery_events(
     opened: Iterable[Finding],
     told: Collection[tuple[Component, str]],
 ) -> list[Event]:
-    """What lasts until it is over, and was not found again."""
-    looked = (
-        run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
-    )  # with wrong settings others measure nothing
+    """Events that end lasting findings which the run did not find again."""
+    # With wrong settings only DCGM still tests the hardware.
+    looked = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
     if run.ask.gpus or not looked:
         return []
     over = [
@@ -353,9 +346,8 @@ def _make_recovery_events(
         and not (finding.simulated or finding.shadow)
         and (finding.component, finding.code) not in told
         and catalog.rule(finding.code).state
-        and (
-            finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level
-        )  # any level needs the engine
+        # Any level needs the engine.
+        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
     ]
     fields: Fields = {**common, "recovered": True}
     return [
@@ -371,7 +363,7 @@ def _make_recovery_events(
 
 
 def level_of(finding: Finding) -> int:
-    """At which level a diagnostic found it."""
+    """The run level at which a diagnostic found it; 0 if none did."""
     level = finding.fields.get("level", 0)
     return level if isinstance(level, int) else 0
 
@@ -379,7 +371,7 @@ def level_of(finding: Finding) -> int:
 def _make_not_run_events(
     run: Run, facts: Facts, common: Fields, seen: RunMemory, opened: Iterable[Finding], *, cut: bool
 ) -> list[Event]:
-    """Runs that come to nothing one after the other: then nobody knows, and somebody should."""
+    """A finding after several successive runs without a verdict, and its end."""
     name = run.ask.label
     where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
     if run.report.outcome in _WITH_VERDICT:
@@ -399,7 +391,7 @@ def _make_not_run_events(
                 )
             ]
         return []
-    # What somebody asked for on some GPUs, or beside other work, is their own affair.
+    # Requests for some GPUs only, or beside other work, do not count.
     if (
         cut
         or run.preempted

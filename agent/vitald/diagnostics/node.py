@@ -1,10 +1,8 @@
 """
-What diagnostics must know of the node: what is wrong, which GPU is which, who is at work, whether
-the devices are released.
+The node as diagnostics see it: open findings, GPUs, users of the devices, releases. Read-only.
 
-Owns     that a tool's GPU number is the right component: by serial number where the tool says it,
-         else by the driver's order.
-Refuses  changing anything.
+A tool's GPU number is mapped to a component by the serial number if the tool prints it, else by the
+driver's order.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule look
 
 
 class NodeView:
-    """Reads the board and the inventory. `describe_release`: who asked us to let go of the devices, in
-    words.
+    """Reads the node's state and the inventory. `describe_release`: who released the devices; ""
+    if they are not released.
     """
 
     def __init__(
@@ -38,8 +36,8 @@ class NodeView:
         released: Callable[[], str],
         work: Callable[[float], Awaitable[Mapping[str, Sequence[float]] | None]] | None = None,
     ) -> None:
-        """`work` asks the driver who is at work, within so many seconds; None where no driver is
-        asked.
+        """`work` makes the driver list the processes on each GPU, within a timeout in seconds; None
+        if no driver is read.
         """
         self._work = work
         self._board = board
@@ -48,11 +46,11 @@ class NodeView:
         self.describe_release = released
 
     def list_findings(self) -> Sequence[Finding]:
-        """The open ones, the strongest first."""
+        """The open findings, the strongest first."""
         return by_strength(self._board.findings)
 
     def get_clears(self, finding: Finding) -> Clears:
-        """What would close it."""
+        """What would resolve the finding."""
         return self._board.clears(finding)
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
@@ -126,7 +124,7 @@ class NodeView:
         return {name: told for name, told in used if isinstance(told, float)}
 
     def list_jobs(self) -> Set[str]:
-        """That run, as their scheduler told."""
+        """Running jobs, as their scheduler reported."""
         return self._board.jobs.running.keys()
 
     def read_runs(self) -> Sequence[Run]:

@@ -1,13 +1,13 @@
 """
-From a suspicion to a diagnostic: which run the open findings ask for.
+Which runs the open findings require.
 
-An unknown Xid, a trend, a test that failed once: what would settle it is a diagnostic that passes
-at the level that its entry of the catalogue names. The ladder goes there step by step, from level 1
-on, and not beyond what may run without a person. A fault that must be confirmed is tested again, at
-level 2 at least, when nobody uses the node.
+An unknown Xid, a trend or a test that failed once is resolved by a diagnostic that passes at the
+level that its catalogue entry names. Levels are tried one after the other from level 1 on, up to
+the highest one that may run without a person. A fault that must be confirmed is tested again, at
+level 2 at least, on idle devices.
 
-It comes to an end: what a diagnostic found itself asks for no other once it was tested twice, and
-what comes back although a diagnostic passed has its device loaded once a day and no more.
+The number of runs is limited: a fault that a diagnostic found requires no other run once it was
+tested twice, and a fault that returns after a pass loads its device at most once a day.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _CONCLUSIVE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _PERIOD_S = 3600.0  # a fault that goes on being reported asks no more often than this
 _LOAD_PERIOD_S = 86400.0  # the same of a run that needs idle devices
 _SHORT_PERIOD_S = 600.0  # after a run that came to nothing, or that found what must be found twice
-Past = Mapping[
-    "tuple[str, int]", Sequence[Run]
-]  # the last runs of each check and level, the oldest first
+# The last runs of each check and level, the oldest first.
+Past = Mapping["tuple[str, int]", Sequence[Run]]
 
 
 def request_runs(
@@ -37,10 +36,9 @@ def request_runs(
     most: int,
     now: float,
 ) -> list[RunRequest]:
-    """The runs that are worth asking for now, the first finding's first; each level once."""
-    full = {
-        key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()
-    }  # one of some GPUs settles nothing for all
+    """The runs that findings require now, in the order of the findings; each level once."""
+    # A run of some GPUs resolves nothing for all.
+    full = {key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()}
     wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
         if finding.simulated or finding.shadow:
@@ -54,7 +52,7 @@ def request_runs(
 
 
 def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
-    """The level that would settle it and that only a person may ask for; 0 where there is none."""
+    """The level that resolves the finding and that only a person may request; 0 if there is none."""
     if (
         finding.simulated
         or finding.shadow
@@ -134,16 +132,13 @@ def _found_at(finding: Finding) -> int:
 
 
 def _was_tested(runs: Sequence[Run], since: float) -> bool:
-    """Whether a run that came to something began after the finding was seen. The run that found it
-    does not count.
-    """
+    """True if a run with a verdict began after `since`: after the run that found it."""
     return any(run.began > since and run.report.outcome in _CONCLUSIVE for run in runs)
 
 
 def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
-    runs = [
-        run for run in runs if run.ended <= now
-    ]  # others are from before the clock was put back
+    # Later runs are from before the clock was set back.
+    runs = [run for run in runs if run.ended <= now]
     if not runs:
         return True
     last = max(runs, key=lambda run: run.ended)

@@ -97,9 +97,8 @@ class Schedule:
             return math.inf
         slots = self._make_slots(plan)
         since = -math.inf if plan.needs_idle else moment.booted_at
-        until = (
-            moment.now + plan.every_s / 4
-        )  # later ones are from before the clock was put back, and would hold up the schedule
+        # Later runs are from before the clock was set back, and would delay the schedule.
+        until = moment.now + plan.every_s / 4
         known = [
             run
             for run in runs

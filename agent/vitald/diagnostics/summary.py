@@ -32,11 +32,8 @@ _UNKNOWN = "unknown"
 _MAX_LENGTH = 2000  # characters of a line
 _WORD = re.compile(r"[^0-9A-Za-z._:+-]")
 _GBIT, _MICROSECONDS = 8e-9, 1e6
-_LINKS = (
-    "efa_loopback",
-    "nccom",
-    "nccl",
-)  # what they measure is held against what the site expects
+# Checks whose measures are compared with what the site expects.
+_LINKS = ("efa_loopback", "nccom", "nccl")
 # Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in
 # microseconds.
 _LOOPBACK = {
@@ -54,10 +51,12 @@ def format_summary(run: Run) -> str:
     if run.ask.check != "dcgm" or report.outcome not in _WITH_VERDICT:
         return ""
     devices = " ".join(map(_clean_word, report.device_ids))
+    version, driver = _clean_word(report.dcgm_version), _clean_word(report.driver_version)
+    replacement = _format_flag(report.replacement_required)
     return (
         f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion:"
-        f" {_clean_word(report.dcgm_version)} gpuDriverVersion: {_clean_word(report.driver_version)},"
-        f" gpuDeviceIds: [{devices}] replacementRequired: {_format_flag(report.replacement_required)}"
+        f" {version} gpuDriverVersion: {driver},"
+        f" gpuDeviceIds: [{devices}] replacementRequired: {replacement}"
         f" rebootRequired:{_format_flag(report.reboot_required)}"
     )
 
@@ -171,13 +170,9 @@ def _list_loopback(run: Run) -> Iterable[tuple[str, str]]:
             f"{name}: {_scale_measure(measures, *place):.6f}" for name, place in _LOOPBACK.items()
         )
         found = f"Output summary is {figures}" if measures else _get_reason(run)
-        yield (
-            "error" if bad else "info",
-            (
-                f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_clean_word(device)} ."
-                f" {found}"
-            ),
-        )
+        verdict, name = "failed" if bad else "passed", _clean_word(device)
+        text = f"EFA Loopback check {verdict} for device: {name} . {found}"
+        yield "error" if bad else "info", text
 
 
 def _scale_measure(measures: Mapping[str, Measure], name: str, factor: float) -> float:

@@ -1,6 +1,6 @@
 """
-The checks, one module each. A new one is one file here with `build_check(config) -> Check`; nothing else
-has to know of it.
+The checks, one module each. A new check is one file here with `build_check(config) -> Check`;
+nothing else needs to change.
 """
 
 from __future__ import annotations

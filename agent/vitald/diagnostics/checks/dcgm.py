@@ -194,13 +194,9 @@ class DcgmCheck:
                 ),
             )
         if output.left:
+            left = presentable(", ".join(output.left))
             report = replace(
-                report,
-                reason=(
-                    f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix(
-                        "; "
-                    )
-                ),
+                report, reason=f"{report.reason}; still running: {left}".removeprefix("; ")
             )
         return report
 

@@ -47,9 +47,8 @@ _FAILURE = re.compile(
     r"Test (?:NCCL|CUDA) failure|Test failure|Test timeout|Invalid number of GPUs", re.IGNORECASE
 )
 _WARN = re.compile(r"\bNCCL WARN\b")
-_SAID_BY = re.compile(
-    r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]"
-)  # host:pid:thread [GPU]
+# host:pid:thread [GPU]
+_SAID_BY = re.compile(r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]")
 _NAMED = re.compile(
     r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE
 )
@@ -95,9 +94,8 @@ class NcclOutput(Figures):
     out_of_bounds: bool | None = None  # the footer's word; None where it has not come to that
     slow: bool = False  # by the program's own measure (NCCL_TESTS_MIN_BW)
     complaints: tuple[str, ...] = ()
-    devices: Mapping[str, int] = field(
-        default_factory=dict
-    )  # CUDA's number by the bus, as far as the program says them
+    # CUDA's device number by PCI bus, as far as the program prints it.
+    devices: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_output(text: str) -> NcclOutput:

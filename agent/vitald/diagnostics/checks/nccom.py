@@ -288,9 +288,8 @@ def _find_unfinished_reason(table: NccomTable) -> str:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
         return "the table ends before its average"
-    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(
-        table.buses
-    ):  # 1 MB times 4 four times is 256 MB, then 1 GB
+    # 1 MB times 4 four times is 256 MB, then 1 GB.
+    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.buses):
         return "the table ends before its largest size"
     return ""
 

@@ -154,9 +154,9 @@ class _ReportMaker:
                 f"the document is not of any known shape: {self._run.wrong[0]}",
             )
         if self._run.printed.not_run:
+            iterations = max(1, self._run.printed.iterations)
             return self._conclude_without(
-                f"{self._run.printed.not_run} of {max(1, self._run.printed.iterations)} iterations did"
-                " not run",
+                f"{self._run.printed.not_run} of {iterations} iterations did not run",
                 Remedy.RETRY,
             )
         if not self._run.documents and self._run.printed.documents:

@@ -1,18 +1,17 @@
 """
-The idle detector: whether anybody uses the accelerators, or work holds the node.
+The idle detector: whether anything uses the accelerators, or work holds the node.
 
     processes with a device open ─┐
     the driver's own list         │
-    Slurm's processes and cgroups ├─►  look()  ─►  who, in words; nothing where all is idle
+    Slurm's processes and cgroups ├─►  find_uses()  ─►  the users; none if all is idle
     announced jobs, a release    ─┘
 
-Owns     the evidence, and since when there has been none. What cannot be told counts as use.
-Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
+A state that cannot be determined counts as use. Threads and timeouts are the caller's: reading
+/proc may block.
 
-Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may
-look at other users' processes; the driver's list shows all containers' processes, and is asked for
-before each look; and a job may hold a node without touching a device yet. Source: proc(5),
-cgroups(7).
+Three kinds of evidence overlap on purpose. Open device files show new users at once, but only with
+the right to read other users' processes. The driver's list covers all containers, and is read
+before each call. A job may hold the node before it opens a device. Source: proc(5), cgroups(7).
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _POD_CGROUP = re.compile(
 
 _MAX_CGROUPS = 256  # looked through in one job
 _MAX_USES = 32
-_MAX_GAP_S = 60.0  # nobody knows what was between two looks that are further apart
+_MAX_GAP_S = 60.0  # between two observations of one idle period
 
 
 class UseKind(Enum):
-    """What keeps the devices from being idle. The members' order is that of the answer."""
+    """Why the devices are not idle, in the order in which uses are listed."""
 
     RELEASE = "release"
     JOB = "job"  # announced by its scheduler
@@ -63,7 +62,7 @@ _ORDER = {kind: place for place, kind in enumerate(UseKind)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One user of the devices. `words` name it for people: `job 123 (slurm)`."""
+    """One user of the devices. `words` describe it: `job 123 (slurm)`."""
 
     kind: UseKind
     words: str
@@ -74,7 +73,7 @@ class Use:
 
 
 def list_slurm_jobs(cgroup: Path) -> list[str]:
-    """Jobs that Slurm keeps a cgroup with processes for."""
+    """Jobs that have a Slurm cgroup with processes."""
     root = str(cgroup)
     found: list[str] = []
     scopes: list[str] = []
@@ -116,23 +115,21 @@ def find_slurm_job(cgroups: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleContext:
-    """What others know at the moment of a look."""
+    """What the rest of the daemon knows when the users are determined."""
 
     announced: Collection[str] = ()  # jobs that their scheduler announced
-    released: str = ""  # who has asked us to let go of the devices, in words
-    compute: Mapping[str, Sequence[float]] = field(
-        default_factory=dict
-    )  # process ids on each GPU that answered lately
-    memory: Mapping[str, float] = field(
-        default_factory=dict
-    )  # bytes in use on each Neuron device, likewise
-    # A run of ours has the devices: only what is known to be somebody else's counts, and memory,
-    # which has no owner, does not.
+    released: str = ""  # the release in force, in words; "" if there is none
+    # Process ids on each GPU that answered recently.
+    compute: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # Bytes in use on each Neuron device that answered recently.
+    memory: Mapping[str, float] = field(default_factory=dict)
+    # A run of ours has the devices: only processes known to belong to others count. Memory in use
+    # does not: it has no owner.
     testing: bool = False
 
 
 class IdleDetector:
-    """Who is in the way of a run that needs idle devices, and since when nobody is."""
+    """Finds the users of the devices, and measures for how long there have been none."""
 
     def __init__(
         self,
@@ -163,14 +160,13 @@ class IdleDetector:
         self._last = float("-inf")
 
     def find_uses(self, context: IdleContext) -> tuple[Use, ...]:
-        """Who uses the devices, the plainest first. Blocks."""
+        """Returns the users of the devices, the most certain evidence first. Blocks."""
         compute, memory = context.compute, context.memory
         try:
             self._table.read_processes(self._clock())
             uses = [*self._list_announced(context), *self._list_device_users()]
-            if not (
-                context.testing and self._table.outside
-            ):  # there the driver's numbers cannot be told from our own
+            # In a container the driver's process ids cannot be matched to those of our own run.
+            if not (context.testing and self._table.outside):
                 uses += self._list_driver_users(compute)
             if not context.testing:
                 uses += [*self._list_memory_users(memory), *self._list_unknown(compute, memory)]
@@ -181,12 +177,12 @@ class IdleDetector:
         return found
 
     def report_unknown(self, why: str) -> Use:
-        """A look has failed: nobody knows, so the devices are not idle."""
+        """Records that the state could not be determined: the devices are not idle."""
         self._note_state(idle=False)
         return Use(kind=UseKind.UNKNOWN, words=f"not known: {why}")
 
     def get_idle_s(self, now: float) -> float:
-        """Seconds without a use, as far as looks in this run of the daemon say."""
+        """Seconds without a use, as observed since the daemon started."""
         return (
             max(0.0, now - self._since)
             if self._since is not None and now - self._last <= _MAX_GAP_S
@@ -272,9 +268,8 @@ class IdleDetector:
                 yield Use(kind=UseKind.UNKNOWN, words=f"not known: {words}")
 
     def _is_ours(self, pid: int) -> bool:
-        lineage = self._table.list_ancestors(
-            pid
-        )  # some of DCGM's tests are programs of their own, such as nvbandwidth
+        # Some of DCGM's tests are programs of their own, such as nvbandwidth.
+        lineage = self._table.list_ancestors(pid)
         tests, running = self._tests, self._table.read_program
         return any(
             one in self._own or tests.matches_process(running(one, name)) for one, name in lineage

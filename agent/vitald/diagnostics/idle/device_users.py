@@ -236,21 +236,16 @@ class ProcessTable:
                 return
             else:
                 seen.name = found.name
-                seen.step = (
-                    self._find_step(pid, seen)
-                    if found.name == _STEPD and found.state not in "ZX"
-                    else None
-                )
-                if (
-                    found.state == "Z"
-                    # Its first thread has ended; others may go on, such as one that is stuck in the
-                    # driver
-                ):
+                is_step = found.name == _STEPD and found.state not in "ZX"
+                seen.step = self._find_step(pid, seen) if is_step else None
+                if found.state == "Z":
+                    # Its first thread has ended. Others may still run, such as one that is stuck
+                    # in the driver.
                     files = self._open_files_of_threads(pid) if found.threads > 1 else (False, ())
         seen.hidden, seen.devices = files
-        wait = (
-            _FRESH_S * (pid % _TURNS + 1) / _TURNS if now - seen.again > _FRESH_S else _FRESH_S
-        )  # not all at once after a pause
+        wait = _FRESH_S
+        if now - seen.again > _FRESH_S:  # after a pause: spread the processes over the period
+            wait = _FRESH_S * (pid % _TURNS + 1) / _TURNS
         seen.again = now + max(0.0 if young else wait, _SHARE * (perf_counter() - began))
 
     def _open_files(self, process: int | str) -> tuple[bool, tuple[str, ...]]:
@@ -290,7 +285,7 @@ class ProcessTable:
         return False, ()
 
     def _find_step(self, pid: int, seen: _KnownProcess) -> str | None:
-        """The job of a slurmstepd: `slurmstepd: [123.0]`. None for one that is nobody's."""
+        """The job of a slurmstepd: `slurmstepd: [123.0]`; "" if unknown, None if it has no job."""
         if seen.step:
             return seen.step
         try:
@@ -298,4 +293,6 @@ class ProcessTable:
         except OSError:
             return ""
         match = _STEP.match(line)
-        return match[1] if match else None if _KEEPER in line.split("\0") else ""
+        if match is not None:
+            return match[1]
+        return None if _KEEPER in line.split("\0") else ""

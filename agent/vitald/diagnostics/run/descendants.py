@@ -133,9 +133,8 @@ class Descendants:
         """
         found = {}
         until = time.monotonic() + _BECOMES_S
-        looked = [
-            one for one in others if not one.is_dead and one.session != 0
-        ]  # 0: the kernel's own
+        # Session 0 holds the kernel's own threads.
+        looked = [one for one in others if not one.is_dead and one.session != 0]
         while True:
             bare = []
             for one in looked:
@@ -154,9 +153,8 @@ class Descendants:
         if number == signal.SIGTERM and (one.pid, one.started) in self._told:
             return
         self._told.add((one.pid, one.started))
-        with suppress(
-            ProcessLookupError, PermissionError
-        ):  # it has ended, or is somebody else's: the next sweep shows which
+        # It has ended, or belongs to another user: the next sweep shows which.
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(one.pid, number)
 
     def _reap_orphan(self, one: Process) -> None:

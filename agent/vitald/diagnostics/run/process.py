@@ -1,14 +1,14 @@
 """
-Running a program so that it really ends, and everything that it started with it.
+Runs a program with a deadline, and ends it together with everything that it started.
 
-Owns     its deadline, ending it, and what is kept of its output.
-Refuses  what the output means; which program runs when; processes that others started for it, such
-         as DCGM's engine (`find_leftovers` finds those).
+Processes that others started on its behalf, such as DCGM's engine, are not covered:
+`find_leftovers` finds those.
 
-SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child
-that it leaves behind is ended, too, also after a normal exit. The program is reaped last: until
-then its number, which is also its group's and session's, is nobody else's. What cannot be ended,
-because it hangs in the kernel or is another user's, is named, and left.
+SIGTERM comes first, since `dcgmi` then makes the engine stop its tests; SIGKILL follows after a
+grace period. Child processes left behind are ended too, also after a normal exit. The program is
+reaped last: until then no other process can get its id, which is also the id of its group and
+session. Processes that cannot be ended, because they hang in the kernel or belong to another user,
+are named in the result.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Programs:
         self._task: asyncio.Task[Output] | None = None
 
     async def execute(self, command: Command) -> Output:
-        """Run it to its end. Whoever is cancelled while waiting for this gets that only when
-        nothing is left of it, within about a second.
+        """Runs it to its end. A cancellation is delivered when all its processes have ended, within
+        about a second.
         """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
@@ -162,8 +162,9 @@ class _ProgramRun:
             self._given_up = self._started is None
         if self._given_up:
             task.cancel()
+            elapsed_s = self._loop.time() - self._began
             return (
-                f"{self._program_name} does not start within {self._loop.time() - self._began:.1f} s: does"
+                f"{self._program_name} does not start within {elapsed_s:.1f} s: does"
                 " the disk that it is on answer?"
             )
         self._watch_process()
@@ -210,9 +211,8 @@ class _ProgramRun:
         """
         began = self._loop.time()
         killing: float | None = None
-        number: int | None = (
-            None if self._ended is None else signal.SIGTERM
-        )  # a child that is just about to end may do so
+        # After a normal exit a child that is about to end gets the time for it.
+        number: int | None = None if self._ended is None else signal.SIGTERM
         while True:
             now = self._loop.time()
             if self._killed or now >= min(self._kill_at, began + _LEFT_S):
@@ -245,10 +245,8 @@ class _ProgramRun:
             if not self._deep:
                 return []
             self._lane.close()
-            self._deep, self._lane = (
-                False,
-                Lane("diagnostic"),
-            )  # some process's environment hangs whoever reads it: without, then
+            # Reading the environment of some process hangs: go on without environments.
+            self._deep, self._lane = False, Lane("diagnostic")
             return await self._sweep_processes(number)
         except OSError:
             self._blind = True

@@ -2,9 +2,8 @@
 Diagnostics over the socket: `GET /v1/diagnostics` and `/v1/diagnostics/runs`, and `POST
 /v1/diagnostics/run` and `/cancel`.
 
-Owns     what somebody may ask for, and how a check, a run under way and a run that has ended are
-         told.
-Refuses  running: whoever asks is answered at once, and the result comes later as any other event.
+Validates requests, and serializes checks, active runs and ended runs. A request is answered at
+once; its result comes later, as an event.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Json = serialize.Json
 
 
 class DiagnosticsView(Protocol):
-    """What the outputs read of the diagnostics."""
+    """The state of diagnostics, for the API and the metrics."""
 
     @property
     def checks(self) -> Mapping[str, Check]: ...
@@ -72,8 +71,8 @@ class DiagnosticsView(Protocol):
 
 
 class DiagnosticsControl(DiagnosticsView, Protocol):
-    """And what they ask of them. `request_run` raises Refusal; `cancel_run` means the run under way where it is
-    given no id. Both are logged there.
+    """Also starts and stops runs. `request_run` raises Refusal; `cancel_run` without an id means the
+    active run. Both are logged there.
     """
 
     def request_run(self, ask: RunRequest) -> ActiveRun: ...
@@ -103,7 +102,7 @@ class DiagnosticRoutes:
         app.router.add_post("/v1/diagnostics/cancel", self.cancel_run)
 
     async def show_diagnostics(self, request: web.Request) -> web.Response:
-        """What can be run here, what runs, what comes next, and how it went the last time."""
+        """Shows the checks, the active and scheduled runs, and the last run of each check."""
         read_query(request)
         shown = self._diagnostics
         answer: schema.Diagnostics = {
@@ -118,7 +117,7 @@ class DiagnosticRoutes:
         return web.json_response(answer)
 
     async def list_runs(self, request: web.Request) -> web.Response:
-        """Those that have ended, the newest first."""
+        """Lists the ended runs, the newest first."""
         query = read_query(request, "limit", "check")
         most, wanted = limit_of(query), query.get("check")
         if wanted is not None:
@@ -144,7 +143,7 @@ class DiagnosticRoutes:
         )
 
     async def request_run(self, request: web.Request) -> web.Response:
-        """Ask for a run. Answers at once; the run waits for its turn."""
+        """Requests a run. Answers at once; the run is queued."""
         peer = who_changes(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
         asked = self._read_request(body, f"{peer.name}, pid {peer.pid}")
@@ -156,9 +155,7 @@ class DiagnosticRoutes:
         return web.json_response(answer, status=202)
 
     async def cancel_run(self, request: web.Request) -> web.Response:
-        """End a run, or take it out of the queue. Answers at once; its programs get their time to
-        end.
-        """
+        """Stops or dequeues a run. Answers at once; its programs get their grace period."""
         peer = who_changes(request)
         body = await read_body(request, "id", "reason")
         id_, reason = _id_of(body), reason_of(body)
@@ -235,11 +232,11 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
     return value_of(body, "gpus", read, [], "leave it out for all of them")
 
 
-# --- how they are told
+# --- serialization
 
 
 def serialize_outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
-    """What runs and waits, and the last run of each kind: what `/v1/status` shows too."""
+    """Active and queued runs, and the last run of each check: also part of `/v1/status`."""
     return {
         "going": [serialize_active(one) for one in shown.active],
         "last": [serialize_run(one) for _, one in sorted(shown.last_runs.items())],
@@ -306,7 +303,7 @@ def serialize_run(one: Run) -> schema.DiagnosticRun:
 
 
 def serialize_full_run(one: Run) -> schema.DiagnosticRunInFull:
-    """With what was printed, and all that was read out of it."""
+    """A run with its output, and everything that was read from it."""
     report = one.report
     return {
         **serialize_run(one),

@@ -46,7 +46,7 @@ _MAX_NAMED = 6
 
 
 class JobDiagnostics(Protocol):
-    """What jobs and diagnostics have to do with each other. `request_run` raises Refusal."""
+    """The part of diagnostics that jobs use. `request_run` raises Refusal."""
 
     async def begin_job(self, job: str) -> None: ...
     def end_job(self, job: str) -> None: ...
@@ -69,16 +69,15 @@ class JobRoutes:
         self._diagnostics = diagnostics
         self._facts = Facts(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
-        self._beginning: dict[
-            str, asyncio.Task[None]
-        ] = {}  # whose begin is on its way to the ledger
+        # By job: the task that stores its begin.
+        self._beginning: dict[str, asyncio.Task[None]] = {}
 
     def add(self, app: web.Application) -> None:
         app.router.add_get("/v1/jobs", self.list_jobs)
         app.router.add_post("/v1/jobs", self.record_event)
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """Those that run, the latest first, and those that ended, too."""
+        """Lists the running and the ended jobs, the latest first."""
         most, jobs = limit_of(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.Jobs = {
@@ -88,7 +87,7 @@ class JobRoutes:
         return web.json_response(answer)
 
     async def record_event(self, request: web.Request) -> web.Response:
-        """A job begins, or has ended."""
+        """Records that a job begins or has ended, as its scheduler reports."""
         peer = who_changes(request)
         body = await read_body(
             request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose"
@@ -139,9 +138,8 @@ class JobRoutes:
         if self._diagnostics is not None:
             self._diagnostics.end_job(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
-            await asyncio.shield(
-                saying
-            )  # an end that overtook its begin would leave the job running for ever
+            # An end stored before its begin would leave the job running for ever.
+            await asyncio.shield(saying)
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a

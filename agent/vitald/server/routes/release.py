@@ -36,10 +36,10 @@ _STORE_TIMEOUT_S = 1.0  # where the disk hangs, the answer does not
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None where NVML is not asked at all; `prepare_release` has a diagnostic
-    end that has the devices.
+    """The handlers. `releases` is None if NVML is not used; `prepare_release` stops a diagnostic
+    that has the devices.
 
-    `stored` returns once all that the sources said before is shown.
+    `stored` returns once all earlier batches of the sources are shown.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     async def end_release(self, request: web.Request) -> web.Response:
-        """Take everything back now."""
+        """Ends the release now."""
         peer = who_changes(request)
         await read_body(request)
         ended = self._get_releases().end(f"{peer.name}, pid {peer.pid}")
