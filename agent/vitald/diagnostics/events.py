@@ -112,39 +112,11 @@ def make_events(
     cut: bool = False,
 ) -> list[Event]:
     """The events of one run. `cut`: it was stopped, so it counts not as a run without a verdict."""
-    check, level, report = run.ask.check, run.ask.level, run.report
-    common: dict[str, Value] = {"level": level, "check": check, "run": run.id}
-    events = [make_run_event(run, facts)]
-    judged = report.outcome in _WITH_VERDICT
+    common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
     found: set[UnconfirmedFault] = set()
-    told: set[tuple[Component, str, str]] = set()
-    for fault in report.faults:
-        if not (judged or fault.code in _WHY_NOT):
-            continue
-        component = _find_component(fault, report.serials, places)
-        if (component, fault.code, fault.device) in told:
-            continue
-        told.add((component, fault.code, fault.device))
-        who = places.get_identity(component)
-        if fault.confirm:
-            found.add(
-                UnconfirmedFault(
-                    check=check,
-                    level=level,
-                    test=fault.test,
-                    code=fault.code,
-                    identity=who,
-                    device=fault.device,
-                )
-            )
-        confirmed = not fault.confirm or seen.has_found(fault.code, who, fault.device)
-        fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
-        events.append(
-            facts.event(
-                fault.code, component, fields, f"{run.ask.label}: {fault.text}", moment=run.ended
-            )
-        )
-    if judged:
+    fault_events = _make_fault_events(run, facts, common, places, seen, found)
+    events = [make_run_event(run, facts), *fault_events]
+    if run.report.outcome in _WITH_VERDICT:
         tested = _find_tested(run, places)
         _update_memory(
             run,
@@ -154,10 +126,46 @@ def make_events(
         )
         events += _make_failed_events(run, facts, common, places, opened)
         events += _make_passed_events(run, facts, common, tested)
-        events += _make_recovery_events(
-            run, facts, catalog, common, opened, {(component, code) for component, code, _ in told}
-        )
+        reported = {(event.component, event.code) for event in fault_events}
+        events += _make_recovery_events(run, facts, catalog, common, opened, reported)
     events += _make_not_run_events(run, facts, common, seen, opened, cut=cut)
+    return events
+
+
+def _make_fault_events(
+    run: Run,
+    facts: Facts,
+    common: Fields,
+    places: DeviceLookup,
+    seen: RunMemory,
+    unconfirmed: set[UnconfirmedFault],
+) -> list[Event]:
+    """An event for each distinct fault. Adds those that must be found twice to `unconfirmed`."""
+    events: list[Event] = []
+    reported: set[tuple[Component, str, str]] = set()
+    for fault in run.report.faults:
+        if run.report.outcome not in _WITH_VERDICT and fault.code not in _WHY_NOT:
+            continue
+        component = _find_component(fault, run.report.serials, places)
+        if (component, fault.code, fault.device) in reported:
+            continue
+        reported.add((component, fault.code, fault.device))
+        identity = places.get_identity(component)
+        if fault.confirm:
+            unconfirmed.add(
+                UnconfirmedFault(
+                    check=run.ask.check,
+                    level=run.ask.level,
+                    test=fault.test,
+                    code=fault.code,
+                    identity=identity,
+                    device=fault.device,
+                )
+            )
+        confirmed = not fault.confirm or seen.has_found(fault.code, identity, fault.device)
+        fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
+        text = f"{run.ask.label}: {fault.text}"
+        events.append(facts.event(fault.code, component, fields, text, moment=run.ended))
     return events
 
 

@@ -52,7 +52,7 @@ def request_runs(
 
 
 def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
-    """The level that resolves the finding and that only a person may request; 0 if there is none."""
+    """The level that resolves the finding and only a person may request; 0 if there is none."""
     if (
         finding.simulated
         or finding.shadow

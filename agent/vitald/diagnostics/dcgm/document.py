@@ -17,17 +17,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vitald.text import replace_unprintable
+from vitald.diagnostics.dcgm.values import MAX_GPUS, text_of, to_index, to_int, to_serial, to_word
 
 GPU, CPU = "gpu", "cpu"
 
 _GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
-_MAX_TEXT = 600
 _MAX_TESTS, _MAX_RESULTS, _MAX_MESSAGES, _MAX_COMPLAINTS = 256, 4096, 4096, 8
-_MAX_GPUS = 1024
 _MAX_DOCUMENTS = 256
 _MAX_OUTSIDE = 8192  # of the text around the documents, at each end
-_NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
 # Of a document whose beginning was lost.
@@ -118,7 +115,7 @@ def read_output(printed: bytes | str) -> DcgmOutput:
             rounds = whole if isinstance(whole, list) else [None]
             announced += len(rounds)
             failed = failed or (
-                "Overall Result" in value and _to_word(value["Overall Result"]).lower() != "pass"
+                "Overall Result" in value and to_word(value["Overall Result"]).lower() != "pass"
             )
             for one in rounds[:_MAX_RESULTS]:
                 if isinstance(one, dict) and _has_root(one):
@@ -232,7 +229,7 @@ class _DocumentFinder:
         if len(value) < len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            self._twice = _to_word(twice) or "a key"
+            self._twice = to_word(twice) or "a key"
         return value
 
     def _cut_off(self, error: ValueError, reached: int) -> bool:
@@ -309,11 +306,11 @@ class _DocumentReader:
         for key, root in self.roots:
             self.rejected = self.rejected or not isinstance(root, dict)
             if isinstance(root, list):
-                self.add_complaint(f"{_to_word(key)} is a list")
+                self.add_complaint(f"{to_word(key)} is a list")
                 tests += self.read_categories(root)
                 continue
             if not isinstance(root, dict):
-                self.add_complaint(f"{_to_word(key)} holds no object")
+                self.add_complaint(f"{to_word(key)} holds no object")
                 continue
             versions.append(root.get("version"))
             if "runtime_error" in root:
@@ -326,28 +323,26 @@ class _DocumentReader:
                 self.add_complaint("it holds no tests")
         metadata = self.value.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        drivers = (
-            self.value.get("Driver Version Detected"),
-            metadata.get("Driver Version Detected"),
-        )
+        key = "Driver Version Detected"
+        drivers = (self.value.get(key), metadata.get(key))
         listed = list(self.list_gpus())
         return DcgmDocument(
             tests=tuple(_merge_repeated(tests)),
             error=error,
             version=next(
-                (word for one in (*versions, metadata.get("version")) if (word := _to_word(one))),
+                (word for one in (*versions, metadata.get("version")) if (word := to_word(one))),
                 "",
             ),
-            driver=next((word for one in drivers if (word := _to_word(one))), ""),
+            driver=next((word for one in drivers if (word := to_word(one))), ""),
             device_ids=tuple(
                 word
                 for one in (*self.list_old_ids(), *(entity[1] for entity in listed))
-                if (word := _to_word(one))
+                if (word := to_word(one))
             ),
             gpus=tuple(sorted({index for index, _, _ in listed})),
             serials={
                 **self.read_old_serials(),
-                **{index: word for index, _, serial in listed if (word := _to_serial(serial))},
+                **{index: word for index, _, serial in listed if (word := to_serial(serial))},
             },
             entities=self.entities,
             wrong=tuple(self.wrong),
@@ -356,18 +351,16 @@ class _DocumentReader:
 
     def list_old_ids(self) -> list[object]:
         ids = self.value.get("GPU Device IDs")
-        return ids[:_MAX_GPUS] if isinstance(ids, list) else []
+        return ids[:MAX_GPUS] if isinstance(ids, list) else []
 
     def read_old_serials(self) -> dict[int, str]:
         serials = self.value.get("GPU Device Serials")
         pairs = (
-            [(_to_int(key), _to_serial(one)) for key, one in serials.items()]
+            [(to_int(key), to_serial(one)) for key, one in serials.items()]
             if isinstance(serials, dict)
             else []
         )
-        return {
-            index: serial for index, serial in pairs[:_MAX_GPUS] if index is not None and serial
-        }
+        return {index: serial for index, serial in pairs[:MAX_GPUS] if index is not None and serial}
 
     def list_gpus(self) -> Iterator[tuple[int, object, object]]:
         """Index, device id and serial number of the GPUs that the document lists."""
@@ -376,10 +369,10 @@ class _DocumentReader:
             if not isinstance(group, dict) or _group_name(group) != GPU:
                 continue
             entities = group.get("entities")
-            for entity in entities[:_MAX_GPUS] if isinstance(entities, list) else []:
+            for entity in entities[:MAX_GPUS] if isinstance(entities, list) else []:
                 if (
                     isinstance(entity, dict)
-                    and (index := _to_index(entity.get("entity_id"))) is not None
+                    and (index := to_index(entity.get("entity_id"))) is not None
                 ):
                     yield index, entity.get("device_id"), entity.get("serial_num")
 
@@ -392,7 +385,7 @@ class _DocumentReader:
             if not isinstance(category, dict):
                 self.add_complaint("a category is no object")
                 continue
-            name = _to_word(category.get("category"))
+            name = to_word(category.get("category"))
             tests = category.get("tests")
             if not isinstance(tests, list):
                 self.add_complaint(f"category {name or '?'} holds no list of tests")
@@ -407,20 +400,11 @@ class _DocumentReader:
     def read_test(self, value: object, category: str) -> DcgmTest | None:
         if value is None:
             return None
-        if not isinstance(value, dict) or not _to_word(value.get("name")):
+        if not isinstance(value, dict) or not to_word(value.get("name")):
             self.add_complaint("a test has no name")
             return None
-        name = _to_word(value["name"])
-        summary = value.get("test_summary")
-        if summary is not None and not isinstance(summary, dict):
-            self.add_complaint(f"{name}: its summary is no object")
-        summary = summary if isinstance(summary, dict) else {}
-        results = value.get("results")
-        if results is not None and not isinstance(results, list):
-            self.add_complaint(f"{name}: its results are no list")
-        results = results if isinstance(results, list) else []
-        if len(results) > _MAX_RESULTS:
-            self.add_complaint(f"{name}: too many results")
+        name = to_word(value["name"])
+        summary, results = self.read_parts(value, name)
         # Up to 3.x the checks of the software name no GPU: the number that stands there is always
         # 0.
         nameless = category.lower() == "deployment" and not self.entities
@@ -428,7 +412,7 @@ class _DocumentReader:
         statuses = [self.read_status(summary.get("status"), name)]
         messages = list(self.read_messages(summary))
         info = list(_list_infos(summary))
-        for result in results[:_MAX_RESULTS]:
+        for result in results:
             if result is None:
                 continue  # a place without a result
             if not isinstance(result, dict):
@@ -462,9 +446,24 @@ class _DocumentReader:
             info=tuple(info),
         )
 
+    def read_parts(
+        self, test: dict[str, object], name: str
+    ) -> tuple[dict[str, object], list[object]]:
+        """The summary and the results of a test; empty if they have another shape."""
+        summary = test.get("test_summary")
+        if summary is not None and not isinstance(summary, dict):
+            self.add_complaint(f"{name}: its summary is no object")
+        results = test.get("results")
+        if results is not None and not isinstance(results, list):
+            self.add_complaint(f"{name}: its results are no list")
+        results = results if isinstance(results, list) else []
+        if len(results) > _MAX_RESULTS:
+            self.add_complaint(f"{name}: too many results")
+        return (summary if isinstance(summary, dict) else {}), results[:_MAX_RESULTS]
+
     def read_devices(self, result: dict[str, object], test: str) -> Iterator[tuple[str, int]]:
         if "entity_id" in result or "entity_group" in result or "entity_group_id" in result:
-            index = _to_index(result.get("entity_id"))
+            index = to_index(result.get("entity_id"))
             if index is None:
                 self.add_complaint(f"{test}: an entity without a number")
             else:
@@ -473,8 +472,8 @@ class _DocumentReader:
         for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
             if key in result:
                 value = result[key]
-                for word in value.split(",")[:_MAX_GPUS] if isinstance(value, str) else [value]:
-                    index = _to_index(word)
+                for word in value.split(",")[:MAX_GPUS] if isinstance(value, str) else [value]:
+                    index = to_index(word)
                     if index is None:
                         self.add_complaint(f"{test}: {key} is no number")
                     else:
@@ -487,7 +486,7 @@ class _DocumentReader:
         if not isinstance(value, str):
             self.add_complaint(f"{test}: a status is no text")
             return "?"
-        return _to_word(value)
+        return to_word(value)
 
     def read_messages(self, holder: dict[str, object]) -> Iterator[Message]:
         """One text or a list of them, of objects whose text is called `warning` or `read_messages`;
@@ -521,9 +520,9 @@ class _DocumentReader:
 
 def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
     return (
-        _to_int(holder.get("error_id")),
-        _to_int(holder.get("error_category")),
-        _to_int(holder.get("error_severity")),
+        to_int(holder.get("error_id")),
+        to_int(holder.get("error_category")),
+        to_int(holder.get("error_severity")),
     )
 
 
@@ -564,44 +563,8 @@ def find_worst(statuses: Iterable[str]) -> str:
 
 def _group_name(holder: dict[str, object]) -> str:
     """By its name, else by its number."""
-    name = _to_word(holder.get("entity_group")).lower()
+    name = to_word(holder.get("entity_group")).lower()
     if name:
         return name
-    number = _to_int(holder.get("entity_group_id"))
+    number = to_int(holder.get("entity_group_id"))
     return GPU if number is None else _GROUPS.get(number, f"group {number}")
-
-
-def _to_int(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 1e9 else None
-    if isinstance(value, str) and len(value) < 12 and value.strip().isdecimal():
-        return int(value)
-    return None
-
-
-def _to_index(value: object) -> int | None:
-    number = _to_int(value)
-    return number if number is not None and 0 <= number < _MAX_GPUS else None
-
-
-def text_of(value: object) -> str:
-    """On one line, printable, and not for ever."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        value = str(value) if isinstance(value, (int, float)) else type(value).__name__
-    line = " ".join(value[: 2 * _MAX_TEXT].split())[:_MAX_TEXT]
-    return replace_unprintable(line)
-
-
-def _to_word(value: object) -> str:
-    return text_of(value)[:80] if isinstance(value, str) else ""
-
-
-def _to_serial(value: object) -> str:
-    word = _to_word(value)
-    return "" if word == _NOT_SUPPORTED else word

@@ -114,6 +114,7 @@ class GapFinder:
     def _explain_skip(
         self, row: TestRow, test: DcgmTest, skips: list[DeviceResult], *, none_ran: bool
     ) -> Unverified:
+        """Why a test was skipped, as far as its messages, its level and DCGM's version tell."""
         where = (
             f" on {format_gpus(sorted(one.index for one in skips if one.index is not None))}"
             if skips
@@ -144,23 +145,24 @@ class GapFinder:
         )
         if why:
             return Unverified(f"{test.name} was skipped{where}: {why[:160]}", Remedy.INVESTIGATE)
+        return self._guess_skip_reason(row, f"{test.name} was skipped{where}", none_ran=none_ran)
+
+    def _guess_skip_reason(self, row: TestRow, skipped: str, *, none_ran: bool) -> Unverified:
+        """The most likely reason where DCGM gives none."""
         if row.level == 1:
-            return Unverified(f"{test.name} was skipped{where}", Remedy.INVESTIGATE)
+            return Unverified(skipped, Remedy.INVESTIGATE)
         if none_ran:
             return Unverified(
-                f"{test.name} was skipped{where}: DCGM does not test this model, or its packages"
-                " are missing",
+                f"{skipped}: DCGM does not test this model, or its packages are missing",
                 Remedy.FIX_CONFIG,
             )
         if row.busy_from and self._run.version >= row.busy_from[: len(self._run.version)]:
             return Unverified(
-                f"{test.name} was skipped{where}: no reason is given; most likely the memory is"
-                " in use",
+                f"{skipped}: no reason is given; most likely the memory is in use",
                 Remedy.EXCLUSIVE_RERUN,
             )
         return Unverified(
-            f"{test.name} was skipped{where}: no reason is given; most likely it is not offered for"
-            " the model",
+            f"{skipped}: no reason is given; most likely it is not offered for the model",
             Remedy.FIX_CONFIG,
         )
 

@@ -36,6 +36,7 @@ from vitald.diagnostics.dcgm.run_context import (
 from vitald.diagnostics.dcgm.tables import (
     ExitMeaning,
 )
+from vitald.diagnostics.dcgm.values import text_of
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
 from vitald.text import count_more, join_first
 
@@ -398,7 +399,7 @@ def _format_group(group: Sequence[FoundFault]) -> str:
 
 
 def _clean_error(text: str) -> str:
-    line = document.text_of(text).strip().removeprefix("Error: ")
+    line = text_of(text).strip().removeprefix("Error: ")
     return (_PREAMBLE.sub("", line).strip() or "no text")[:300]
 
 

@@ -101,8 +101,7 @@ class _ProgramRun:
         self._changed = asyncio.Event()
         self._lane = Lane("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
-        self._kept = (_KeptOutput(max_bytes // 2), _KeptOutput(max_bytes // 2))
-        self._open: set[int] = set()
+        self._pipes = _OutputPipes(self._changed, max_bytes)
         self._pidfd = -1
         self._lock = threading.Lock()
         self._given_up = False
@@ -258,11 +257,8 @@ class _ProgramRun:
     async def _drain_output(self) -> None:
         """The end of the output. Somebody else may hold it open for ever."""
         until = self._loop.time() + _SETTLE_S
-        await self._wait_until(lambda: not self._open, lambda: until)
-        for fd in tuple(self._open):
-            for _ in range(_PIPE_READS):
-                if not self._read_pipe(fd):
-                    break
+        await self._wait_until(lambda: not self._pipes.is_open, lambda: until)
+        self._pipes.drain_pipes()
 
     async def _pause_for(self, seconds: float) -> None:
         until = self._loop.time() + seconds
@@ -284,10 +280,7 @@ class _ProgramRun:
 
     def _watch_process(self) -> None:
         assert self._started is not None
-        for fd in self._started.pipes:
-            os.set_blocking(fd, False)
-            self._open.add(fd)
-            self._loop.add_reader(fd, self._read_pipe, fd)
+        self._pipes.watch_pipes(self._started.pipes)
         try:
             self._pidfd = os.pidfd_open(self._started.popen.pid)
             self._loop.add_reader(self._pidfd, self._check_exit)
@@ -319,23 +312,6 @@ class _ProgramRun:
         self._forget_pidfd()
         self._changed.set()
 
-    def _read_pipe(self, fd: int) -> bool:
-        """Take what is there. Whether there may be more."""
-        assert self._started is not None
-        try:
-            part = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            part = b""
-        if part:
-            self._kept[self._started.pipes.index(fd)].add(part)
-            return True
-        self._loop.remove_reader(fd)
-        self._open.discard(fd)
-        self._changed.set()
-        return False
-
     def _signal_group(self, number: int) -> None:
         """To its group, without a look at all processes."""
         if self._started is not None:
@@ -352,9 +328,7 @@ class _ProgramRun:
         started, self._started = self._started, None
         if started is None:
             return
-        for fd in started.pipes:
-            self._loop.remove_reader(fd)
-            os.close(fd)
+        self._pipes.close_pipes(started.pipes)
         self._forget_pidfd()
         if self._exited is None:
             started.descendants.signal_group(signal.SIGKILL)
@@ -397,7 +371,7 @@ class _ProgramRun:
         return self._make_output(ended, "; ".join(said), tuple(names))
 
     def _make_output(self, ended: ProgramEnd, why: str, left: tuple[str, ...] = ()) -> Output:
-        stdout, stderr = self._kept
+        stdout, stderr = self._pipes.streams
         return Output(
             ended=ended,
             stdout=stdout.text(),
@@ -408,6 +382,54 @@ class _ProgramRun:
             why=why,
             left=left,
         )
+
+
+class _OutputPipes:
+    """Reads the output of a program while it runs. `changed` is set when a pipe is at its end."""
+
+    def __init__(self, changed: asyncio.Event, max_bytes: int) -> None:
+        self.streams = (_KeptOutput(max_bytes // 2), _KeptOutput(max_bytes // 2))
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[int, _KeptOutput] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    def watch_pipes(self, pipes: tuple[int, ...]) -> None:
+        for fd, stream in zip(pipes, self.streams):
+            os.set_blocking(fd, False)
+            self._open[fd] = stream
+            self._loop.add_reader(fd, self._read_pipe, fd)
+
+    def drain_pipes(self) -> None:
+        """Reads what is in the pipes that others still hold open."""
+        for fd in tuple(self._open):
+            for _ in range(_PIPE_READS):
+                if not self._read_pipe(fd):
+                    break
+
+    def close_pipes(self, pipes: tuple[int, ...]) -> None:
+        for fd in pipes:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+    def _read_pipe(self, fd: int) -> bool:
+        """Reads what is there. True if there may be more."""
+        try:
+            part = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            part = b""
+        if part:
+            self._open[fd].add(part)
+            return True
+        self._loop.remove_reader(fd)
+        self._open.pop(fd, None)
+        self._changed.set()
+        return False
 
 
 class _KeptOutput:

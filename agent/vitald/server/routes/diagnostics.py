@@ -71,8 +71,8 @@ class DiagnosticsView(Protocol):
 
 
 class DiagnosticsControl(DiagnosticsView, Protocol):
-    """Also starts and stops runs. `request_run` raises Refusal; `cancel_run` without an id means the
-    active run. Both are logged there.
+    """Also starts and stops runs. `request_run` raises Refusal; without an id `cancel_run` means
+    the active run. Both are logged there.
     """
 
     def request_run(self, ask: RunRequest) -> ActiveRun: ...
