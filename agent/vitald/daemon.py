@@ -38,7 +38,7 @@ from vitald.core.supervisor import Supervisor
 from vitald.diagnostics import checks
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
@@ -380,10 +380,10 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
     releases = sources.nvml.releases if sources.nvml is not None else None
     return DiagnosticsManager(
         config,
-        checks.built(config),
+        checks.build_checks(config),
         catalog=daemon.catalog,
         boot_id=daemon.boot_id,
-        node=Node(
+        node=NodeView(
             daemon.board,
             sources.inventory,
             daemon.pipeline.ledger.path,
@@ -411,7 +411,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
     releases = sources.nvml.releases if sources.nvml is not None else None
     return [
         ReleaseRoutes(
-            sources.inventory, releases, daemon.diagnostics.let_go, daemon.pipeline.stored
+            sources.inventory, releases, daemon.diagnostics.prepare_release, daemon.pipeline.stored
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
         JobRoutes(daemon.board, daemon.pipeline.store, daemon.diagnostics),
@@ -419,7 +419,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.diagnostics,
             daemon.reader,
             lambda limit, check: read_runs(path, limit, check),
-            lambda run_id: read_run(path, run_id) or daemon.diagnostics.lately(run_id),
+            lambda run_id: read_run(path, run_id) or daemon.diagnostics.find_recent_run(run_id),
         ),
     ]
 

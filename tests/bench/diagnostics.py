@@ -42,7 +42,7 @@ from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector
-from vitald.diagnostics.run.process import leftovers
+from vitald.diagnostics.run.process import find_leftovers
 from vitald.simulator.node import SimulatedNode
 
 PROLOGS, LOOKS, READS, STARTS, JOBS, RUNS = 100, 40, 100, 10, 10, 20
@@ -56,7 +56,7 @@ _GPUS = 8
 def run() -> Json:
     if shutil.which("cc") is None and shutil.which("gcc") is None:
         raise Skipped("needs a C compiler")
-    if left := leftovers():
+    if left := find_leftovers():
         raise Skipped(f"other diagnostics run: {', '.join(left)}")
     with scratch() as folder, ExitStack() as stack:
         dcgmi = stack.enter_context(Dcgmi(folder / "bin", gpus=_GPUS))
@@ -99,11 +99,11 @@ def _idle_detector() -> Json:
             for _ in range(extra):
                 stack.callback(subprocess.Popen(["sleep", "600"]).kill)
             detector, looks, floor = IdleDetector(), list[float](), list[float]()
-            first = timed(partial(detector.look, IdleContext()))[0]
+            first = timed(partial(detector.find_uses, IdleContext()))[0]
             began = time.process_time()
             for _ in range(LOOKS):
                 time.sleep(0.5)
-                looks.append(timed(partial(detector.look, IdleContext()))[0])
+                looks.append(timed(partial(detector.find_uses, IdleContext()))[0])
             used = time.process_time() - began
             floor = [timed(_listing)[0] for _ in range(LOOKS)]
             figures[f"{extra}_more"] = {
@@ -125,7 +125,10 @@ def _reading() -> Json:
     text = document(level=4, gpus=16)
     meanings = Meanings(catalog.load_catalog())
     taken = spread(
-        [timed(lambda: reading.read(text, meanings, exit_code=0, level=4))[0] for _ in range(READS)]
+        [
+            timed(lambda: reading.read_report(text, meanings, exit_code=0, level=4))[0]
+            for _ in range(READS)
+        ]
     )
     floor = spread([timed(lambda: json.loads(text))[0] for _ in range(READS)])
     return {"bytes": len(text), **taken, "floor_json": floor}

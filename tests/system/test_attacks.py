@@ -953,14 +953,14 @@ def test_root_runs_nothing_that_an_ordinary_user_could_have_put_there(
         asked = ours / "dcgmi"
         asked.symlink_to(theirs / "dcgmi")
     monkeypatch.setenv("PATH", f"{asked.parent}:{good}")
-    assert tool.find("dcgmi") == str(good / "dcgmi"), "the next one is taken"
+    assert tool.find_program("dcgmi") == str(good / "dcgmi"), "the next one is taken"
     monkeypatch.setenv("PATH", str(asked.parent))
-    assert tool.find("dcgmi") == ""
-    assert tool.find(str(asked)) == ""
+    assert tool.find_program("dcgmi") == ""
+    assert tool.find_program(str(asked)) == ""
     for name in ("dcgmi", str(asked)):
-        assert "is not run as root" in tool.absent(name)
+        assert "is not run as root" in tool.explain_absence(name)
     monkeypatch.setattr(tool, "is_root", lambda: False)
-    assert tool.find("dcgmi") == str(asked), "an ordinary user runs what he likes"
+    assert tool.find_program("dcgmi") == str(asked), "an ordinary user runs what he likes"
 
 
 @pytest.mark.parametrize("path", [".", "", "bin", "./bin"])
@@ -971,7 +971,7 @@ def test_where_somebody_stands_is_no_place_for_a_program(
     monkeypatch.chdir(program.parent if path in (".", "") else program.parent.parent)
     (program.parent.parent / "bin").symlink_to(program.parent)
     monkeypatch.setenv("PATH", f"{path}:/nowhere")
-    assert tool.find("dcgmi") == ""
+    assert tool.find_program("dcgmi") == ""
 
 
 def test_a_planted_dcgmi_is_passed_over(

@@ -28,8 +28,7 @@ import json, os, socket, sys, time
 options = dict(zip(sys.argv[1:-1:2], sys.argv[2::2]))
 adapter = options["-d"].removesuffix("-rdm")
 how = json.load(open(os.environ["HOW"])).get(adapter, {})
-assert (options["-e"], options["-p"]) == ("rdm", "efa"), sys.argv
-assert os.environ["FI_EFA_ENABLE_SHM_TRANSFER"] == "0"
+assert (options["-e"], options["-p"], os.environ["FI_EFA_ENABLE_SHM_TRANSFER"]) == ("rdm", "efa", "0"), sys.argv
 if "-B" in options:
     print("server of", adapter)
     if "server" in how:
@@ -71,17 +70,14 @@ elif sys.argv[1:] == ["health", "-g", "0", "-c", "-j"]:
         print("Error: Health watches not enabled. Please enable watches. ")
         sys.exit(253)
     time.sleep(how.get("stall", 0))
-    body = {"Overall Health": {"value": "Healthy"}}
-    healthy = {"body": body, "header": ["Health Monitor Report"]}
-    print(json.dumps(how.get("answer") or healthy, indent=1))
+    print(json.dumps(how.get("answer") or {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}, indent=1))
 else:
     sys.exit(255)
 """
 NCCOM = """\
 import os, sys
 words = sys.argv[1:]
-workers, logical = words[words.index("-r") + 1], os.environ.get("NEURON_LOGICAL_NC_CONFIG")
-print("workers:", workers, "logical:", logical, file=sys.stderr)
+print("workers:", words[words.index("-r") + 1], "logical:", os.environ.get("NEURON_LOGICAL_NC_CONFIG"), file=sys.stderr)
 print("    size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)")
 for size, bus in ((1 << 20, 25.94), (1 << 26, 102.4), (1 << 30, 105.22)):
     print(f"{size:12}{size // 4:12}    fp32    {100.0:10.2f}    {bus / 2:10.2f}    {bus:10.2f}")
@@ -94,16 +90,12 @@ visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
 assert os.environ["NCCL_DEBUG"] == "WARN" and os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 print("# Using devices")
 for rank in range(count):
-    device = f"device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3"
-    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7 {device}")
+    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7 device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3")
 print("#")
-print("#       size         count      type   redop    root     time   algbw   busbw"
-    " #wrong     time   algbw   busbw #wrong")
-print("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
-    "            (us)  (GB/s)  (GB/s)")
+print("#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong")
+print("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)")
 wrong = 5 if visible == "0,2" else 0
-print("  8589934592    2147483648     float     sum      -1    27715  309.94  464.91"
-    f"      0    27689  310.23  465.35 {wrong:6}")
+print(f"  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0    27689  310.23  465.35 {wrong:6}")
 print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
 print("# Avg bus bandwidth    : 465.13")
 sys.exit(1 if wrong else 0)
@@ -127,12 +119,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 
 def perform(check: Check, *, gpus: tuple[int, ...] = ()) -> Report:
-    assert check.missing() == ""
+    assert check.find_obstacle() == ""
 
     async def run() -> Report:
         programs = Programs()
         try:
-            return await check.perform(RunRequest(check=check.name, gpus=gpus), programs.execute)
+            return await check.run_check(RunRequest(check=check.name, gpus=gpus), programs.execute)
         finally:
             await programs.close()
 
@@ -162,7 +154,7 @@ def adapters(tmp_path: Path) -> list[str]:
 
 
 def loopback(tmp_path: Path, **settings: float) -> Check:
-    return efa_loopback.build(
+    return efa_loopback.build_check(
         Config(paths=Paths(sysfs=tmp_path / "sys"), efa_loopback=EfaLoopback(**settings))
     )
 
@@ -227,7 +219,7 @@ def test_dcgm_health_from_an_engine_that_is_down_to_a_failing_gpu(
     tree.pci("0000:18:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
     now = [1000.0]
     settings = Config(paths=Paths(sysfs=tmp_path / "sys"), dcgm_health=DcgmHealth(deadline_s=2.0))
-    check = dcgm_health.DcgmHealth(settings, lambda: now[0])
+    check = dcgm_health.DcgmHealthCheck(settings, lambda: now[0])
 
     (tmp_path / "how").write_text('{"engine": "down"}')
     assert [fault.code for fault in perform(check).faults] == ["dcgm/engine_down"]
@@ -258,9 +250,9 @@ def test_nccom_over_all_cores(tmp_path: Path, program: Callable[[str, str], None
     program("nccom-test", NCCOM)
     NeuronTree(tmp_path / "sys", TRN2)
     make = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=100.0))
-    assert perform(nccom.build(make)).outcome is Outcome.PASS
+    assert perform(nccom.build_check(make)).outcome is Outcome.PASS
     more = Config(paths=Paths(sysfs=tmp_path / "sys"), nccom=Nccom(least_gbytes=120.0))
-    assert [fault.code for fault in perform(nccom.build(more)).faults] == ["nccom/slow"]
+    assert [fault.code for fault in perform(nccom.build_check(more)).faults] == ["nccom/slow"]
 
 
 def test_nccl_over_all_gpus_and_over_some(
@@ -270,7 +262,9 @@ def test_nccl_over_all_gpus_and_over_some(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19", "1a", "1b"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build(Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(least_gbytes=400.0)))
+    check = nccl.build_check(
+        Config(paths=Paths(sysfs=tmp_path / "sys"), nccl=Nccl(least_gbytes=400.0))
+    )
     assert perform(check).outcome is Outcome.PASS
     assert [fault.code for fault in perform(check, gpus=(2, 0)).faults] == ["nccl/wrong"]
 
@@ -281,7 +275,7 @@ def test_a_program_that_is_broken_has_no_verdict(
     tree = Tree(tmp_path / "sys")
     for bus in ("18", "19"):
         tree.pci(f"0000:{bus}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    check = nccl.build(Config(paths=Paths(sysfs=tmp_path / "sys")))
+    check = nccl.build_check(Config(paths=Paths(sysfs=tmp_path / "sys")))
     for text in (
         "import os\nos.abort()\n",
         "raise SystemExit('libnccl.so.2: error while loading shared libraries')\n",

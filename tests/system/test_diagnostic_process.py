@@ -27,10 +27,10 @@ from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
 from tests.pace import patient
 from tests.unit.builders import ROOT
-from vitald.diagnostics.check import Command, Ended, Output
+from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run import descendants, process
-from vitald.diagnostics.run.process import Programs, leftovers
-from vitald.diagnostics.run.start import Started, start
+from vitald.diagnostics.run.process import Programs, find_leftovers
+from vitald.diagnostics.run.start import Started, start_program
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
 SOON_S = patient(8.0)  # far more than anything here takes, on a busy machine
@@ -66,7 +66,9 @@ def _fds() -> set[str]:
 
 def _children() -> set[int]:
     """Zombies, too."""
-    return {one.pid for one in descendants.processes(Path("/proc")) if one.parent == os.getpid()}
+    return {
+        one.pid for one in descendants.list_processes(Path("/proc")) if one.parent == os.getpid()
+    }
 
 
 def _threads() -> list[str]:
@@ -76,7 +78,7 @@ def _threads() -> list[str]:
 def _marked() -> list[str]:
     """What comes from these tests and lives."""
     found = []
-    for one in descendants.processes(Path("/proc")):
+    for one in descendants.list_processes(Path("/proc")):
         with suppress(OSError):
             if TOKEN.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
                 found.append(str(one))
@@ -137,7 +139,7 @@ class Timed:
 def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
     output = run(command(dcgmi, level=2))
     assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (
-        Ended.EXITED,
+        ProgramEnd.EXITED,
         0,
         "",
         (),
@@ -159,7 +161,7 @@ def test_exit_code_and_both_streams_are_kept(dcgmi: Dcgmi) -> None:
     )
     output = run(command(dcgmi))
     assert (output.ended, output.exit_code, output.stdout, output.stderr) == (
-        Ended.EXITED,
+        ProgramEnd.EXITED,
         226,
         "out\N{REPLACEMENT CHARACTER}",
         "err",
@@ -233,7 +235,7 @@ def test_it_is_what_the_kernel_ends_first_where_memory_runs_out() -> None:
 def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(stdout=document(level=4), slow_s=0.6))
     output = run(command(dcgmi))
-    assert (output.ended, output.stdout) == (Ended.EXITED, document(level=4))
+    assert (output.ended, output.stdout) == (ProgramEnd.EXITED, document(level=4))
     assert output.seconds > 0.6
 
 
@@ -244,7 +246,7 @@ def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(stdout="begun", hang=True))
     output = run(command(dcgmi, deadline_s=0.5))
     assert (output.ended, output.exit_code, output.stdout) == (
-        Ended.DEADLINE,
+        ProgramEnd.DEADLINE,
         -signal.SIGTERM,
         "begun",
     )
@@ -256,7 +258,11 @@ def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
 def test_who_ignores_sigterm_is_killed_after_the_grace(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True))
     output = run(command(dcgmi, deadline_s=0.4, grace_s=0.3))
-    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, -signal.SIGKILL, ())
+    assert (output.ended, output.exit_code, output.left) == (
+        ProgramEnd.DEADLINE,
+        -signal.SIGKILL,
+        (),
+    )
     assert output.why == "no end within 0.4 s; SIGTERM did not end it: killed"
     assert 0.7 <= output.seconds < patient(1.7)
     assert dcgmi.runs()[0].signals == (signal.SIGTERM,)
@@ -267,14 +273,18 @@ def test_who_answers_sigterm_late_is_heard(dcgmi: Dcgmi) -> None:
     """As dcgmi does, once the engine has stopped what runs there."""
     dcgmi.diag(diag(delay_s=300.0, stops_s=0.4, leaves="engine"))
     output = run(command(dcgmi, deadline_s=0.4, grace_s=SOON_S))
-    assert (output.ended, output.exit_code, output.stdout) == (Ended.DEADLINE, 203, refusal(203))
+    assert (output.ended, output.exit_code, output.stdout) == (
+        ProgramEnd.DEADLINE,
+        203,
+        refusal(203),
+    )
     assert output.seconds < SOON_S
     assert dcgmi.alive() == ()
 
 
 def test_a_program_that_was_stopped_ends_too() -> None:
     output = run(shell("kill -STOP $$; sleep 300", deadline_s=0.4))
-    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
+    assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGKILL)
 
 
 # --- too much output
@@ -303,9 +313,9 @@ def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None
     before = _status("VmRSS")
     output = asyncio.run(execute())
     assert _status("VmHWM") - before < 20 * 1024
-    assert output.ended is Ended.EXITED
+    assert output.ended is ProgramEnd.EXITED
     assert output.stdout.endswith(last)
-    half = process.MOST_BYTES // 4
+    half = process.MAX_BYTES // 4
     gap = f"\n... {output.dropped} bytes dropped ...\n"
     assert output.dropped == size + len(last) - 2 * half
     assert output.stdout[half : half + len(gap)] == gap
@@ -326,7 +336,7 @@ def _status(name: str) -> int:
 
 def test_each_stream_has_its_own_limit() -> None:
     async def execute() -> Output:
-        return await Programs(most_bytes=4000).execute(
+        return await Programs(max_bytes=4000).execute(
             shell("head -c 100000 /dev/zero >&2; printf good")
         )
 
@@ -349,8 +359,8 @@ def test_what_was_printed_last_is_not_lost_where_the_loop_is_busy(
 
 def test_output_without_end_ends_at_the_deadline() -> None:
     output = run(shell("exec cat /dev/zero", deadline_s=0.5))
-    assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGTERM)
-    assert len(output.stdout) < process.MOST_BYTES
+    assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGTERM)
+    assert len(output.stdout) < process.MAX_BYTES
 
 
 # --- leaving children behind
@@ -362,7 +372,7 @@ def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
     began = Timed()
     output = run(command(dcgmi))
     assert (output.ended, output.exit_code, output.stdout, output.left) == (
-        Ended.EXITED,
+        ProgramEnd.EXITED,
         0,
         "done",
         (),
@@ -378,7 +388,11 @@ def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
     began = Timed()
     output = run(command(dcgmi, deadline_s=0.5))
-    assert (output.ended, output.exit_code, output.left) == (Ended.DEADLINE, -signal.SIGKILL, ())
+    assert (output.ended, output.exit_code, output.left) == (
+        ProgramEnd.DEADLINE,
+        -signal.SIGKILL,
+        (),
+    )
     assert began.seconds < patient(2.0)
     assert dcgmi.alive() == ()
 
@@ -391,9 +405,11 @@ def test_who_escapes_with_another_environment_is_known_by_its_parent() -> None:
         )
     )
     pid = int(output.stdout)
-    assert output.ended is Ended.DEADLINE
+    assert output.ended is ProgramEnd.DEADLINE
     assert not [
-        one for one in descendants.processes(Path("/proc")) if one.pid == pid and not one.dead
+        one
+        for one in descendants.list_processes(Path("/proc"))
+        if one.pid == pid and not one.is_dead
     ]
 
 
@@ -404,7 +420,7 @@ def test_a_crowd_of_children_in_sessions_of_their_own() -> None:
             " sleep 0.5"
         )
     )
-    assert output.ended is Ended.EXITED
+    assert output.ended is ProgramEnd.EXITED
     assert re.search(r" and [12]\d more, now ended$", output.why)
     assert output.left == ()
     assert _marked() == []
@@ -417,7 +433,7 @@ def test_children_that_go_on_having_children() -> None:
             " sleep 0.2"
         )
     )
-    assert (output.ended, output.left) == (Ended.EXITED, ())
+    assert (output.ended, output.left) == (ProgramEnd.EXITED, ())
     assert _marked() == []
 
 
@@ -430,20 +446,20 @@ def test_a_stranger_who_holds_the_output_open_holds_up_nobody() -> None:
     output = run(shell("(setsid env -i sh -c 'echo $$; sleep 300' &); sleep 0.2; echo done"))
     pid, done = output.stdout.split()
     os.killpg(int(pid), signal.SIGKILL)
-    assert (output.ended, output.exit_code, done) == (Ended.EXITED, 0, "done")
+    assert (output.ended, output.exit_code, done) == (ProgramEnd.EXITED, 0, "done")
     assert output.seconds < patient(3.0)
 
 
 def test_what_the_engine_runs_outlives_a_killed_client(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True, alone=True, leaves="engine"))
     output = run(command(dcgmi, deadline_s=0.5))
-    assert (output.ended, output.left) == (Ended.DEADLINE, ())
+    assert (output.ended, output.left) == (ProgramEnd.DEADLINE, ())
     (pid,) = dcgmi.alive()
-    assert f"nvvs (pid {pid})" in leftovers()
+    assert f"nvvs (pid {pid})" in find_leftovers()
     assert run(command(dcgmi)).exit_code == 222
     dcgmi.end()
-    assert f"nvvs (pid {pid})" not in leftovers()
-    assert run(command(dcgmi, deadline_s=0.3)).ended is Ended.DEADLINE
+    assert f"nvvs (pid {pid})" not in find_leftovers()
+    assert run(command(dcgmi, deadline_s=0.3)).ended is ProgramEnd.DEADLINE
 
 
 def test_a_zombie_is_no_leftover(tmp_path: Path) -> None:
@@ -452,7 +468,7 @@ def test_a_zombie_is_no_leftover(tmp_path: Path) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     try:
         assert Path(f"/proc/{child.pid}/comm").read_text() == f"{NVVS}\n"
-        assert f"nvvs (pid {child.pid})" not in leftovers()
+        assert f"nvvs (pid {child.pid})" not in find_leftovers()
     finally:
         child.wait()
 
@@ -471,14 +487,14 @@ def test_a_zombie_is_no_leftover(tmp_path: Path) -> None:
 def test_ended_by_a_signal(dcgmi: Dcgmi, number: int, said: str) -> None:
     dcgmi.diag(Answer(stdout=document(), signal=number))
     output = run(command(dcgmi))
-    assert (output.ended, output.exit_code, output.why) == (Ended.SIGNALLED, -number, said)
+    assert (output.ended, output.exit_code, output.why) == (ProgramEnd.SIGNALLED, -number, said)
     assert output.stdout == document()
 
 
 def test_killed_by_the_kernel(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(signal=signal.SIGKILL))
     output = run(command(dcgmi))
-    assert (output.ended, output.exit_code) == (Ended.SIGNALLED, -signal.SIGKILL)
+    assert (output.ended, output.exit_code) == (ProgramEnd.SIGNALLED, -signal.SIGKILL)
     assert output.why.startswith("ended by SIGKILL")
 
 
@@ -525,10 +541,10 @@ def _folder(path: Path) -> None:
     ],
 )
 def test_what_cannot_be_started(dcgmi: Dcgmi, spoil: Callable[[Path], None], said: str) -> None:
-    assert run(command(dcgmi)).ended is Ended.EXITED  # the same one was well before
+    assert run(command(dcgmi)).ended is ProgramEnd.EXITED  # the same one was well before
     spoil(dcgmi.path)
     output = run(command(dcgmi))
-    assert (output.ended, output.exit_code, output.stdout) == (Ended.NOT_STARTED, None, "")
+    assert (output.ended, output.exit_code, output.stdout) == (ProgramEnd.NOT_STARTED, None, "")
     assert output.why.startswith(str(dcgmi.path))
     assert output.why.endswith(said)
 
@@ -552,7 +568,7 @@ def test_what_cannot_be_started(dcgmi: Dcgmi, spoil: Callable[[Path], None], sai
 def test_a_command_that_is_none(argv: tuple[str, ...], said: str) -> None:
     output = run(Command(argv=argv, deadline_s=SOON_S))
     assert (output.ended, output.why.replace("/usr/bin/true", "/bin/true")) == (
-        Ended.NOT_STARTED,
+        ProgramEnd.NOT_STARTED,
         said.replace("/usr/bin/true", "/bin/true"),
     )
 
@@ -579,7 +595,7 @@ def test_a_program_that_vanishes_while_it_runs(dcgmi: Dcgmi) -> None:
         return await running
 
     output = asyncio.run(execute())
-    assert (output.ended, output.stdout) == (Ended.EXITED, document())
+    assert (output.ended, output.stdout) == (ProgramEnd.EXITED, document())
 
 
 # --- cancelling
@@ -608,7 +624,7 @@ def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
 
     output = asyncio.run(execute())
     assert (output.ended, output.exit_code, output.why, output.stdout) == (
-        Ended.CANCELLED,
+        ProgramEnd.CANCELLED,
         203,
         "root: not now",
         refusal(203),
@@ -630,7 +646,7 @@ def test_cancelled_while_it_starts(dcgmi: Dcgmi, pause_s: float) -> None:
 
     output = asyncio.run(execute())
     if pause_s:
-        assert (output.ended, output.why) == (Ended.CANCELLED, "changed my mind")
+        assert (output.ended, output.why) == (ProgramEnd.CANCELLED, "changed my mind")
     assert output.seconds < SOON_S
     assert dcgmi.alive() == ()
     assert _marked() == []
@@ -646,7 +662,7 @@ def test_cancelled_while_it_prints() -> None:
 
     output = asyncio.run(execute())
     assert (output.ended, output.exit_code, output.why) == (
-        Ended.CANCELLED,
+        ProgramEnd.CANCELLED,
         -signal.SIGTERM,
         "enough",
     )
@@ -670,7 +686,7 @@ def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
 
     output = asyncio.run(execute())
     assert (output.ended, output.exit_code) == (
-        Ended.DEADLINE,
+        ProgramEnd.DEADLINE,
         -signal.SIGKILL,
     )  # what came first is the reason
     assert dcgmi.alive() == ()
@@ -704,7 +720,7 @@ def test_cancelled_while_its_children_are_ended(dcgmi: Dcgmi) -> None:
             return output
 
     output = asyncio.run(execute())
-    assert (output.ended, output.exit_code, output.stdout) == (Ended.EXITED, 0, document())
+    assert (output.ended, output.exit_code, output.stdout) == (ProgramEnd.EXITED, 0, document())
     assert dcgmi.alive() == ()
 
 
@@ -712,9 +728,9 @@ def test_cancelled_when_nothing_runs(dcgmi: Dcgmi) -> None:
     async def execute() -> None:
         programs = Programs()
         programs.cancel("nothing there")
-        assert (await programs.execute(command(dcgmi))).ended is Ended.EXITED
+        assert (await programs.execute(command(dcgmi))).ended is ProgramEnd.EXITED
         programs.cancel("nothing there any more")
-        assert (await programs.execute(command(dcgmi))).ended is Ended.EXITED
+        assert (await programs.execute(command(dcgmi))).ended is ProgramEnd.EXITED
 
     asyncio.run(execute())
 
@@ -727,7 +743,7 @@ def test_one_at_a_time(dcgmi: Dcgmi) -> None:
             with pytest.raises(RuntimeError):
                 await programs.execute(command(dcgmi))
             await programs.close()
-            assert (await running).ended is Ended.CANCELLED
+            assert (await running).ended is ProgramEnd.CANCELLED
 
     asyncio.run(execute())
     assert len(dcgmi.runs()) == 1
@@ -797,7 +813,7 @@ def test_closing_waits_until_it_has_ended(dcgmi: Dcgmi) -> None:
             await programs.close()
             assert began.seconds < patient(1.5)
             assert dcgmi.alive() == ()
-            assert (await running).ended is Ended.CANCELLED
+            assert (await running).ended is ProgramEnd.CANCELLED
             await programs.close()
 
     asyncio.run(execute())
@@ -824,7 +840,7 @@ def test_what_cannot_be_ended_is_named_and_left(
         assert began.seconds < patient(3.0)
     (pid,) = dcgmi.alive()
     assert (output.ended, output.exit_code, output.left) == (
-        Ended.DEADLINE,
+        ProgramEnd.DEADLINE,
         None,
         (f"dcgmi (pid {pid})",),
     )
@@ -850,9 +866,9 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
 
     def slow(wanted: Command, procfs: Path) -> Started:
         disk.wait()
-        return start(wanted, procfs)
+        return start_program(wanted, procfs)
 
-    monkeypatch.setattr(process, "start", slow)
+    monkeypatch.setattr(process, "start_program", slow)
 
     async def execute() -> Output:
         programs = Programs()
@@ -863,7 +879,7 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
 
     try:
         output = asyncio.run(execute())
-        assert output.ended is Ended.NOT_STARTED
+        assert output.ended is ProgramEnd.NOT_STARTED
         assert "does the disk that it is on answer?" in output.why
         assert output.seconds < patient(2.0)
     finally:
@@ -883,7 +899,7 @@ def test_an_environment_that_hangs_its_reader(
         kernel.wait()
         return []
 
-    monkeypatch.setattr(descendants, "_environment", hang)
+    monkeypatch.setattr(descendants, "_read_environment", hang)
     monkeypatch.setattr(process, "_SWEEP_S", 0.1)
     try:
 
@@ -904,7 +920,7 @@ def test_an_environment_that_hangs_its_reader(
         began = Timed()
         output = asyncio.run(execute())
         assert began.seconds < patient(4.0)
-        assert (output.ended, output.exit_code) == (Ended.CANCELLED, -signal.SIGKILL)
+        assert (output.ended, output.exit_code) == (ProgramEnd.CANCELLED, -signal.SIGKILL)
         assert output.why.endswith("what it may have started elsewhere could not be looked for")
         assert dcgmi.alive() == ()  # it was known by its parent
     finally:
@@ -926,9 +942,9 @@ def test_another_containers_processes_are_left_alone(
     )
     try:
         output = run(command(dcgmi, deadline_s=0.5), lambda: Programs(procfs=fake))
-        assert (output.ended, output.exit_code) == (Ended.DEADLINE, -signal.SIGKILL)
+        assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGKILL)
         assert bystander.poll() is None
-        assert leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
+        assert find_leftovers(fake) == (f"nvvs (pid {bystander.pid})",)
         dcgmi.diag(Answer(leaves="deaf child"))
         assert run(command(dcgmi), lambda: Programs(procfs=fake)).exit_code == 0
     finally:
@@ -943,7 +959,7 @@ def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("vitald.diagnostics.run.process.os.pidfd_open", absent)
     began = Timed()
-    assert run(command(dcgmi, deadline_s=60.0)).ended is Ended.EXITED
+    assert run(command(dcgmi, deadline_s=60.0)).ended is ProgramEnd.EXITED
     assert began.seconds < SOON_S
     dcgmi.diag(DEAF)
     assert run(command(dcgmi, deadline_s=0.3)).exit_code == -signal.SIGKILL
@@ -1008,7 +1024,7 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
                 said = _as_nobody(lambda: run(command(dcgmi, deadline_s=0.5)))
                 assert (
                     said
-                    == f"{Ended.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did"
+                    == f"{ProgramEnd.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did"
                     " not end it: killed"
                 )
                 assert dcgmi.runs()[-1].environment["VITALD_RUN"]

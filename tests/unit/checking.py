@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vitald.config import Config, Paths
-from vitald.diagnostics.check import Check, Command, Ended, Output
+from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.model.diagnostic import Report, RunRequest
 
 
@@ -34,7 +34,7 @@ def printed(
     stdout: str, exit_code: int = 0, *, stderr: str = "", dropped: int = 0, seconds: float = 1.0
 ) -> Output:
     return Output(
-        ended=Ended.EXITED,
+        ended=ProgramEnd.EXITED,
         stdout=stdout,
         stderr=stderr,
         exit_code=exit_code,
@@ -45,7 +45,7 @@ def printed(
 
 def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
     return Output(
-        ended=Ended.DEADLINE,
+        ended=ProgramEnd.DEADLINE,
         stdout=stdout,
         exit_code=-9,
         why="the deadline of 60 s is over",
@@ -55,14 +55,14 @@ def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
 
 def perform(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> Report:
     return asyncio.run(
-        check.perform(RunRequest(check=check.name, gpus=gpus), Programs(*outputs).execute)
+        check.run_check(RunRequest(check=check.name, gpus=gpus), Programs(*outputs).execute)
     )
 
 
 def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Command]:
     """The commands of a run."""
     programs = Programs(*outputs)
-    asyncio.run(check.perform(RunRequest(check=check.name, gpus=gpus), programs.execute))
+    asyncio.run(check.run_check(RunRequest(check=check.name, gpus=gpus), programs.execute))
     return programs.asked
 
 

@@ -40,7 +40,9 @@ def read(
 ) -> Report:
     """An object is printed first."""
     text = output if isinstance(output, (str, bytes)) else json.dumps(output, indent=1)
-    return reading.read(text, meanings(), exit_code=code, level=level, stderr=stderr, gpus=gpus)
+    return reading.read_report(
+        text, meanings(), exit_code=code, level=level, stderr=stderr, gpus=gpus
+    )
 
 
 def warning(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model.diagnostic import Outcome, Remedy
 
 NODE = AllReduce(check="made", program="made_perf", unit=1e9, least=100.0)
 WHOLE = Figures(sizes=(8, 16), buses=(90.0, 120.5), algorithms=(50.0, 60.0), average=105.25)
-ENDED = Output(ended=Ended.EXITED, stdout="first\nlast\n", exit_code=0)
+ENDED = Output(ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0)
 
 
 def test_it_runs_on_idle_devices_by_one_period() -> None:
@@ -29,20 +29,23 @@ def test_it_runs_on_idle_devices_by_one_period() -> None:
     ],
 )
 def test_what_can_be_no_pass(figures: Figures, dropped: int, why: str) -> None:
-    output = Output(ended=Ended.EXITED, stdout=ENDED.stdout, exit_code=0, dropped=dropped)
-    assert NODE.incomplete(figures, output) == why
+    output = Output(ended=ProgramEnd.EXITED, stdout=ENDED.stdout, exit_code=0, dropped=dropped)
+    assert NODE.find_incomplete_reason(figures, output) == why
 
 
 def test_the_best_size_is_held_against_what_is_expected() -> None:
-    assert NODE.slow(WHOLE) == ""
+    assert NODE.find_slow_reason(WHOLE) == ""
     slow = Figures(sizes=(8,), buses=(99.94,), algorithms=(50.0,), average=99.94)
-    assert NODE.slow(slow) == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
+    assert (
+        NODE.find_slow_reason(slow)
+        == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
+    )
     unlimited = AllReduce(check="made", program="made_perf", unit=1e9, least=0.0)
-    assert unlimited.slow(slow) == ""
+    assert unlimited.find_slow_reason(slow) == ""
 
 
 def test_a_pass_has_its_figures_in_bytes_per_second() -> None:
-    report = NODE.passed(WHOLE)
+    report = NODE.report_pass(WHOLE)
     assert report.outcome is Outcome.PASS
     assert [(one.name, one.value, one.least) for one in report.measures] == [
         ("busbw_bytes_per_second", 120.5e9, 100e9),
@@ -55,7 +58,7 @@ def test_a_pass_has_its_figures_in_bytes_per_second() -> None:
 
 
 def test_a_failure_names_its_gpus() -> None:
-    report = NODE.failed("made/slow", "too slow\x1b", WHOLE, [3, 1, 3], confirm=True)
+    report = NODE.report_failure("made/slow", "too slow\x1b", WHOLE, [3, 1, 3], confirm=True)
     assert (report.outcome, report.remedy) == (Outcome.FAIL, Remedy.INVESTIGATE)
     assert report.reason == "made_perf: too slow?"
     assert report.culprits == (1, 3)
@@ -66,7 +69,7 @@ def test_a_failure_names_its_gpus() -> None:
 
 def test_a_run_that_ended_before_its_average_has_no_figures() -> None:
     half = Figures(sizes=(8,), buses=(90.0,), algorithms=(50.0,))
-    report = NODE.failed("made/failed", "it hangs", half, confirm=False)
+    report = NODE.report_failure("made/failed", "it hangs", half, confirm=False)
     assert report.measures == ()
     assert report.culprits == ()
     assert [fault.gpu for fault in report.faults] == [None]

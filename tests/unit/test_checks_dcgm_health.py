@@ -16,8 +16,14 @@ from tests.unit.builders import FUZZ, catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.config import Dcgm
 from vitald.config import DcgmHealth as Settings
-from vitald.diagnostics.check import Ended, Output
-from vitald.diagnostics.checks.dcgm_health import Board, DcgmHealth, build, judge, read
+from vitald.diagnostics.check import Output, ProgramEnd
+from vitald.diagnostics.checks.dcgm_health import (
+    BoardTraits,
+    DcgmHealthCheck,
+    build_check,
+    judge_answer,
+    read_answer,
+)
 from vitald.model import Action
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
 from vitald.model.event import Fields
@@ -86,8 +92,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def check(tmp_path: Path, clock: Clock | None = None, machine: str = "x86_64") -> DcgmHealth:
-    return DcgmHealth(config(tmp_path), clock or Clock(), machine)
+def check(tmp_path: Path, clock: Clock | None = None, machine: str = "x86_64") -> DcgmHealthCheck:
+    return DcgmHealthCheck(config(tmp_path), clock or Clock(), machine)
 
 
 def settled(
@@ -174,7 +180,7 @@ def test_a_stall_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_ended_blames_nobody(tmp_path: Path) -> None:
-    for ended in (Ended.CANCELLED, Ended.SIGNALLED, Ended.NOT_STARTED):
+    for ended in (ProgramEnd.CANCELLED, ProgramEnd.SIGNALLED, ProgramEnd.NOT_STARTED):
         report = settled(tmp_path, Output(ended=ended, stdout=BAD_MEMORY, why="so"))
         assert (report.outcome, report.faults) == (Outcome.ERROR, ())
 
@@ -317,9 +323,9 @@ DOCUMENTS = st.recursive(
 def test_any_document_is_read_and_only_a_healthy_one_passes(
     body: dict[str, object], linked: bool
 ) -> None:
-    found = read(json.dumps({"body": body}))
+    found = read_answer(json.dumps({"body": body}))
     assert found is not None
-    report = judge(found, Board(linked=linked, shared=False))
+    report = judge_answer(found, BoardTraits(linked=linked, shared=False))
     if report.outcome is Outcome.PASS:
         assert found.overall == "Healthy" or (found.complaints and not linked)
     assert (report.outcome is Outcome.FAIL) == bool(report.faults)
@@ -404,19 +410,23 @@ def test_what_is_set_aside_hides_nothing_else(tmp_path: Path) -> None:
 
 def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert "dcgmi is not installed" in check(tmp_path).missing()
+    assert "dcgmi is not installed" in check(tmp_path).find_obstacle()
     install(tmp_path / "bin", monkeypatch, "dcgmi")
-    assert "no NVIDIA GPU" in check(tmp_path).missing()
+    assert "no NVIDIA GPU" in check(tmp_path).find_obstacle()
     gpus(tmp_path, 0x2330)
-    assert check(tmp_path).missing() == ""
-    assert "enabled" in DcgmHealth(config(tmp_path, dcgm_health=Settings(enabled=False))).missing()
+    assert check(tmp_path).find_obstacle() == ""
     assert (
-        "/opt/x/dcgmi" in DcgmHealth(config(tmp_path, dcgm=Dcgm(program="/opt/x/dcgmi"))).missing()
+        "enabled"
+        in DcgmHealthCheck(config(tmp_path, dcgm_health=Settings(enabled=False))).find_obstacle()
+    )
+    assert (
+        "/opt/x/dcgmi"
+        in DcgmHealthCheck(config(tmp_path, dcgm=Dcgm(program="/opt/x/dcgmi"))).find_obstacle()
     )
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build(config(tmp_path, dcgm_health=Settings(every_s=300.0, deadline_s=7.0)))
+    one = build_check(config(tmp_path, dcgm_health=Settings(every_s=300.0, deadline_s=7.0)))
     assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
         "dcgm_health",
         (0,),

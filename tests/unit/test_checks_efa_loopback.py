@@ -14,9 +14,9 @@ from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.config import EfaLoopback as Settings
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import efa_loopback
-from vitald.diagnostics.checks.efa_loopback import EfaLoopback, build, read
+from vitald.diagnostics.checks.efa_loopback import EfaLoopbackCheck, build_check, read_table
 from vitald.model import Action, Component, ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -43,8 +43,8 @@ def node(tmp_path: Path, adapters: int = 2) -> list[str]:
     return [tree.efa(address) for address in EFA[:adapters]]
 
 
-def check(tmp_path: Path, **settings: float) -> EfaLoopback:
-    return EfaLoopback(config(tmp_path, efa_loopback=Settings(**settings)))
+def check(tmp_path: Path, **settings: float) -> EfaLoopbackCheck:
+    return EfaLoopbackCheck(config(tmp_path, efa_loopback=Settings(**settings)))
 
 
 def test_each_adapter_of_the_driver_efa_sends_to_itself(
@@ -196,7 +196,7 @@ def test_a_hang_is_a_finding(tmp_path: Path) -> None:
 
 def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
     node(tmp_path, 4)
-    cancelled = Output(ended=Ended.CANCELLED, stdout=TABLE, why="it made room for job 7")
+    cancelled = Output(ended=ProgramEnd.CANCELLED, stdout=TABLE, why="it made room for job 7")
     assert len(asked(check(tmp_path), printed(TABLE), cancelled)) == 2
     report = perform(check(tmp_path), printed(TABLE), cancelled)
     assert (report.outcome, report.faults) == (Outcome.ERROR, ())
@@ -226,7 +226,7 @@ def test_a_table_that_is_not_whole_is_no_pass(tmp_path: Path) -> None:
 
 
 def test_the_table_of_fabtests_is_understood() -> None:
-    table = read(f"Warning: huge pages\n{FABTESTS}")
+    table = read_table(f"Warning: huge pages\n{FABTESTS}")
     assert [(row.size, row.lost) for row in table.rows] == [(64, False), (1 << 20, False)]
     assert table.rows[1].bytes_per_second == pytest.approx(6892.86e6)
 
@@ -240,26 +240,26 @@ def test_the_table_of_fabtests_is_understood() -> None:
     )
 )
 def test_anything_printed_is_read(lines: list[str]) -> None:
-    table = read("\n".join(lines))
+    table = read_table("\n".join(lines))
     assert all(row.bytes_per_second >= 0.0 and row.seconds > 0.0 for row in table.rows)
 
 
 def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(efa_loopback, "FOLDERS", ("/nowhere/efa/bin",))
-    said = check(tmp_path).missing()
+    said = check(tmp_path).find_obstacle()
     assert "fi_pingpong is not installed" in said and "/nowhere/efa/bin" in said
     install(tmp_path / "bin", monkeypatch, "fi_pingpong")
-    assert "no EFA adapter" in check(tmp_path).missing()
+    assert "no EFA adapter" in check(tmp_path).find_obstacle()
     assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.NOT_APPLICABLE
     NetworkTree(tmp_path).mlx5(MLX5[0], "ib0")
-    assert "no EFA adapter" in check(tmp_path).missing()
+    assert "no EFA adapter" in check(tmp_path).find_obstacle()
     NetworkTree(tmp_path).efa(EFA[0])
-    assert check(tmp_path).missing() == ""
+    assert check(tmp_path).find_obstacle() == ""
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build(config(tmp_path, efa_loopback=Settings(every_s=86400.0)))
+    one = build_check(config(tmp_path, efa_loopback=Settings(every_s=86400.0)))
     assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
         "efa_loopback",
         (0,),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,16 +15,15 @@ from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.config import Nccl as Settings
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
-from vitald.diagnostics.checks.nccl import Nccl, build, read
+from vitald.diagnostics.checks.nccl import NcclCheck, build_check, read_output
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
 # As all_reduce_perf prints it; the figures are ours.
 HEAD = """\
-# nThread 1 nGpus 4 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 \
-iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 4 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
 #
 # Using devices
 #  Rank  0 Group  0 Pid  31337 on      node7 device  0 [0x18] NVIDIA H100 80GB HBM3
@@ -33,20 +31,14 @@ iters: 20 agg iters: 1 validation: 1 graph: 0
 #  Rank  2 Group  0 Pid  31337 on      node7 device  2 [0x3a] NVIDIA H100 80GB HBM3
 #  Rank  3 Group  0 Pid  31337 on      node7 device  3 [0x5d] NVIDIA H100 80GB HBM3
 #
-#                                                              out-of-place  \
-                     in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong  \
-   time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)  \
-          (us)  (GB/s)  (GB/s)
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 """
 TABLE = f"""{HEAD}\
-           8             2     float     sum      -1    22.31    0.00    0.00      0  \
-  21.90    0.00    0.00      0
-     1048576        262144     float     sum      -1    41.20   25.45   38.18      0  \
-  40.11   26.14   39.21      0
-  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0  \
-  27689  310.23  465.35      0
+           8             2     float     sum      -1    22.31    0.00    0.00      0    21.90    0.00    0.00      0
+     1048576        262144     float     sum      -1    41.20   25.45   38.18      0    40.11   26.14   39.21      0
+  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0    27689  310.23  465.35      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 167.942
 #
@@ -57,8 +49,7 @@ ECC = (
 )
 FAILURE = f"""{HEAD}\
 {ECC}
-node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO \
-for details) / '
+node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '
  .. node7 pid 31337: Test failure common.cu:590
 """
 
@@ -106,8 +97,8 @@ def sysfs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(sysfs: Path, **settings: Any) -> Nccl:
-    return Nccl(config(sysfs, nccl=Settings(**settings)))
+def check(sysfs: Path, **settings: float) -> NcclCheck:
+    return NcclCheck(config(sysfs, nccl=Settings(**settings)))  # type: ignore[arg-type]
 
 
 def test_the_command_is_for_all_gpus_or_for_those_asked_for(sysfs: Path) -> None:
@@ -287,7 +278,7 @@ def test_a_hang_and_an_end_from_outside(sysfs: Path) -> None:
         ("nccl/failed", 2)
     ] and "600 s" in report.reason
     assert [fault.gpu for fault in perform(check(sysfs), hung(TABLE[:1600])).faults] == [None]
-    ended = Output(ended=Ended.CANCELLED, stdout=FAILURE, why="it made room for job 7")
+    ended = Output(ended=ProgramEnd.CANCELLED, stdout=FAILURE, why="it made room for job 7")
     assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (
         Outcome.ERROR,
         (),
@@ -332,14 +323,16 @@ def test_columns_that_versions_add_are_passed_over() -> None:
     stamped = TABLE.replace("#wrong\n", "#wrong           timestamp\n").replace(
         "      0\n", "      0  2026-01-31 08:00:00\n"
     )
-    assert read(stamped).buses == read(TABLE).buses and not read(stamped).broken
+    assert (
+        read_output(stamped).buses == read_output(TABLE).buses and not read_output(stamped).broken
+    )
     older = TABLE.replace("#wrong", " error").replace("      0", "  2e-07")
-    assert (read(older).checked, read(older).wrong, read(older).buses) == (
+    assert (read_output(older).checked, read_output(older).wrong, read_output(older).buses) == (
         True,
         0.0,
-        read(TABLE).buses,
+        read_output(TABLE).buses,
     )
-    assert read(HEAD.replace("[0x2a]", "[0000:2a:00]")).devices["0000:2a:00"] == 1
+    assert read_output(HEAD.replace("[0x2a]", "[0000:2a:00]")).devices["0000:2a:00"] == 1
 
 
 CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
@@ -366,17 +359,17 @@ CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
     ).map(json.dumps)
 )
 def test_anything_printed_is_read(text: str) -> None:
-    found = read(text)
+    found = read_output(text)
     assert len(found.complaints) <= 40
     assert all(bus >= 0.0 for bus in found.buses)
     for line in found.complaints:
-        nccl.blamed(line, found, (1, 3))
+        nccl.find_blamed_gpu(line, found, (1, 3))
 
 
 @FUZZ
 @given(st.text(max_size=60), st.from_regex(r"bus ?id:? ?(0x)?[0-9a-f:.]{1,18}", fullmatch=True))
 def test_any_line_blames_somebody_or_nobody(words: str, bus: str) -> None:
-    found = nccl.blamed(f"{words} {bus} NCCL WARN", read(HEAD), ())
+    found = nccl.find_blamed_gpu(f"{words} {bus} NCCL WARN", read_output(HEAD), ())
     assert found is None or 0 <= found < 1000
 
 
@@ -387,22 +380,22 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(nccl, "FOLDERS", (str(tmp_path / "build"),))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     tree = Tree(tmp_path)
-    assert str(tmp_path / "build") in check(tmp_path).missing()
+    assert str(tmp_path / "build") in check(tmp_path).find_obstacle()
     install(tmp_path / "build", monkeypatch, "all_reduce_perf")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert "no NVIDIA GPU" in check(tmp_path).missing()
+    assert "no NVIDIA GPU" in check(tmp_path).find_obstacle()
     tree.pci("0000:18:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    assert "two GPUs" in check(tmp_path).missing()
+    assert "two GPUs" in check(tmp_path).find_obstacle()
     assert perform(check(tmp_path), printed(TABLE)).outcome is Outcome.NOT_APPLICABLE
     tree.pci("0000:2a:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    assert check(tmp_path).missing() == ""
+    assert check(tmp_path).find_obstacle() == ""
     assert perform(check(tmp_path), printed(TABLE), gpus=(0,)).outcome is Outcome.NOT_APPLICABLE
-    elsewhere = Nccl(config(tmp_path, nccl=Settings(program="/opt/x/all_reduce_perf")))
-    assert "/opt/x/all_reduce_perf" in elsewhere.missing()
+    elsewhere = NcclCheck(config(tmp_path, nccl=Settings(program="/opt/x/all_reduce_perf")))
+    assert "/opt/x/all_reduce_perf" in elsewhere.find_obstacle()
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build(config(tmp_path, nccl=Settings(every_s=604800.0)))
+    one = build_check(config(tmp_path, nccl=Settings(every_s=604800.0)))
     assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
         "nccl",
         (0,),

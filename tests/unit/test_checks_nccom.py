@@ -16,9 +16,9 @@ from tests.trees import Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.config import Nccom as Settings
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccom
-from vitald.diagnostics.checks.nccom import Nccom, build, cores, read
+from vitald.diagnostics.checks.nccom import NccomCheck, build_check, count_cores, read_output
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -67,8 +67,8 @@ def sysfs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(sysfs: Path, **settings: float) -> Nccom:
-    return Nccom(config(sysfs, nccom=Settings(**settings)))
+def check(sysfs: Path, **settings: float) -> NccomCheck:
+    return NccomCheck(config(sysfs, nccom=Settings(**settings)))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_one_worker_for_each_logical_core(
     environment: dict[str, str],
 ) -> None:
     NeuronTree(tmp_path, TRN2[:devices], family=family)
-    here = cores(tmp_path)
+    here = count_cores(tmp_path)
     assert (here.devices, here.physical, here.workers, here.family) == (
         devices,
         physical,
@@ -184,7 +184,7 @@ def test_a_hang_and_an_end_from_outside(sysfs: Path) -> None:
     assert [fault.code for fault in perform(check(sysfs), hung(TABLE[:300])).faults] == [
         "nccom/failed"
     ]
-    ended = Output(ended=Ended.CANCELLED, stdout=FAILURE, why="it made room for job 7")
+    ended = Output(ended=ProgramEnd.CANCELLED, stdout=FAILURE, why="it made room for job 7")
     assert (perform(check(sysfs), ended).outcome, perform(check(sysfs), ended).faults) == (
         Outcome.ERROR,
         (),
@@ -216,16 +216,20 @@ def test_every_form_of_the_table_is_read() -> None:
             "Avg bus bandwidth:      40.6901GB/s",
         ]
     )
-    assert (read(old).sizes, read(old).buses, read(old).average) == ((33554432,), (40.69,), 40.6901)
+    assert (read_output(old).sizes, read_output(old).buses, read_output(old).average) == (
+        (33554432,),
+        (40.69,),
+        40.6901,
+    )
     algorithm = (
         TABLE.replace("busbw(GB/s)", "busbw(GB/s)    algorithm")
         .replace("25.94", "25.94  mesh")
         .replace("69.72", "69.72 rdh")
     )
-    assert read(algorithm).buses[:2] == (25.94, 69.72)
-    document = read(f"Writing results\n{json.dumps(RESULTS, indent=4)}\n")
+    assert read_output(algorithm).buses[:2] == (25.94, 69.72)
+    document = read_output(f"Writing results\n{json.dumps(RESULTS, indent=4)}\n")
     assert (document.buses, document.average, document.broken) == ((26.0, 104.0), 65.0, "")
-    assert read(json.dumps({"results": [*RESULTS["results"], {"size(B)": 7}]})).broken
+    assert read_output(json.dumps({"results": [*RESULTS["results"], {"size(B)": 7}]})).broken
 
 
 @FUZZ
@@ -248,7 +252,7 @@ def test_every_form_of_the_table_is_read() -> None:
     ).map(lambda value: json.dumps({"results": value}))
 )
 def test_anything_printed_is_read(text: str) -> None:
-    table = read(text)
+    table = read_output(text)
     assert len(table.sizes) == len(table.buses) == len(table.algorithms)
     assert all(bus >= 0.0 for bus in table.buses)
 
@@ -258,19 +262,19 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     Tree(tmp_path / "none")
     NeuronTree(tmp_path / "trn1", TRN2[:1], family="Trn1")
-    assert str(tmp_path / "aws") in check(tmp_path / "none").missing()
+    assert str(tmp_path / "aws") in check(tmp_path / "none").find_obstacle()
     install(tmp_path / "aws", monkeypatch, "nccom-test")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert "no device" in check(tmp_path / "none").missing()
+    assert "no device" in check(tmp_path / "none").find_obstacle()
     assert perform(check(tmp_path / "none"), printed(TABLE)).outcome is Outcome.NOT_APPLICABLE
-    assert check(tmp_path / "trn1").missing() == ""
+    assert check(tmp_path / "trn1").find_obstacle() == ""
     assert asked(check(tmp_path / "trn1"), printed(TABLE))[0].argv[0] == str(
         tmp_path / "aws/nccom-test"
     )
 
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
-    one = build(config(tmp_path, nccom=Settings(every_s=604800.0)))
+    one = build_check(config(tmp_path, nccom=Settings(every_s=604800.0)))
     assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
         "nccom",
         (0,),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome
 
@@ -23,22 +23,25 @@ def test_a_program_is_found_on_path_then_in_its_folder(
     for folder in (here, beside):
         folder.mkdir()
     monkeypatch.setenv("PATH", str(here))
-    assert tool.find("nccom-test", [str(beside)]) == ""
+    assert tool.find_program("nccom-test", [str(beside)]) == ""
     for folder in (beside, here):
         (folder / "nccom-test").write_text("#!/bin/sh\n")
-        assert tool.find("nccom-test", [str(beside)]) != str(
+        assert tool.find_program("nccom-test", [str(beside)]) != str(
             folder / "nccom-test"
         )  # not executable yet
         (folder / "nccom-test").chmod(0o755)
-        assert tool.find("nccom-test", [str(beside)]) == str(folder / "nccom-test")
-    assert tool.find(str(here / "nccom-test")) == str(here / "nccom-test")
-    assert tool.find(str(tmp_path)) == tool.find(str(tmp_path / "nothing")) == ""
+        assert tool.find_program("nccom-test", [str(beside)]) == str(folder / "nccom-test")
+    assert tool.find_program(str(here / "nccom-test")) == str(here / "nccom-test")
+    assert tool.find_program(str(tmp_path)) == tool.find_program(str(tmp_path / "nothing")) == ""
 
 
 def test_it_is_said_where_a_program_was_looked_for() -> None:
-    assert "/opt/aws/neuron/bin" in tool.absent("nccom-test", ["/opt/aws/neuron/bin"])
-    assert "PATH" in tool.absent("dcgmi")
-    assert tool.absent("/usr/bin/dc\ngmi") == "/usr/bin/dc?gmi is not there, or may not be executed"
+    assert "/opt/aws/neuron/bin" in tool.explain_absence("nccom-test", ["/opt/aws/neuron/bin"])
+    assert "PATH" in tool.explain_absence("dcgmi")
+    assert (
+        tool.explain_absence("/usr/bin/dc\ngmi")
+        == "/usr/bin/dc?gmi is not there, or may not be executed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,47 +66,49 @@ def test_it_is_said_where_a_program_was_looked_for() -> None:
     ],
 )
 def test_a_figure_is_finite_and_not_below_zero(text: str, value: float | None) -> None:
-    assert tool.figure(text) == value
+    assert tool.parse_figure(text) == value
 
 
 def test_a_number_of_a_document() -> None:
-    assert [tool.number(value) for value in (3, 2.5, "2.5")] == [3.0, 2.5, 2.5]
+    assert [tool.parse_number(value) for value in (3, 2.5, "2.5")] == [3.0, 2.5, 2.5]
     assert [
-        tool.number(value)
+        tool.parse_number(value)
         for value in (True, None, -1, float("nan"), float("inf"), 10**400, "nan", [1])
     ] == [None] * 8
 
 
 def test_a_document_is_found_amid_other_text() -> None:
-    assert tool.document('warning: {x} is odd\n{"body": {"a": 1}}\ntrailer {') == {"body": {"a": 1}}
-    assert tool.document('{"body": {"a": 1}') is None
-    assert tool.document("[1, 2]") is None
-    assert tool.document("{" * 100_000) is None
-    assert tool.document('{"a":' * 100_000) is None
-    assert tool.document(f'{{"a": {"9" * 10_000}}}') is None
+    assert tool.find_document('warning: {x} is odd\n{"body": {"a": 1}}\ntrailer {') == {
+        "body": {"a": 1}
+    }
+    assert tool.find_document('{"body": {"a": 1}') is None
+    assert tool.find_document("[1, 2]") is None
+    assert tool.find_document("{" * 100_000) is None
+    assert tool.find_document('{"a":' * 100_000) is None
+    assert tool.find_document(f'{{"a": {"9" * 10_000}}}') is None
 
 
 @FUZZ
 @given(st.text() | st.text(alphabet='{}[]":,0a \n'))
 def test_any_text_has_a_document_or_none(text: str) -> None:
-    found = tool.document(text)
+    found = tool.find_document(text)
     assert found is None or isinstance(found, dict)
 
 
 def test_what_ended_otherwise_has_no_verdict() -> None:
     for ended, why, code in [
-        (Ended.NOT_STARTED, "Exec format error", None),
-        (Ended.CANCELLED, "it made room for job 7", -15),
-        (Ended.SIGNALLED, "", -11),
+        (ProgramEnd.NOT_STARTED, "Exec format error", None),
+        (ProgramEnd.CANCELLED, "it made room for job 7", -15),
+        (ProgramEnd.SIGNALLED, "", -11),
     ]:
-        report = tool.not_run("x", Output(ended=ended, why=why, exit_code=code))
+        report = tool.report_not_run("x", Output(ended=ended, why=why, exit_code=code))
         assert report is not None and report.outcome is Outcome.ERROR
         assert (why or "signal 11") in report.reason
-    assert tool.not_run("x", Output(ended=Ended.EXITED, exit_code=1)) is None
-    assert tool.not_run("x", Output(ended=Ended.DEADLINE)) is None
+    assert tool.report_not_run("x", Output(ended=ProgramEnd.EXITED, exit_code=1)) is None
+    assert tool.report_not_run("x", Output(ended=ProgramEnd.DEADLINE)) is None
 
 
 def test_the_last_words_are_presentable() -> None:
-    assert tool.last_line("", " \n", "one\ntwo \x1b[31m\n\n") == "two ?[31m"
-    assert tool.last_line("", "\n") == ""
-    assert len(tool.last_line("x" * 100_000)) < 1000
+    assert tool.find_last_line("", " \n", "one\ntwo \x1b[31m\n\n") == "two ?[31m"
+    assert tool.find_last_line("", "\n") == ""
+    assert len(tool.find_last_line("x" * 100_000)) < 1000

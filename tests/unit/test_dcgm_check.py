@@ -13,19 +13,21 @@ from tests.unit.checking import config, install
 from tests.unit.dcgm_made import a_test, new, old, passing, refused, warning
 from vitald.config import Config, Dcgm
 from vitald.diagnostics import checks
-from vitald.diagnostics.check import Command, Ended, Output
-from vitald.diagnostics.checks.dcgm import GRACE_S, build
+from vitald.diagnostics.check import Command, Output, ProgramEnd
+from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 DOWN = Output(
-    ended=Ended.EXITED,
+    ended=ProgramEnd.EXITED,
     exit_code=235,
     stdout=(
         "Error: unable to establish a connection to the specified host: localhost\nError: Unable to"
         " connect to host engine. x\n"
     ),
 )
-WELL = Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(new(*passing("memory", "pcie"))))
+WELL = Output(
+    ended=ProgramEnd.EXITED, exit_code=0, stdout=json.dumps(new(*passing("memory", "pcie")))
+)
 
 
 class Engine:
@@ -37,14 +39,14 @@ class Engine:
         self.asked: list[Command] = []
         self.diag, self.version = diag, version
         self.discovery = discovery or Output(
-            ended=Ended.EXITED, exit_code=0, stdout="2 GPUs found (Active).\n"
+            ended=ProgramEnd.EXITED, exit_code=0, stdout="2 GPUs found (Active).\n"
         )
 
     async def execute(self, command: Command) -> Output:
         self.asked.append(command)
         answers: Mapping[str, Output] = {"diag": self.diag, "discovery": self.discovery}
         version = Output(
-            ended=Ended.EXITED,
+            ended=ProgramEnd.EXITED,
             exit_code=0,
             stdout=f"\ndcgmi  version: {self.version}\n\n" if self.version else "",
         )
@@ -53,9 +55,9 @@ class Engine:
     def run(
         self, level: int = 2, gpus: tuple[int, ...] = (), settings: Dcgm | None = None
     ) -> Report:
-        check = build(Config(dcgm=settings or Dcgm()))
+        check = build_check(Config(dcgm=settings or Dcgm()))
         return asyncio.run(
-            check.perform(RunRequest(check="dcgm", level=level, gpus=gpus), self.execute)
+            check.run_check(RunRequest(check="dcgm", level=level, gpus=gpus), self.execute)
         )
 
     @property
@@ -109,7 +111,7 @@ def test_an_engine_that_is_down_is_told_and_the_run_judged_as_any_other() -> Non
         True,
     )
     failed = Output(
-        ended=Ended.EXITED,
+        ended=ProgramEnd.EXITED,
         exit_code=205,
         stdout=json.dumps(
             new(a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]}), *passing("pcie"))
@@ -120,7 +122,7 @@ def test_an_engine_that_is_down_is_told_and_the_run_judged_as_any_other() -> Non
         ["dcgm/52", "dcgm/engine_down"],
         (0,),
     )
-    hung = Output(ended=Ended.DEADLINE, why="15 s are over", exit_code=-15)
+    hung = Output(ended=ProgramEnd.DEADLINE, why="15 s are over", exit_code=-15)
     assert [fault.code for fault in Engine(discovery=hung).run().faults] == ["dcgm/engine_down"]
 
 
@@ -128,7 +130,8 @@ def test_a_version_that_the_document_does_not_have() -> None:
     document = old(a_test("PCIe", {}), version=None)
     assert (
         Engine(
-            Output(ended=Ended.EXITED, exit_code=0, stdout=json.dumps(document)), version="2.4.7"
+            Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=json.dumps(document)),
+            version="2.4.7",
         )
         .run(1)
         .dcgm_version
@@ -140,7 +143,7 @@ def test_the_version_is_asked_once_for_each_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, "dcgmi")
-    engine, check = Engine(), build(Config())
+    engine, check = Engine(), build_check(Config())
     ask = RunRequest(check="dcgm", level=1)
 
     async def runs() -> list[int]:
@@ -148,7 +151,7 @@ def test_the_version_is_asked_once_for_each_program(
         for change in (None, None, "#!/bin/sh\n# another version\n"):
             if change is not None:
                 (tmp_path / "dcgmi").write_text(change)
-            await check.perform(ask, engine.execute)
+            await check.run_check(ask, engine.execute)
             counts.append(len([one for one in engine.asked if one.argv[1] == "--version"]))
         return counts
 
@@ -158,54 +161,16 @@ def test_the_version_is_asked_once_for_each_program(
 @pytest.mark.parametrize(
     ("output", "remedy", "words"),
     [
-        (
-            Output(ended=Ended.NOT_STARTED, why="permission denied"),
-            Remedy.FIX_CONFIG,
-            "permission denied",
-        ),
-        (
-            Output(
-                ended=Ended.DEADLINE,
-                exit_code=203,
-                why="1800 s are over",
-                stdout=json.dumps(refused("Error: x")),
-            ),
-            Remedy.RETRY,
-            "1800 s are over",
-        ),
-        (
-            Output(ended=Ended.CANCELLED, exit_code=203, why="a job began"),
-            Remedy.RETRY,
-            "a job began",
-        ),
-        (
-            Output(ended=Ended.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout),
-            Remedy.RETRY,
-            "a job began",
-        ),
-        (Output(ended=Ended.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
-        (
-            Output(
-                ended=Ended.EXITED,
-                exit_code=222,
-                stdout=json.dumps(refused("Error: x Return: (-34) in use")),
-            ),
-            Remedy.RETRY,
-            "another diagnostic",
-        ),
-        (
-            Output(
-                ended=Ended.EXITED,
-                exit_code=0,
-                stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}",
-                dropped=50_000_000,
-            ),
-            Remedy.RETRY,
-            "50000000 bytes",
-        ),
-        (Output(ended=Ended.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
+        (Output(ended=ProgramEnd.NOT_STARTED, why="permission denied"), Remedy.FIX_CONFIG, "permission denied"),
+        (Output(ended=ProgramEnd.DEADLINE, exit_code=203, why="1800 s are over", stdout=json.dumps(refused("Error: x"))), Remedy.RETRY, "1800 s are over"),
+        (Output(ended=ProgramEnd.CANCELLED, exit_code=203, why="a job began"), Remedy.RETRY, "a job began"),
+        (Output(ended=ProgramEnd.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout), Remedy.RETRY, "a job began"),
+        (Output(ended=ProgramEnd.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
+        (Output(ended=ProgramEnd.EXITED, exit_code=222, stdout=json.dumps(refused("Error: x Return: (-34) in use"))), Remedy.RETRY, "another diagnostic"),
+        (Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}", dropped=50_000_000), Remedy.RETRY, "50000000 bytes"),
+        (Output(ended=ProgramEnd.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
     ],
-)
+)  # fmt: skip
 def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> None:
     report = Engine(output).run()
     assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy)
@@ -213,19 +178,21 @@ def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> 
 
 
 def test_what_is_left_running_is_named() -> None:
-    output = Output(ended=Ended.DEADLINE, exit_code=-9, why="late", left=("nvvs (pid 4711)",))
+    output = Output(ended=ProgramEnd.DEADLINE, exit_code=-9, why="late", left=("nvvs (pid 4711)",))
     assert "still running: nvvs (pid 4711)" in Engine(output).run().reason
 
 
-@pytest.mark.parametrize("ended", [Ended.NOT_STARTED, Ended.CANCELLED])
-def test_a_program_that_does_not_even_tell_its_version_is_not_run(ended: Ended) -> None:
+@pytest.mark.parametrize("ended", [ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED])
+def test_a_program_that_does_not_even_tell_its_version_is_not_run(ended: ProgramEnd) -> None:
     asked: list[Command] = []
 
     async def execute(command: Command) -> Output:
         asked.append(command)
         return Output(ended=ended, why="gone")
 
-    report = asyncio.run(build(Config()).perform(RunRequest(check="dcgm", level=1), execute))
+    report = asyncio.run(
+        build_check(Config()).run_check(RunRequest(check="dcgm", level=1), execute)
+    )
     assert (report.outcome, len(asked)) == (Outcome.ERROR, 1)
     assert "gone" in report.reason
 
@@ -241,28 +208,34 @@ def gpu_on_pci(root: Path) -> Path:
 def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sysfs = gpu_on_pci(tmp_path / "sys")
     folder = install(tmp_path / "bin", monkeypatch)
-    check = build(config(sysfs))
-    assert check.missing().startswith("dcgmi is not installed")
+    check = build_check(config(sysfs))
+    assert check.find_obstacle().startswith("dcgmi is not installed")
     (folder / "dcgmi").write_text("#!/bin/sh\n")
-    assert check.missing() == f"{folder}/dcgmi may not be executed"
+    assert check.find_obstacle() == f"{folder}/dcgmi may not be executed"
     (folder / "dcgmi").chmod(0o755)
-    assert check.missing() == ""
-    assert build(config(tmp_path / "none")).missing() != ""
-    assert build(config(sysfs, dcgm=Dcgm(enabled=False))).missing() == "[dcgm] enabled = false"
-    assert "not there" in build(config(sysfs, dcgm=Dcgm(program="/no/such/dcgmi"))).missing()
+    assert check.find_obstacle() == ""
+    assert build_check(config(tmp_path / "none")).find_obstacle() != ""
+    assert (
+        build_check(config(sysfs, dcgm=Dcgm(enabled=False))).find_obstacle()
+        == "[dcgm] enabled = false"
+    )
+    assert (
+        "not there"
+        in build_check(config(sysfs, dcgm=Dcgm(program="/no/such/dcgmi"))).find_obstacle()
+    )
 
 
 def test_when_it_runs(tmp_path: Path) -> None:
-    check = build(config(tmp_path, dcgm=Dcgm(level_1_s=60.0, level_2_s=7200.0)))
+    check = build_check(config(tmp_path, dcgm=Dcgm(level_1_s=60.0, level_2_s=7200.0)))
     assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 0.0, 0.0]
     assert [check.needs_idle(level) for level in check.levels] == [False, True, True, True]
     assert [check.expected_s(level) for level in check.levels] == [10.0, 180.0, 1200.0, 5400.0]
-    assert build(config(tmp_path, dcgm=Dcgm(most=1))).every_s(2) == 0.0
+    assert build_check(config(tmp_path, dcgm=Dcgm(most=1))).every_s(2) == 0.0
 
 
 def test_every_file_of_the_folder_is_a_check() -> None:
     folder = Path(checks.__file__).parent
-    built = checks.built(Config())
+    built = checks.build_checks(Config())
     assert next(iter(built)) == "dcgm"
     assert len(built) == len([path for path in folder.glob("*.py") if path.stem != "__init__"])
     for name, check in built.items():

@@ -165,7 +165,7 @@ def test_a_failure_stands_in_a_document_that_is_odd_elsewhere() -> None:
     ],
 )
 def test_warnings_in_all_their_forms(value: object) -> None:
-    found = document.read(
+    found = document.read_output(
         json.dumps(
             old(
                 a_test("PCIe", {}),

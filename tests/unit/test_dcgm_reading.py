@@ -18,7 +18,7 @@ from tests.unit.dcgm_made import (
     refused,
     warning,
 )
-from vitald.diagnostics.dcgm.tables import tables
+from vitald.diagnostics.dcgm.tables import load_tables
 from vitald.model.diagnostic import Outcome, Remedy
 
 PASS, FAIL, CONFIG, INCONCLUSIVE, ERROR = (
@@ -112,7 +112,7 @@ def test_lost_gpus_without_a_document() -> None:
         assert fault.gpu is None
 
 
-@pytest.mark.parametrize("code", sorted(tables().exits))
+@pytest.mark.parametrize("code", sorted(load_tables().exits))
 def test_no_code_alone_is_a_pass(code: int) -> None:
     report = read("", code)
     assert report.outcome in (ERROR, FAIL)

@@ -65,7 +65,7 @@ def test_a_sample_is_read_as_expected(case: dict[str, Any] | None) -> None:
     if case is None:
         pytest.skip("no reference beside the repository")
     stderr = (SAMPLES / case["stderr"]).read_bytes() if case["stderr"] else b""
-    report = reading.read(
+    report = reading.read_report(
         (SAMPLES / case["stdout"]).read_bytes(),
         meanings(),
         exit_code=case["exit_code"],
@@ -141,20 +141,20 @@ def test_the_words_of_an_error_lead_where_its_number_does() -> None:
         pytest.skip("no reference beside the repository")
     assert len({number for number, _ in texts}) >= 7
     for number, text in sorted(texts):
-        found = meanings().worded(_SUB_CHECK.sub("", text))
+        found = meanings().find_by_text(_SUB_CHECK.sub("", text))
         if (
             number is not None and number <= 101 and found is not None
         ):  # no later ones were ever printed without a number
             assert found.code in (
                 f"dcgm/{number}",
-                meanings().of(document.Message(text, number)).code,
+                meanings().find_meaning(document.Message(text, number)).code,
             ), text
     unknown = [
         text
         for number, text in texts
         if number is not None
         and number <= 85
-        and meanings().worded(_SUB_CHECK.sub("", text)) is None
+        and meanings().find_by_text(_SUB_CHECK.sub("", text)) is None
     ]
     assert [text for text in unknown if "detached" not in text] == []
 
@@ -163,7 +163,7 @@ _SUB_CHECK = re.compile(r"^[A-Z][A-Za-z/ ]{2,30}: ")
 
 
 def _messages(case: dict[str, Any]) -> list[document.Message]:
-    found = document.read((SAMPLES / case["stdout"]).read_bytes())
+    found = document.read_output((SAMPLES / case["stdout"]).read_bytes())
     tests = [test for one in found.documents for test in one.tests]
     return [
         message

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
-from vitald.catalog import CatalogError, load_catalog
+from vitald.catalog import CatalogError, load
 from vitald.diagnostics.dcgm.document import Message
-from vitald.diagnostics.dcgm.tables import tables, version_of
+from vitald.diagnostics.dcgm.tables import load_tables, version_of
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -24,8 +24,10 @@ def test_every_code_that_is_meant_elsewhere_exists() -> None:
     others = {
         other.code for rule in ENTRIES if rule.diagnostic for other in rule.diagnostic.alternatives
     }
-    exits = {row.code for row in tables().exits.values() if row.code}
-    stands_for = {f"dcgm/{row.stands_for}" for row in tables().tests if row.stands_for is not None}
+    exits = {row.code for row in load_tables().exits.values() if row.code}
+    stands_for = {
+        f"dcgm/{row.stands_for}" for row in load_tables().tests if row.stands_for is not None
+    }
     assert others | exits | stands_for <= set(catalogue().rules)
 
 
@@ -45,17 +47,17 @@ def test_an_entry_is_found_by_its_own_words(rule: object) -> None:
     for words in rule.diagnostic.words:
         text = words.replace("#", "7").replace("*", "something")
         for said in (text, text.capitalize(), f"GPU 3 GPU 3 {text}"):
-            found = meanings().worded(said)
+            found = meanings().find_by_text(said)
             assert found is not None
             assert found.code == rule.code  # type: ignore[attr-defined]
 
 
 def test_the_tables_hold_what_is_read_from_them() -> None:
-    assert {1, 2, 3, 4} == {row.level for row in tables().tests}
-    assert all(row.means for row in tables().exits.values())
+    assert {1, 2, 3, 4} == {row.level for row in load_tables().tests}
+    assert all(row.means for row in load_tables().exits.values())
     assert not [
         code
-        for code, row in tables().exits.items()
+        for code, row in load_tables().exits.items()
         if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE
     ]
     assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == (
@@ -70,7 +72,7 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
     ("value", "said"),
     [
         ('{ remedy = "replce" }', "did you mean replace?"),
-        ("{ confirm = true }", "remedy: missing"),
+        ('{ confirm = true }', "remedy: missing"),
         ('{ remedy = "none", cofirm = true }', "cofirm: unknown key, did you mean confirm?"),
         ('{ remedy = "none", confirm = 1 }', "expected true or false, found 1"),
         ('{ remedy = "none", words = "x" }', "expected a list of texts, found 'x'"),
@@ -80,12 +82,12 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
         ('{ remedy = "none", instead = [{ contains = ["x"] }] }', "instead #1: expected"),
         ("3", "expected a table such as"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
-        load_catalog(
+        load(
             overrides={
-                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse_toml"]).parse_toml(
+                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse"]).parse(
                     f"diagnostic = {value}", "x"
                 )
             }
@@ -98,13 +100,13 @@ def test_a_wrong_entry_is_told(value: str, said: str) -> None:
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    changed = load_catalog(
+    changed = load(
         overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}}
     )
-    assert changed.find_rule("dcgm/52").apply_to({"confirmed": True}).action is Action.OBSERVE
-    assert Meanings(changed).of(Message("x", 52)).remedy is Remedy.MONITOR
-    own = load_catalog(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
-    assert Meanings(own).of(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
+    assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
+    assert Meanings(changed).find_meaning(Message("x", 52)).remedy is Remedy.MONITOR
+    own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
+    assert Meanings(own).find_meaning(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
 
 
 def test_an_engine_that_answers_again_is_no_finding_any_more() -> None:

@@ -75,12 +75,12 @@ def ends(fake: FakeDiagnostics, report: Report, *stages: ActiveRun, **more: obje
     left = list(stages)
 
     def look() -> None:
-        if left and fake.going:
-            going = fake.going[0]
-            fake.going = (
+        if left and fake.active:
+            going = fake.active[0]
+            fake.active = (
                 replace(left.pop(0), id=going.id, ask=going.ask, asked_at=going.asked_at),
             )
-        elif fake.going:
+        elif fake.active:
             fake.end(report, **more)
 
     fake.on_look = look
@@ -251,14 +251,14 @@ def test_behind_another(
         stage=Stage.RUNNING,
         began=time.time(),
     )
-    fake.going = (other,)
+    fake.active = (other,)
     looks = 0
 
     def look() -> None:
         nonlocal looks
         looks += 1
         if looks == 3:
-            fake.going = fake.going[1:]
+            fake.active = fake.active[1:]
             fake.end(PASSED)
 
     fake.on_look = look
@@ -274,7 +274,7 @@ def test_the_daemon_is_restarted_meanwhile(
 
     def look() -> None:
         fake.on_look = lambda: None
-        fake.going = ()  # a daemon that is restarted knows of no run
+        fake.active = ()  # a daemon that is restarted knows of no run
         threading.Thread(target=lambda: (served.stop(), served.start()), daemon=True).start()
 
     fake.on_look = look
@@ -390,7 +390,7 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
     assert "goes on without you" in terminal.shown
     assert "vitald diag cancel 20261118T134640-1-dcgm --reason TEXT" in terminal.shown
     assert "Traceback" not in terminal.shown
-    assert (fake.cancelled, len(fake.going)) == ([], 1)
+    assert (fake.cancelled, len(fake.active)) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -434,12 +434,12 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         run_of(FAILED, began=now - 360.0, by="finding #12"),
         run_of(level=1, began=now - 100.0, seconds=10.0, preempted="job 815"),
     ]
-    fake.last = {(run.ask.check, run.ask.level): run for run in fake.remembered}
-    fake.due = (
+    fake.last_runs = {(run.ask.check, run.ask.level): run for run in fake.remembered}
+    fake.scheduled = (
         ScheduledRun(check="dcgm", level=1, at=now + 3000.5),
         ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
     )
-    fake.going = (
+    fake.active = (
         ActiveRun(
             id="a-1",
             ask=run_of(level=0, check="dcgm_health").ask,
@@ -531,8 +531,8 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
     fake.remembered = [
         run_of(report, raw=evil + "\tx", command=evil, by=evil, reason=evil, preempted=evil)
     ]
-    fake.last = {("dcgm", 2): fake.remembered[0]}
-    fake.going = (
+    fake.last_runs = {("dcgm", 2): fake.remembered[0]}
+    fake.active = (
         ActiveRun(id="a-1", ask=fake.remembered[0].ask, asked_at=1.0, waits_for=evil, test=evil),
     )
     fake.blocked = evil
@@ -552,7 +552,7 @@ def test_hostile_text_does_not_drive_the_terminal(served: Served, fake: FakeDiag
 def test_cancel(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("cancel", "--reason", "a job waits") == 69
     assert "no diagnostic runs" in capsys.readouterr().err
-    fake.going = (
+    fake.active = (
         ActiveRun(id="a-1", ask=run_of().ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
     )
     assert cli("cancel", "--reason", "a job waits") == 0
@@ -622,8 +622,8 @@ def test_status_tells_of_diagnostics(
 ) -> None:
     """What runs or waits, and what failed last; a pass is no news."""
     failed: Run = run_of(FAILED, began=time.time() - 360.0)
-    fake.last = {("dcgm", 1): run_of(level=1), ("dcgm", 2): failed}
-    fake.going = (
+    fake.last_runs = {("dcgm", 1): run_of(level=1), ("dcgm", 2): failed}
+    fake.active = (
         ActiveRun(id="a-1", ask=run_of(level=1).ask, asked_at=1.0, stage=Stage.RUNNING, began=2.0),
     )
 
@@ -658,7 +658,7 @@ def test_status_tells_of_diagnostics(
         "  diagnostic dcgm level 2 FAILED 5 min ago: GPU 3: a row remap failed: vitald diag show"
         f" {failed.id}\n" in shown
     )
-    fake.going = (replace(fake.going[0], stage=Stage.WAITING, waits_for="idle devices: job 815"),)
+    fake.active = (replace(fake.active[0], stage=Stage.WAITING, waits_for="idle devices: job 815"),)
     assert "  diagnostic dcgm level 1 waits for idle devices: job 815: vitald diag list\n" in told()
-    fake.going, fake.last = (), {("dcgm", 2): run_of()}
+    fake.active, fake.last_runs = (), {("dcgm", 2): run_of()}
     assert "diagnostic" not in told()

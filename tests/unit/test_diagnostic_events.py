@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.builders import catalogue, event, gpu
 from vitald.collectors.event_factory import Facts
-from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, Seen, confirmed, events_of
+from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, RunMemory, make_events, mark_confirmed
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Run, RunRequest, Test
@@ -46,13 +46,13 @@ class Places:
     there: int = GPUS
     boards: dict[Component, str] = field(default_factory=dict)
 
-    def gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "") -> Component | None:
         return gpu(index) if index < GPUS else None
 
-    def gpus(self) -> set[Component]:
+    def list_gpus(self) -> set[Component]:
         return {gpu(index) for index in range(self.there)}
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         return self.boards.get(component, component.name)
 
 
@@ -62,7 +62,7 @@ class Story:
     def __init__(self) -> None:
         self.places, self.seen, self.facts, self.now = (
             Places(),
-            Seen(),
+            RunMemory(),
             Facts("diagnostics", "boot-a"),
             1000.0,
         )
@@ -109,8 +109,8 @@ class Story:
             command=check,
             preempted=preempted,
         )
-        self.told = confirmed(run, self.places, self.seen).report
-        self.last = events_of(
+        self.told = mark_confirmed(run, self.places, self.seen).report
+        self.last = make_events(
             run, self.facts, catalogue(), self.places, self.seen, self.judge.open_findings, cut=cut
         )
         for one in self.last:
@@ -118,7 +118,7 @@ class Story:
         return self
 
     def restart(self) -> Story:
-        self.seen = Seen.recall(json.loads(json.dumps(self.seen.memory)))
+        self.seen = RunMemory.from_memory(json.loads(json.dumps(self.seen.memory)))
         return self
 
     @property
@@ -239,7 +239,7 @@ def test_runs_in_vain_are_said_by_check_and_level() -> None:
         ).run(level=1)
     assert set(story.findings) == {("node/dcgm-2", NOT_RUN), ("node/dcgm_health", NOT_RUN)}
     assert set(story.run(check="dcgm_health", level=0).findings) == {("node/dcgm-2", NOT_RUN)}
-    story.seen = Seen()  # even where that was forgotten
+    story.seen = RunMemory()  # even where that was forgotten
     assert story.run().findings == {}
 
 
@@ -299,10 +299,10 @@ def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
             for number in range(1000, 6000)
         )
     )
-    assert len(story.seen.once) <= 1024
+    assert len(story.seen.unconfirmed) <= 1024
     for strange in ({"once": {}}, {"once": [["dcgm"]]}, {"vain": []}, {"vain": {"dcgm": "x"}}):
         with pytest.raises((TypeError, ValueError)):
-            Seen.recall(strange)
+            RunMemory.from_memory(strange)
 
 
 def test_the_flags_of_a_run_wait_for_the_second_one() -> None:

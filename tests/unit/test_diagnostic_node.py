@@ -9,7 +9,7 @@ import pytest
 
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import Board
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.model import Component, ComponentKind, Readings
 
 ADDRESSES = ("0000:19:00.0", "0000:9b:00.0", "0001:05:00.0", "10000:01:00.0")
@@ -33,21 +33,21 @@ def board() -> Board:
 
 
 @pytest.fixture
-def node(board: Board, tmp_path: Path) -> Node:
-    return Node(board, PciInventory(tmp_path), tmp_path / "ledger.db", lambda: "")
+def node(board: Board, tmp_path: Path) -> NodeView:
+    return NodeView(board, PciInventory(tmp_path), tmp_path / "ledger.db", lambda: "")
 
 
-def address_of(node: Node, index: int, serial: str = "") -> str | None:
-    found = node.gpu(index, serial)
+def address_of(node: NodeView, index: int, serial: str = "") -> str | None:
+    found = node.find_gpu(index, serial)
     return found.id if found is not None else None
 
 
-def test_by_the_order_of_their_addresses(board: Board, node: Node) -> None:
+def test_by_the_order_of_their_addresses(board: Board, node: NodeView) -> None:
     board.show("nvml", [readings(address) for address in reversed(ADDRESSES)])
     assert [address_of(node, index) for index in range(-1, 5)] == [None, *ADDRESSES, None]
 
 
-def test_the_serial_number_comes_first(board: Board, node: Node) -> None:
+def test_the_serial_number_comes_first(board: Board, node: NodeView) -> None:
     board.show(
         "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
     )
@@ -55,7 +55,7 @@ def test_the_serial_number_comes_first(board: Board, node: Node) -> None:
     assert address_of(node, 99, "S2") == ADDRESSES[2]
 
 
-def test_nobody_is_blamed_in_the_place_of_another(board: Board, node: Node) -> None:
+def test_nobody_is_blamed_in_the_place_of_another(board: Board, node: NodeView) -> None:
     board.show(
         "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
     )

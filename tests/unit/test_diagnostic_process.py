@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.dcgmi import Fault, document, exit_code, health, refusal
 from tests.dcgmi_program import printed
 from tests.unit.builders import reference
-from vitald.diagnostics.run.descendants import processes
-from vitald.diagnostics.run.process import _Kept
-from vitald.diagnostics.run.start import clean
+from vitald.diagnostics.run.descendants import list_processes
+from vitald.diagnostics.run.process import _KeptOutput
+from vitald.diagnostics.run.start import clean_environment
 
 
 @given(
@@ -29,7 +29,7 @@ from vitald.diagnostics.run.start import clean
 def test_the_first_and_the_last_part_are_kept_however_it_comes(
     raw: bytes, sizes: list[int], most: int
 ) -> None:
-    kept, rest = _Kept(most), raw
+    kept, rest = _KeptOutput(most), raw
     for size in [*sizes, 1000]:
         kept.add(rest[:size])
         rest = rest[size:]
@@ -46,7 +46,7 @@ def test_the_first_and_the_last_part_are_kept_however_it_comes(
 @given(st.integers(min_value=2, max_value=3000))
 def test_what_is_left_of_a_document_is_none(most: int) -> None:
     raw = document(level=2).encode()
-    kept = _Kept(most)
+    kept = _KeptOutput(most)
     kept.add(raw)
     assert kept.dropped
     with pytest.raises(ValueError):
@@ -54,11 +54,13 @@ def test_what_is_left_of_a_document_is_none(most: int) -> None:
 
 
 def test_the_environment_of_nobody() -> None:
-    assert clean({}) == {
+    assert clean_environment({}) == {
         "LC_ALL": "C",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     }
-    assert clean({"HOME": "/root", "DCGM_HOME_DIR": "/x", "NCCL_DEBUG": "INFO"}).keys() == {
+    assert clean_environment(
+        {"HOME": "/root", "DCGM_HOME_DIR": "/x", "NCCL_DEBUG": "INFO"}
+    ).keys() == {
         "HOME",
         "DCGM_HOME_DIR",
         "NCCL_DEBUG",
@@ -84,7 +86,7 @@ def test_a_process_that_cannot_be_read_is_none(tmp_path: Path, stat: bytes) -> N
     (tmp_path / "12" / "stat").write_bytes(stat)
     (tmp_path / "13").mkdir()
     (tmp_path / "13" / "stat").write_bytes(b"13 (a) b) R) S 1 2 3" + b" 4" * 15 + b" 99 5")
-    (one,) = processes(tmp_path)
+    (one,) = list_processes(tmp_path)
     assert (one.pid, one.name, one.state, one.parent, one.group, one.session, one.started) == (
         13,
         "a) b) R",

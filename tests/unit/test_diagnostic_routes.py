@@ -64,7 +64,7 @@ def full_of(fake: FakeDiagnostics) -> None:
     ask = RunRequest(
         check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run"
     )
-    fake.going = (
+    fake.active = (
         ActiveRun(
             id="a-1",
             ask=ask,
@@ -81,12 +81,14 @@ def full_of(fake: FakeDiagnostics) -> None:
             waits_for="idle devices: job 815",
         ),
     )
-    fake.due = (
+    fake.scheduled = (
         ScheduledRun(check="dcgm", level=1, at=BEGAN),
         ScheduledRun(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
     )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
-    fake.last = {(run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered}
+    fake.last_runs = {
+        (run.ask.check, run.ask.level): replace(run, raw="") for run in fake.remembered
+    }
     fake.blocked = "job 815"
 
 
@@ -289,11 +291,11 @@ def test_others_may_look_and_not_touch(served: Served, fake: FakeDiagnostics) ->
     served.socket.chmod(0o666)
     served.runtime.chmod(0o755)
     group = (0,)
-    assert request_as_nobody(served, "GET", "/v1/diagnostics", groups=group)[0] == 200
+    assert request_as_nobody(served, "GET", "/v1/diagnostics", groups=group)[0] == 200  # type: ignore[arg-type]
     for path in (RUN, CANCEL):
-        status, answer = request_as_nobody(served, "POST", path, {"reason": "mine"}, groups=group)
+        status, answer = request_as_nobody(served, "POST", path, {"reason": "mine"}, groups=group)  # type: ignore[arg-type]
         assert (status, "may not change" in str(answer["error"])) == (403, True)
-    assert request_as_nobody(served, "GET", "/v1/diagnostics/runs")[0] == 403
+    assert request_as_nobody(served, "GET", "/v1/diagnostics/runs")[0] == 403  # type: ignore[arg-type]
     assert (fake.asked, fake.cancelled) == ([], [])
 
 
@@ -418,8 +420,8 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
 
 def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     full_of(fake)
-    fake.going = ()
-    fake.last = {("dcgm", 2): run_of()}
+    fake.active = ()
+    fake.last_runs = {("dcgm", 2): run_of()}
     told = samples(page(fake))
     assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
     assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
@@ -448,7 +450,7 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     measures = tuple(
         Measure(name=f"figure {number}", value=1.0, device="\x1b]0;") for number in range(5000)
     )
-    fake.last = {
+    fake.last_runs = {
         ("dcgm", 2): run_of(Report(outcome=Outcome.FAIL, tests=tuple(tests), measures=measures))
     }
     text = page(fake)

@@ -21,8 +21,8 @@ from vitald.config import Diagnostics as Settings
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import Board
 from vitald.diagnostics import device_access, events, planner, runner, source
-from vitald.diagnostics.check import Command, Ended, Execute, Output
-from vitald.diagnostics.idle.detector import IdleContext, Kind, Use
+from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
+from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.model import Action, Batch, Component, Event, Finding
@@ -41,7 +41,7 @@ from vitald.worker_thread import WorkerThread
 
 PASSED = Report(outcome=Outcome.PASS)
 FAILED = Report(outcome=Outcome.FAIL, reason="broken", remedy=Remedy.REPLACE)
-BUSY = (Use(kind=Kind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),)
+BUSY = (Use(kind=UseKind.PROCESS, words="python3 (pid 7) has nvidia0 open", pid=7),)
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +53,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         (runner, "_WATCH_PERIOD_S"),
     ):
         monkeypatch.setattr(module, name, 0.01)
-    monkeypatch.setattr(device_access, "leftovers", lambda _: ())
+    monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
 
 
 async def _ran_one(ask: RunRequest, execute: Execute) -> Report:
-    output = await execute(Command(argv=("tool", ask.words), deadline_s=60.0))
-    return PASSED if output.ended is Ended.EXITED else FAILED
+    output = await execute(Command(argv=("tool", ask.label), deadline_s=60.0))
+    return PASSED if output.ended is ProgramEnd.EXITED else FAILED
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Tested:
     periods: dict[int, float] = field(default_factory=dict)
     why_missing: Callable[[], str] = lambda: ""
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         return self.why_missing()
 
     def every_s(self, level: int) -> float:
@@ -86,7 +86,7 @@ class Tested:
     def expected_s(self, level: int) -> float:
         return 1.0
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         return await self.how(ask, execute)
 
 
@@ -101,15 +101,15 @@ class Programs:
     async def execute(self, command: Command) -> Output:
         self.runs.append(command.argv[-1])
         if self.ends:
-            return Output(ended=Ended.EXITED, stdout="{}", exit_code=0)
+            return Output(ended=ProgramEnd.EXITED, stdout="{}", exit_code=0)
         self._over = asyncio.get_running_loop().create_future()
         return await self._over
 
     def cancel(self, why: str, grace_s: float | None = None) -> None:
-        self._end(Output(ended=Ended.CANCELLED, why=why, exit_code=-15))
+        self._end(Output(ended=ProgramEnd.CANCELLED, why=why, exit_code=-15))
 
     def end(self) -> None:
-        self._end(Output(ended=Ended.EXITED, stdout="{}", exit_code=0))
+        self._end(Output(ended=ProgramEnd.EXITED, stdout="{}", exit_code=0))
 
     def _end(self, output: Output) -> None:
         if self._over is not None and not self._over.done():
@@ -125,18 +125,18 @@ class Detector:
         self.uses: tuple[Use, ...] = ()
         self.on_look: Callable[[], object] = lambda: None
 
-    def look(self, context: IdleContext) -> tuple[Use, ...]:
+    def find_uses(self, context: IdleContext) -> tuple[Use, ...]:
         self.context = context
         self.on_look()
         return (
-            *(Use(kind=Kind.JOB, words=f"job {job}", job=job) for job in context.announced),
+            *(Use(kind=UseKind.JOB, words=f"job {job}", job=job) for job in context.announced),
             *self.uses,
         )
 
-    def unknown(self, why: str) -> Use:
-        return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
+    def report_unknown(self, why: str) -> Use:
+        return Use(kind=UseKind.UNKNOWN, words=f"not known: {why}")
 
-    def idle_for(self, _: float) -> float:
+    def get_idle_s(self, _: float) -> float:
         return self.idle_s
 
 
@@ -155,41 +155,41 @@ class Node:
         ) = {}  # who computes, by the driver; None where it does not answer
         self.asked_now: list[float] = []
 
-    def findings(self) -> Sequence[Finding]:
+    def list_findings(self) -> Sequence[Finding]:
         self.on_findings()
         return self.open
 
-    def clears(self, _: Finding) -> Clears:
+    def get_clears(self, _: Finding) -> Clears:
         return self.cleared_at
 
-    def gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "") -> Component | None:
         return gpu(index)
 
-    def gpus(self) -> set[Component]:
+    def list_gpus(self) -> set[Component]:
         return {gpu(0), gpu(1)}
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         return component.name
 
-    def compute(self) -> dict[str, Sequence[float]]:
+    def list_compute_users(self) -> dict[str, Sequence[float]]:
         return {}
 
-    async def compute_now(self, seconds: float) -> dict[str, Sequence[float]]:
+    async def read_compute_users(self, seconds: float) -> dict[str, Sequence[float]]:
         self.asked_now.append(seconds)
         if self.driver is None:
             raise asyncio.TimeoutError
         return self.driver
 
-    def memory(self) -> dict[str, float]:
+    def list_memory_use(self) -> dict[str, float]:
         return {}
 
-    def jobs(self) -> set[str]:
+    def list_jobs(self) -> set[str]:
         return self.running
 
-    def released(self) -> str:
+    def describe_release(self) -> str:
         return self.told_released
 
-    def runs(self) -> Sequence[Run]:
+    def read_runs(self) -> Sequence[Run]:
         return self.remembered
 
 
@@ -246,7 +246,7 @@ class House:
             await asyncio.sleep(0.001)
 
     async def ended(self, going: ActiveRun) -> Run:
-        return await asyncio.wait_for(self.manager.ended(going.id), patient(5.0))
+        return await asyncio.wait_for(self.manager.wait_for_run(going.id), patient(5.0))
 
     @property
     def runs(self) -> list[Run]:
@@ -288,7 +288,7 @@ class Steps:
         await self._at("after")
         return (
             FAILED
-            if {first.ended, second.ended} == {Ended.EXITED}
+            if {first.ended, second.ended} == {ProgramEnd.EXITED}
             else Report(outcome=Outcome.ERROR)
         )
 
@@ -306,10 +306,10 @@ def test_what_is_told_to_end_starts_no_more_programs(
     async def work() -> None:
         steps = Steps(place)
         async with House(Tested(how=steps)).open() as house:
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             await steps.reached.wait()
             ending = asyncio.create_task(_end(house, how))
-            await house.until(lambda: house.manager.going[0].stage is Stage.ENDING, "its end")
+            await house.until(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
             steps.on.set()
             run = await house.ended(going)
             await ending
@@ -325,11 +325,11 @@ def test_what_is_told_to_end_starts_no_more_programs(
 
 async def _end(house: House, how: str) -> None:
     if how == "cancel":
-        assert house.manager.cancel(None, "root", "enough") is not None
+        assert house.manager.cancel_run(None, "root", "enough") is not None
     elif how == "job":
-        await house.manager.job_begins("9")
+        await house.manager.begin_job("9")
     else:
-        await house.manager.let_go()
+        await house.manager.prepare_release()
 
 
 @pytest.mark.parametrize("how", ["cancel", "job", "release"])
@@ -341,10 +341,10 @@ def test_what_ended_by_itself_stands(how: str) -> None:
     async def work() -> None:
         steps = Steps("after")
         async with House(Tested(how=steps)).open() as house:
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             await steps.reached.wait()
             ending = asyncio.create_task(_end(house, how))
-            await house.until(lambda: house.manager.going[0].stage is Stage.ENDING, "its end")
+            await house.until(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
             steps.on.set()
             run = await house.ended(going)
             await ending
@@ -357,18 +357,18 @@ def test_what_is_over_and_not_stored_yet_is_shown_and_cannot_be_cancelled() -> N
     async def work() -> None:
         async with House().open() as house:
             house.ledger_open.clear()
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             await house.until(lambda: house.runs, "its end")
-            (shown,) = house.manager.going
+            (shown,) = house.manager.active
             assert (shown.id, shown.stage) == (going.id, Stage.ENDING)
-            assert house.manager.cancel(None, "root", "enough") is None
+            assert house.manager.cancel_run(None, "root", "enough") is None
             began = time.monotonic()
-            await house.manager.job_begins("9")
+            await house.manager.begin_job("9")
             assert time.monotonic() - began < patient(0.5)
             house.ledger_open.set()
             run = await house.ended(going)
             assert (run.report, run.preempted) == (PASSED, "")
-            assert house.manager.going == ()
+            assert house.manager.active == ()
 
     told(work)
 
@@ -377,17 +377,17 @@ def test_two_jobs_at_once_are_both_given_the_devices() -> None:
     async def work() -> None:
         async with House().open() as house:
             house.programs.ends = False
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             await house.until(lambda: house.programs.runs, "its program")
-            await asyncio.gather(house.manager.job_begins("1"), house.manager.job_begins("2"))
+            await asyncio.gather(house.manager.begin_job("1"), house.manager.begin_job("2"))
             assert (await house.ended(going)).preempted == "job 1"
-            again = house.manager.ask(ask(2))
-            house.manager.job_ends("1")
-            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
-            assert house.manager.going[0].waits_for == "idle devices: job 2"
+            again = house.manager.request_run(ask(2))
+            house.manager.end_job("1")
+            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            assert house.manager.active[0].waits_for == "idle devices: job 2"
             assert house.manager.blocked == "job 2"
             house.programs.ends = True
-            house.manager.job_ends("2")
+            house.manager.end_job("2")
             assert (await house.ended(again)).report == PASSED
 
     told(work)
@@ -401,15 +401,13 @@ def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
             def look() -> None:
                 if not begun.is_set():
                     begun.set()
-                    asyncio.run_coroutine_threadsafe(house.manager.job_begins("9"), loop).result(
-                        5.0
-                    )
+                    asyncio.run_coroutine_threadsafe(house.manager.begin_job("9"), loop).result(5.0)
 
             house.detector.on_look = look
-            going = house.manager.ask(ask(2))
-            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            going = house.manager.request_run(ask(2))
+            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert house.programs.runs == []
-            house.manager.job_ends("9")
+            house.manager.end_job("9")
             await house.ended(going)
 
     told(work)
@@ -430,10 +428,10 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
                     )
                 return ()
 
-            monkeypatch.setattr(device_access, "leftovers", look)
-            await house.ended(house.manager.ask(ask(1)))
+            monkeypatch.setattr(device_access, "find_leftovers", look)
+            await house.ended(house.manager.request_run(ask(1)))
             await house.until(
-                lambda: "python3" in house.manager.going[0].waits_for, "what it waits for"
+                lambda: "python3" in house.manager.active[0].waits_for, "what it waits for"
             )
             assert house.programs.runs == ["dcgm level 1"]
 
@@ -441,19 +439,19 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
 
 
 async def _asking(house: House, wanted: RunRequest) -> ActiveRun:
-    return house.manager.ask(wanted)
+    return house.manager.request_run(wanted)
 
 
 def test_nothing_begins_between_letting_go_and_the_release() -> None:
     async def work() -> None:
         async with House().open() as house:
-            await house.manager.let_go()  # the release itself takes effect a little later
+            await house.manager.prepare_release()  # the release itself takes effect a little later
             with pytest.raises(Refusal, match="released"):
-                house.manager.ask(ask(1))
+                house.manager.request_run(ask(1))
             house.node.told_released = "all GPUs"
             assert house.manager.blocked == "the end of the release: all GPUs"
             house.node.told_released = ""
-            await house.ended(house.manager.ask(ask(1)))
+            await house.ended(house.manager.request_run(ask(1)))
 
     told(work)
 
@@ -462,7 +460,7 @@ def test_work_that_comes_gets_the_devices_and_what_cannot_be_told_counts_as_work
     async def work() -> None:
         async with House().open() as house:
             house.programs.ends = False
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             await house.until(lambda: house.programs.runs, "its program")
 
             def fails() -> None:
@@ -487,11 +485,11 @@ def test_the_driver_is_asked_afresh_right_before_a_run_and_while_it_has_the_devi
             BUSY if house.detector.context.compute == {"gpu/0": [4711.0]} else (),
         )
         async with house.open():
-            going = house.manager.ask(ask(2))
-            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
+            going = house.manager.request_run(ask(2))
+            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert not house.programs.runs
             house.node.driver = {}
-            house.manager.job_ends("x")  # which has it looked at once more
+            house.manager.end_job("x")  # which has it looked at once more
             await house.until(lambda: house.programs.runs, "its program")
             before = len(house.node.asked_now)
             await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
@@ -507,16 +505,16 @@ def test_a_driver_that_does_not_answer_starts_nothing_and_ends_nothing() -> None
         house.programs.ends = False
         house.node.driver = None
         async with house.open():
-            house.manager.ask(ask(2))
-            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
-            assert "not known: the driver does not say" in house.manager.going[0].waits_for
+            house.manager.request_run(ask(2))
+            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            assert "not known: the driver does not say" in house.manager.active[0].waits_for
             house.node.driver = {}
-            house.manager.job_ends("x")
+            house.manager.end_job("x")
             await house.until(lambda: house.programs.runs, "its program")
             house.node.driver = None
             before = len(house.node.asked_now)
             await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
-            assert house.manager.going[0].stage is Stage.RUNNING
+            assert house.manager.active[0].stage is Stage.RUNNING
 
     told(work)
 
@@ -533,7 +531,7 @@ def test_what_waits_for_idle_devices_keeps_nothing_else_waiting() -> None:
         async with house.open():
             await house.until(lambda: house.runs, "level 1")
             assert [run.ask.level for run in house.runs] == [1]
-            (waiting,) = house.manager.going
+            (waiting,) = house.manager.active
             assert waiting.ask.level == 2 and "python3" in waiting.waits_for
 
     _settled_after_boot(work)
@@ -544,7 +542,7 @@ def test_a_higher_level_that_may_run_stands_for_the_lower() -> None:
         house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
         async with house.open():
             await house.until(lambda: house.runs, "level 2")
-            await house.until(lambda: not house.manager.going, "the end")
+            await house.until(lambda: not house.manager.active, "the end")
             assert [run.ask.level for run in house.runs] == [2]
 
     _settled_after_boot(work)
@@ -568,13 +566,13 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await house.until(
-                lambda: [going.ask.level for going in house.manager.going] == [2],
+                lambda: [going.ask.level for going in house.manager.active] == [2],
                 "level 1, and level 2 asked for",
             )
-            await house.until(lambda: house.manager.going[0].waits_for, "what it waits for")
-            assert "idle for 300 s: 10 s so far" in house.manager.going[0].waits_for
-            (waiting,) = house.manager.going
-            going = house.manager.ask(ask(2))
+            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            assert "idle for 300 s: 10 s so far" in house.manager.active[0].waits_for
+            (waiting,) = house.manager.active
+            going = house.manager.request_run(ask(2))
             assert going.id == waiting.id, "the one that waits is theirs now"
             assert (await house.ended(going)).ask.by == "root, pid 1"
 
@@ -586,12 +584,12 @@ def test_what_somebody_asked_for_is_not_taken_from_them() -> None:
         house = House()
         house.detector.uses = BUSY
         async with house.open():
-            going = house.manager.ask(ask(2))
+            going = house.manager.request_run(ask(2))
             with pytest.raises(Refusal, match="waiting already, asked by root, pid 1") as refused:
-                house.manager.ask(ask(2, by="alice, pid 2"))
+                house.manager.request_run(ask(2, by="alice, pid 2"))
             assert going.id in refused.value.hint
-            house.manager.cancel(going.id, "root", "enough")
-            beside = house.manager.ask(ask(2, busy=True))
+            house.manager.cancel_run(going.id, "root", "enough")
+            beside = house.manager.request_run(ask(2, busy=True))
             assert (await house.ended(beside)).report == PASSED
 
     told(work)
@@ -604,10 +602,10 @@ def test_what_a_finding_asked_for_is_over_with_it() -> None:
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
             await house.until(
-                lambda: [going.ask.level for going in house.manager.going] == [2], "level 2"
+                lambda: [going.ask.level for going in house.manager.active] == [2], "level 2"
             )
             house.node.open = []
-            await house.until(lambda: not house.manager.going, "its end")
+            await house.until(lambda: not house.manager.active, "its end")
             assert (
                 "finding #1 is over" in house.runs[-1].report.reason
                 and "diagnostic/not_run" not in house.codes
@@ -621,12 +619,12 @@ def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_onc
         house = House(Tested(periods={2: 86400.0}))
         house.detector.uses = BUSY
         async with house.open():
-            await house.until(lambda: house.manager.going, "level 2")
-            house.manager.cancel(house.manager.going[0].id, "root", "not today")
+            await house.until(lambda: house.manager.active, "level 2")
+            house.manager.cancel_run(house.manager.active[0].id, "root", "not today")
             looks = len(house.batches)
             await house.until(lambda: len(house.batches) > looks + 5, "some more looks")
-            assert house.manager.going == ()
-            (due,) = house.manager.due
+            assert house.manager.active == ()
+            (due,) = house.manager.scheduled
             assert due.at > time.time()
 
     _settled_after_boot(work)
@@ -663,7 +661,7 @@ def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(
 def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = events.events_of
+    real = events.make_events
 
     def broken(run: Run, *rest: Any, **more: Any) -> list[Event]:
         if run.ask.level == 1:
@@ -671,10 +669,10 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
         return real(run, *rest, **more)
 
     async def work() -> None:
-        monkeypatch.setattr(events, "events_of", broken)
+        monkeypatch.setattr(events, "make_events", broken)
         async with House().open() as house:
-            await house.ended(house.manager.ask(ask(1)))
-            await house.ended(house.manager.ask(ask(2)))
+            await house.ended(house.manager.request_run(ask(1)))
+            await house.ended(house.manager.request_run(ask(2)))
             assert house.codes == [
                 "diagnostic/ran",
                 "vitald/not_judged",
@@ -691,7 +689,7 @@ def test_what_could_not_be_handed_in_is_handed_in_again_as_the_same() -> None:
         house = House()
         source = house.manager.source.batches(None)
         await source.__anext__()
-        going = house.manager.ask(ask(1))
+        going = house.manager.request_run(ask(1))
         first = await _with_run(source)
         await cast("Any", source).aclose()  # the daemon could not take it
         again = await _with_run(house.manager.source.batches(None))
@@ -715,7 +713,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
         house.programs.ends = False
         source = house.manager.source.batches(None)
         await source.__anext__()
-        going = house.manager.ask(ask(2))
+        going = house.manager.request_run(ask(2))
 
         def fails() -> None:
             raise KeyError("a fault of ours")
@@ -724,7 +722,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
             async for _ in source:
                 if house.programs.runs:
                     house.node.on_findings = fails
-        assert house.manager.going[0].stage is Stage.RUNNING
+        assert house.manager.active[0].stage is Stage.RUNNING
         house.node.on_findings = lambda: None
         house.programs.end()
         batch = await _with_run(house.manager.source.batches(None))
@@ -743,11 +741,11 @@ def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(
     async def work() -> None:
         async with House().open() as house:
             house.detector.on_look = lambda: stuck.wait(10.0)
-            waits = house.manager.ask(ask(2))
+            waits = house.manager.request_run(ask(2))
             await house.until(
-                lambda: "not known" in house.manager.going[0].waits_for, "that it is not known"
+                lambda: "not known" in house.manager.active[0].waits_for, "that it is not known"
             )
-            assert (await house.ended(house.manager.ask(ask(1)))).report == PASSED
+            assert (await house.ended(house.manager.request_run(ask(1)))).report == PASSED
             assert "not known" in house.manager.blocked
             stuck.set()
             assert (await house.ended(waits)).report == PASSED
@@ -768,15 +766,15 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
         async with House(
             Tested(), Tested(name="other", levels=(0,), why_missing=breaks)
         ).open() as house:
-            assert "a fault of ours" in house.manager.missing["other"]
+            assert "a fault of ours" in house.manager.unavailable["other"]
             with pytest.raises(Refusal, match="a fault of ours"):
-                house.manager.ask(RunRequest(check="other"))
-            monkeypatch.setattr(device_access, "leftovers", fails)
-            going = house.manager.ask(ask(1))
+                house.manager.request_run(RunRequest(check="other"))
+            monkeypatch.setattr(device_access, "find_leftovers", fails)
+            going = house.manager.request_run(ask(1))
             await house.until(
-                lambda: "no procfs" in house.manager.going[0].waits_for, "why it waits"
+                lambda: "no procfs" in house.manager.active[0].waits_for, "why it waits"
             )
-            monkeypatch.setattr(device_access, "leftovers", lambda _: ())
+            monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
             await house.ended(going)
 
     told(work)
@@ -790,10 +788,10 @@ def test_what_the_daemons_end_cut_short_is_told() -> None:
         house = House(Tested(), Tested(name="other", levels=(0,), periods={0: 1.0}))
         async with house.open():
             house.programs.ends = False
-            house.manager.ask(ask(2))
+            house.manager.request_run(ask(2))
             await house.until(lambda: house.programs.runs, "its program")
-            house.manager.ask(ask(3))
-            await house.until(lambda: len(house.manager.going) >= 2, "who waits")
+            house.manager.request_run(ask(3))
+            await house.until(lambda: len(house.manager.active) >= 2, "who waits")
         told_now = [
             run for batch in house.manager.source.take_pending_batches() for run in batch.runs
         ]
@@ -826,18 +824,14 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
             command="dcgmi",
         )
         house.node.remembered = [former]
-        real = house.node.runs
-
-        def fail() -> Sequence[Run]:
-            raise ZeroDivisionError
-
-        reads: Iterator[Callable[[], Sequence[Run]]] = iter([fail])
-        house.node.runs = lambda: next(reads, real)()  # type: ignore[method-assign]
+        real = house.node.read_runs
+        reads: Iterator[Callable[[], Sequence[Run]]] = iter([lambda: 1 / 0])  # type: ignore[list-item, return-value]
+        house.node.read_runs = lambda: next(reads, real)()  # type: ignore[method-assign]
         async with house.open():
-            await house.until(lambda: ("dcgm", 1) in house.manager.last, "what it remembers")
-            assert house.manager.last["dcgm", 1].id == "former"
-            await house.ended(house.manager.ask(ask(1)))
-            assert house.manager.last["dcgm", 1].id != "former"
+            await house.until(lambda: ("dcgm", 1) in house.manager.last_runs, "what it remembers")
+            assert house.manager.last_runs["dcgm", 1].id == "former"
+            await house.ended(house.manager.request_run(ask(1)))
+            assert house.manager.last_runs["dcgm", 1].id != "former"
 
     told(work)
 
@@ -860,7 +854,7 @@ def test_nothing_is_kept_of_what_has_ended() -> None:
     async def work() -> None:
         async with House().open() as house:
             for _ in range(30):
-                await house.ended(house.manager.ask(ask(1)))
+                await house.ended(house.manager.request_run(ask(1)))
             assert house.manager._queue._waiters == {}
             assert len(house.manager._results.pending) == 0
             assert len(house.manager._history.past["dcgm", 1]) <= 10
@@ -888,10 +882,10 @@ def test_an_end_that_overtakes_its_begin_is_told_after_it() -> None:
 
         board = Board("boot-a", time.time(), device_reset=False)
         routes = JobRoutes(board, store, None)
-        begin = asyncio.create_task(routes._begin(Job(id="7")))
+        begin = asyncio.create_task(routes._begin_job(Job(id="7")))
         await asyncio.sleep(0)
         begin.cancel()  # the client has gone
-        end = asyncio.create_task(routes._end(Job(id="7", exit_code=0), diagnose=False))
+        end = asyncio.create_task(routes._end_job(Job(id="7", exit_code=0), diagnose=False))
         await asyncio.sleep(0)
         slow.set()
         assert (await end)["job"] is not None

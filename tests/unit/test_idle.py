@@ -30,14 +30,14 @@ from vitald.diagnostics.idle import device_users
 from vitald.diagnostics.idle.detector import (
     IdleContext,
     IdleDetector,
-    Kind,
     Use,
-    pod,
-    slurm_job,
-    slurm_jobs,
+    UseKind,
+    find_pod,
+    find_slurm_job,
+    list_slurm_jobs,
 )
-from vitald.diagnostics.idle.device_users import Holder, Table
-from vitald.diagnostics.idle.harmless import PROGRAMS, Programs, Running
+from vitald.diagnostics.idle.device_users import DeviceUser, ProcessTable
+from vitald.diagnostics.idle.harmless import PROGRAMS, KnownPrograms, RunningProgram
 
 POD = "0b4a3c1e-55aa-4c0f-9d2e-1f2a3b4c5d6e"
 KERNEL_THREAD = 0x00200000
@@ -60,7 +60,7 @@ class Detector(IdleDetector):
         self.context = replace(self.context, **said)
 
     def uses(self) -> tuple[Use, ...]:
-        return self.look(self.context)
+        return self.find_uses(self.context)
 
 
 class Tree:
@@ -137,8 +137,8 @@ class Tree:
             clock=self.clock,
         )
 
-    def table(self) -> Table:
-        return Table(self.procfs, self.dev, lambda link: True)
+    def table(self) -> ProcessTable:
+        return ProcessTable(self.procfs, self.dev, lambda link: True)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
     device = file.removesuffix(" (deleted)")
     assert tree.detector().uses() == (
         Use(
-            kind=Kind.PROCESS,
+            kind=UseKind.PROCESS,
             words=f"python3 (pid 4711) has {device} open",
             pid=4711,
             device=device,
@@ -221,10 +221,10 @@ def test_a_process_that_only_changed_its_root_is_seen(tree: Tree) -> None:
 
 def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
     tree.process(4711, files=["/dev/nvidia0"])  # it exists, and is an ordinary file
-    assert Table(tree.procfs, tree.dev).holders == []
-    table = Table(tree.procfs, tree.dev)
-    table.scan(0.0)
-    assert table.holders == []
+    assert ProcessTable(tree.procfs, tree.dev).device_users == []
+    table = ProcessTable(tree.procfs, tree.dev)
+    table.read_processes(0.0)
+    assert table.device_users == []
 
 
 @pytest.mark.parametrize("path", [one.path for one in PROGRAMS])
@@ -245,21 +245,25 @@ def test_a_site_may_name_more_monitors(tree: Tree) -> None:
 
 
 def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not() -> None:
-    monitors = Programs(["/usr/bin/nvidia-smi"])
-    there = Running("anything", 1000, "/usr/bin/nvidia-smi", file_owner=0)
-    assert monitors.run_by(there)
-    assert monitors.run_by(replace(there, file_owner=998)), (
+    monitors = KnownPrograms(["/usr/bin/nvidia-smi"])
+    there = RunningProgram("anything", 1000, "/usr/bin/nvidia-smi", file_owner=0)
+    assert monitors.matches_process(there)
+    assert monitors.matches_process(replace(there, file_owner=998)), (
         "some packages give their files to their own account"
     )
-    assert not monitors.run_by(replace(there, file_owner=1000)), (
+    assert not monitors.matches_process(replace(there, file_owner=1000)), (
         "a user's own file, in a mount namespace of his own"
     )
-    assert not monitors.run_by(replace(there, file_owner=100000)), "root's, in a user namespace"
-    assert not monitors.run_by(replace(there, file_owner=None))
-    assert not monitors.run_by(Running("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0))
-    assert not monitors.run_by(Running("nvidia-smi", 1000))
-    assert not monitors.run_by(Running("nvidia-smi"))
-    assert monitors.run_by(Running("nvidia-smi", 0))
+    assert not monitors.matches_process(replace(there, file_owner=100000)), (
+        "root's, in a user namespace"
+    )
+    assert not monitors.matches_process(replace(there, file_owner=None))
+    assert not monitors.matches_process(
+        RunningProgram("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0)
+    )
+    assert not monitors.matches_process(RunningProgram("nvidia-smi", 1000))
+    assert not monitors.matches_process(RunningProgram("nvidia-smi"))
+    assert monitors.matches_process(RunningProgram("nvidia-smi", 0))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +276,9 @@ def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not(
     ],
 )
 def test_where_distributions_put_them(path: str) -> None:
-    assert Programs(one.path for one in PROGRAMS).run_by(Running("anything", 0, path, file_owner=0))
+    assert KnownPrograms(one.path for one in PROGRAMS).matches_process(
+        RunningProgram("anything", 0, path, file_owner=0)
+    )
 
 
 def test_each_program_says_who_puts_it_there() -> None:
@@ -370,15 +376,15 @@ def test_after_a_pause_all_are_looked_at_and_then_by_turns(
         tree.process(pid)
     table = tree.table()
     looked: list[int] = []
-    real_look = table._look_at
+    real_look = table._update_process
     monkeypatch.setattr(
-        table, "_look_at", lambda pid, *rest: (looked.append(pid), real_look(pid, *rest))[1]
+        table, "_update_process", lambda pid, *rest: (looked.append(pid), real_look(pid, *rest))[1]
     )
     monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
     counts = []
     for now in (0.0, 600.0, 600.5, 601.0, 601.5, 602.0, 602.5, 603.0, 603.5):
         looked.clear()
-        table.scan(now)
+        table.read_processes(now)
         counts.append(len(looked))
     assert counts[:2] == [160, 160]
     assert max(counts[2:]) <= 50
@@ -419,7 +425,7 @@ def test_kernel_threads_are_looked_at_once(tree: Tree, monkeypatch: pytest.Monke
         table, "_open_files", lambda process: (looked.append(process), real(process))[1]
     )
     for second in range(10):
-        table.scan(100.0 * second)
+        table.read_processes(100.0 * second)
     assert looked.count(300) == 10
     assert len(looked) == 198 + 10
     assert table.hidden == 0
@@ -437,12 +443,12 @@ def test_a_process_that_ends_while_it_is_looked_at_is_none(tree: Tree) -> None:
 def test_a_table_of_files_without_end_is_not_read_to_its_end(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_users, "_FILES_MOST", 100)
+    monkeypatch.setattr(device_users, "_MAX_FILES", 100)
     tree.process(4711, files=[f"socket:[{number}]" for number in range(200)])
     table = tree.table()
-    table.scan(0.0)
+    table.read_processes(0.0)
     assert table.hidden == 1
-    assert table.blind == "1 processes could not be looked at"
+    assert table.unreadable_reason == "1 processes could not be looked at"
 
 
 def test_a_table_that_takes_long_to_read_is_read_more_seldom(
@@ -452,13 +458,13 @@ def test_a_table_that_takes_long_to_read_is_read_more_seldom(
     table = tree.table()
     times = iter([0.0, 0.2])  # 200 ms
     monkeypatch.setattr(device_users, "perf_counter", lambda: next(times))
-    table.scan(0.0)
+    table.read_processes(0.0)
     tree.open(4711, 60, "/dev/nvidia0")
-    table.scan(9.0)
-    assert table.holders == []
+    table.read_processes(9.0)
+    assert table.device_users == []
     monkeypatch.setattr(device_users, "perf_counter", lambda: 0.0)
-    table.scan(10.5)
-    assert table.holders == [Holder(pid=4711, name="python3", devices=("nvidia0",))]
+    table.read_processes(10.5)
+    assert table.device_users == [DeviceUser(pid=4711, name="python3", devices=("nvidia0",))]
 
 
 def test_a_thread_that_outlives_the_first_one_is_seen(tree: Tree) -> None:
@@ -515,7 +521,7 @@ def test_cgroups_of_slurm_name_their_jobs(tree: Tree, path: str) -> None:
     tree.job("user.slice/user-1000.slice/slurm/job_9")
     tree.job("system.slice/slurmd.service/job_8")
     tree.job("system.slice/slurmstepd.scope/system")
-    assert slurm_jobs(tree.cgroup) == ["123"]
+    assert list_slurm_jobs(tree.cgroup) == ["123"]
 
 
 def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
@@ -530,7 +536,7 @@ def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
     tree.job("cpuset/slurm/uid_1000/job_3", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4/step_0/task_0", processes="4711\n")
-    assert slurm_jobs(tree.cgroup) == ["2", "4"]
+    assert list_slurm_jobs(tree.cgroup) == ["2", "4"]
 
 
 def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -> None:
@@ -545,8 +551,8 @@ def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -
     detector = tree.detector()
     detector.given(announced=("123", "124"))
     assert detector.uses() == (
-        Use(kind=Kind.JOB, words="job 124", job="124"),
-        Use(kind=Kind.SLURM, words="job 123 (slurm)", job="123", pid=11, device="nvidia0"),
+        Use(kind=UseKind.JOB, words="job 124", job="124"),
+        Use(kind=UseKind.SLURM, words="job 123 (slurm)", job="123", pid=11, device="nvidia0"),
     )
 
 
@@ -576,7 +582,7 @@ def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
     tree.process(4713, "pause", cgroup=cgroup)
     assert tree.detector().uses() == (
         Use(
-            kind=Kind.POD,
+            kind=UseKind.POD,
             words=f"pod {POD}: train (pid 4711) has nvidia0 open",
             pod=POD,
             pid=4711,
@@ -587,21 +593,21 @@ def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
 
 def test_a_pod_that_does_not_come_from_the_api_server_has_another_sort_of_uid() -> None:
     uid = "6f0f7a51cd1b2b64b2f9b3d4e5f60718"
-    assert pod(f"0::/kubepods/burstable/pod{uid}/9f2c\n") == uid
-    assert pod("0::/system.slice/podman-9f2c.scope\n") == ""
+    assert find_pod(f"0::/kubepods/burstable/pod{uid}/9f2c\n") == uid
+    assert find_pod("0::/system.slice/podman-9f2c.scope\n") == ""
 
 
 @given(st.text(max_size=300))
 @FUZZ
 def test_no_cgroup_confuses(text: str) -> None:
-    assert len(pod(text)) in (0, 32, 36)
-    assert len(slurm_job(text)) <= 40
+    assert len(find_pod(text)) in (0, 32, 36)
+    assert len(find_slurm_job(text)) <= 40
 
 
 @given(st.text(alphabet="kubepods/.slicejob_0123-:\n", max_size=200))
 @FUZZ
 def test_a_pods_name_is_found_among_anything(text: str) -> None:
-    assert pod(f"{text}\n0::/kubepods/burstable/pod{POD}/1\n") == POD
+    assert find_pod(f"{text}\n0::/kubepods/burstable/pod{POD}/1\n") == POD
 
 
 # --- what others say
@@ -644,8 +650,8 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(
     detector = tree.detector()
     detector.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
     assert [use.kind for use in detector.uses()] == [
-        Kind.DRIVER,
-        Kind.UNKNOWN,
+        UseKind.DRIVER,
+        UseKind.UNKNOWN,
     ], "memory that has no owner, and a GPU that did not answer"
     detector.given(testing=True)
     assert detector.uses() == ()
@@ -705,7 +711,7 @@ def test_the_same_of_neuron_devices(tmp_path: Path) -> None:
     assert detector.uses() == (), "who may look at all processes need not ask the driver"
     tree.hide(10)
     tree.clock.now += 3.0
-    assert [use.kind for use in detector.uses()] == [Kind.DRIVER, Kind.UNKNOWN]
+    assert [use.kind for use in detector.uses()] == [UseKind.DRIVER, UseKind.UNKNOWN]
     detector.given(memory={"neuron/0": 0.0, "neuron/1": 0.0})
     assert detector.uses() == ()
     detector.given(memory={"neuron/0": 0.0, "neuron/1": 4096.0})
@@ -718,7 +724,7 @@ def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
     (tree.procfs / "self/ns").mkdir(parents=True)
     (tree.procfs / "self/ns/pid").symlink_to("pid:[4026532999]")
     detector = tree.detector()
-    assert [use.kind for use in detector.uses()] == [Kind.UNKNOWN]
+    assert [use.kind for use in detector.uses()] == [UseKind.UNKNOWN]
     detector.given(compute={f"gpu/{index}": () for index in range(8)})
     assert detector.uses() == ()
     detector.given(
@@ -743,7 +749,7 @@ def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended
     detector.given(compute={**detector.context.compute, "gpu/3": [90210]})
     assert words(detector.uses()) == ["a process (pid 90210) computes on gpu/3, as the driver says"]
     detector.given(compute={})
-    assert [use.kind for use in detector.uses()] == [Kind.UNKNOWN]
+    assert [use.kind for use in detector.uses()] == [UseKind.UNKNOWN]
 
 
 def test_a_node_without_devices_has_no_users(tmp_path: Path) -> None:
@@ -762,7 +768,7 @@ def test_the_nodes_first_process_may_be_closed_to_anybody(tree: Tree) -> None:
 def test_without_procfs_nothing_is_known(tree: Tree) -> None:
     tree.procfs.rmdir()
     (use,) = tree.detector().uses()
-    assert use.kind is Kind.UNKNOWN
+    assert use.kind is UseKind.UNKNOWN
     assert "No such file" in use.words
 
 
@@ -790,40 +796,40 @@ def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: 
 
 def test_idle_time_begins_with_the_first_look_that_saw_nobody(tree: Tree) -> None:
     detector, clock = tree.detector(), tree.clock
-    assert detector.idle_for(clock.now) == 0.0
+    assert detector.get_idle_s(clock.now) == 0.0
     detector.uses()
     clock.now += 30
     detector.uses()
-    assert detector.idle_for(clock.now + 5) == 35.0
+    assert detector.get_idle_s(clock.now + 5) == 35.0
     detector.given(announced=("1",))
     detector.uses()
-    assert detector.idle_for(clock.now) == 0.0
+    assert detector.get_idle_s(clock.now) == 0.0
     detector.given(announced=())
     clock.now += 10
     detector.uses()
     clock.now += 10
-    assert detector.idle_for(clock.now) == 10.0
+    assert detector.get_idle_s(clock.now) == 10.0
 
 
 def test_a_look_that_failed_ends_it(tree: Tree) -> None:
     detector, clock = tree.detector(), tree.clock
     detector.uses()
     clock.now += 30
-    assert detector.idle_for(clock.now) == 30.0
-    assert detector.unknown("no answer within 5 s") == Use(
-        kind=Kind.UNKNOWN, words="not known: no answer within 5 s"
+    assert detector.get_idle_s(clock.now) == 30.0
+    assert detector.report_unknown("no answer within 5 s") == Use(
+        kind=UseKind.UNKNOWN, words="not known: no answer within 5 s"
     )
-    assert detector.idle_for(clock.now) == 0.0
+    assert detector.get_idle_s(clock.now) == 0.0
 
 
 def test_looks_that_are_far_apart_do_not_make_one_idle_time(tree: Tree) -> None:
     detector, clock = tree.detector(), tree.clock
     detector.uses()
     clock.now += 3600
-    assert detector.idle_for(clock.now) == 0.0
+    assert detector.get_idle_s(clock.now) == 0.0
     detector.uses()
     clock.now += 20
-    assert detector.idle_for(clock.now) == 20.0
+    assert detector.get_idle_s(clock.now) == 20.0
 
 
 # --- real processes
@@ -972,9 +978,9 @@ def test_an_ordinary_user_counts_whom_it_may_not_look_at(tmp_path: Path) -> None
             os.setgid(65534)
             os.setuid(65534)
             ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: or its own files are hidden from it
-            table = Table(Path("/proc"), tmp_path)
-            table.scan(0.0)
-            os.write(writer, f"{table.hidden} {table.blind}".encode())
+            table = ProcessTable(Path("/proc"), tmp_path)
+            table.read_processes(0.0)
+            os.write(writer, f"{table.hidden} {table.unreadable_reason}".encode())
         finally:
             os._exit(0)
     os.close(writer)

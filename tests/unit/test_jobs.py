@@ -200,15 +200,15 @@ class Diagnostics:
     asked: list[RunRequest] = field(default_factory=list)
     refusal: str = ""
 
-    async def job_begins(self, job: str) -> None:
+    async def begin_job(self, job: str) -> None:
         self.began.append(job)
         await self.free.wait()
         self.cleared.append(job)
 
-    def job_ends(self, job: str) -> None:
+    def end_job(self, job: str) -> None:
         self.ended.append(job)
 
-    def ask(self, ask: RunRequest) -> ActiveRun:
+    def request_run(self, ask: RunRequest) -> ActiveRun:
         if self.refusal:
             raise Refusal(self.refusal)
         self.asked.append(ask)

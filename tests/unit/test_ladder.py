@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.builders import finding, gpu
 from vitald.catalog import Clears
-from vitald.diagnostics.retries import asked, beyond
+from vitald.diagnostics.retries import find_manual_level, request_runs
 from vitald.model import NODE, Action, Component, ComponentKind, Finding
 from vitald.model.diagnostic import Outcome, Report, Run, RunRequest
 
@@ -30,7 +30,7 @@ def run(level: int, began: float, outcome: Outcome = Outcome.PASS, check: str = 
 def levels(
     found: Finding, clears: Clears, *runs: Run, most: int = 2, now: float = NOW
 ) -> list[int]:
-    return [ask.level for ask in asked([found], lambda _: clears, past(*runs), most, now)]
+    return [ask.level for ask in request_runs([found], lambda _: clears, past(*runs), most, now)]
 
 
 def past(*runs: Run) -> dict[tuple[str, int], list[Run]]:
@@ -106,7 +106,7 @@ def test_what_asks_for_no_diagnostic(found: Finding) -> None:
 
 def test_each_level_is_asked_for_once_and_says_by_whom() -> None:
     two = [SUSPECT, finding(Action.OBSERVE, number=2, code="nvml/trend", last=NOW)]
-    (ask,) = asked(two, lambda _: AT_3, {}, 2, NOW)
+    (ask,) = request_runs(two, lambda _: AT_3, {}, 2, NOW)
     assert (ask.check, ask.level, ask.by) == ("dcgm", 1, "finding #1")
     assert gpu(1).name in ask.reason and "xid/999" in ask.reason
 
@@ -118,16 +118,19 @@ def test_neuron_devices_have_their_own() -> None:
         last=NOW,
         component=Component(ComponentKind.NEURON, "0000:a0:1b.0"),
     )
-    (ask,) = asked([found], lambda _: AT_3, {}, 2, NOW)
+    (ask,) = request_runs([found], lambda _: AT_3, {}, 2, NOW)
     assert (ask.check, ask.level) == ("nccom", 0)
-    assert asked([found], lambda _: AT_3, past(run(0, NOW + 1, check="nccom")), 2, NOW + 9000) == []
+    assert (
+        request_runs([found], lambda _: AT_3, past(run(0, NOW + 1, check="nccom")), 2, NOW + 9000)
+        == []
+    )
 
 
 def test_what_only_a_person_may_ask_for_is_said() -> None:
-    assert beyond(SUSPECT, AT_3, 2) == 3
-    assert beyond(SUSPECT, AT_3, 3) == 0
-    assert beyond(finding(Action.INSPECT, component=NODE), AT_2, 1) == 2
-    assert beyond(finding(Action.REPLACE_NODE), AT_3, 2) == 0
+    assert find_manual_level(SUSPECT, AT_3, 2) == 3
+    assert find_manual_level(SUSPECT, AT_3, 3) == 0
+    assert find_manual_level(finding(Action.INSPECT, component=NODE), AT_2, 1) == 2
+    assert find_manual_level(finding(Action.REPLACE_NODE), AT_3, 2) == 0
 
 
 def test_a_run_of_some_gpus_settles_nothing_and_delays_nothing() -> None:
@@ -175,7 +178,7 @@ def test_what_comes_back_although_it_passed_is_loaded_once_a_day() -> None:
         last=NOW,
         fields={"check": "dcgm_health", "level": 0, "confirmed": True},
     )
-    (first,) = asked([health], lambda _: AT_2, past(run(1, NOW + 5)), 2, NOW + 20)
+    (first,) = request_runs([health], lambda _: AT_2, past(run(1, NOW + 5)), 2, NOW + 20)
     assert first.level == 2
     done = replace(run(2, NOW + 30), ask=first)
     again = replace(health, id=7, since=NOW + 8000, last=NOW + 8000)
@@ -192,8 +195,8 @@ def test_what_was_found_at_a_higher_level_needs_that_level() -> None:
         last=NOW,
         fields={"check": "dcgm", "level": 3, "confirmed": False},
     )
-    assert beyond(found, Clears(diagnostic=1), 2) == 3
-    assert beyond(replace(found, simulated_until=NOW + 60), Clears(diagnostic=1), 2) == 0
+    assert find_manual_level(found, Clears(diagnostic=1), 2) == 3
+    assert find_manual_level(replace(found, simulated_until=NOW + 60), Clears(diagnostic=1), 2) == 0
 
 
 def test_a_clock_that_was_put_back_does_not_hold_it_up() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.diagnostics.schedule import AGAIN_MOST, SETTLE_S, Moment, Plan, Schedule
+from vitald.diagnostics.schedule import MAX_RETRIES, SETTLE_S, Moment, Plan, Schedule
 from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest
 
 HOUR = 3600.0
@@ -55,7 +55,7 @@ def slot_after(plan: Plan, when: float, schedule: Schedule = SCHEDULE) -> float:
     """The first slot from a time on, seen from outside: what is due after a run half a period
     before it.
     """
-    return schedule.due(plan, [run(plan, when - plan.every_s / 2, seconds=0.0)], at(when))
+    return schedule.find_due_time(plan, [run(plan, when - plan.every_s / 2, seconds=0.0)], at(when))
 
 
 # --- slots
@@ -64,23 +64,25 @@ def slot_after(plan: Plan, when: float, schedule: Schedule = SCHEDULE) -> float:
 def test_a_run_on_its_slot_is_followed_by_the_next_slot() -> None:
     slot = slot_after(LEVEL_2, NOW)
     assert NOW <= slot < NOW + DAY
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot + 5.0)], at(slot + 60)) == pytest.approx(
-        slot + DAY
-    )
+    assert SCHEDULE.find_due_time(
+        LEVEL_2, [run(LEVEL_2, slot + 5.0)], at(slot + 60)
+    ) == pytest.approx(slot + DAY)
 
 
 def test_a_run_that_was_late_by_most_of_the_period_fills_the_next_slot_too() -> None:
     slot = slot_after(LEVEL_2, NOW)
     for late, following in ((11 * HOUR, 1), (13 * HOUR, 2), (23.9 * HOUR, 2)):
-        due = SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot + late)], at(slot + late + 60))
+        due = SCHEDULE.find_due_time(LEVEL_2, [run(LEVEL_2, slot + late)], at(slot + late + 60))
         assert due == pytest.approx(slot + following * DAY), late
 
 
 def test_a_long_run_is_not_due_again_before_it_has_ended() -> None:
     slot = slot_after(LEVEL_1, NOW)
-    due = SCHEDULE.due(LEVEL_1, [run(LEVEL_1, slot, seconds=55 * 60)], at(slot + 56 * 60))
+    due = SCHEDULE.find_due_time(LEVEL_1, [run(LEVEL_1, slot, seconds=55 * 60)], at(slot + 56 * 60))
     assert due == pytest.approx(slot + HOUR)
-    due = SCHEDULE.due(LEVEL_1, [run(LEVEL_1, slot, seconds=8.5 * HOUR)], at(slot + 8.5 * HOUR))
+    due = SCHEDULE.find_due_time(
+        LEVEL_1, [run(LEVEL_1, slot, seconds=8.5 * HOUR)], at(slot + 8.5 * HOUR)
+    )
     assert due == pytest.approx(slot + 9 * HOUR)
 
 
@@ -99,7 +101,8 @@ def test_a_fleet_that_comes_back_at_once_parts_ways() -> None:
     restarted = at(NOW, running_s=0.0)
     hosts = [Schedule(host=f"node-{number}") for number in range(1000)]
     delays = sorted(
-        host.due(LEVEL_2, [run(LEVEL_2, NOW - 9 * DAY)], restarted) - NOW for host in hosts
+        host.find_due_time(LEVEL_2, [run(LEVEL_2, NOW - 9 * DAY)], restarted) - NOW
+        for host in hosts
     )
     assert 0.0 <= delays[0] < 3.0
     assert 295.0 < delays[-1] < 300.0
@@ -125,7 +128,7 @@ def test_the_same_host_has_the_same_slots_after_a_restart_and_another_check_has_
 
 @pytest.mark.parametrize("every_s", [0.0, -1.0, math.inf, math.nan])
 def test_what_has_no_period_is_never_due(every_s: float) -> None:
-    assert SCHEDULE.due(replace(LEVEL_2, every_s=every_s), [], at(NOW)) == math.inf
+    assert SCHEDULE.find_due_time(replace(LEVEL_2, every_s=every_s), [], at(NOW)) == math.inf
 
 
 # --- starts
@@ -134,12 +137,12 @@ def test_what_has_no_period_is_never_due(every_s: float) -> None:
 def test_level_1_runs_after_boot_once_the_node_has_settled() -> None:
     booted = at(NOW, up_s=20.0, running_s=5.0)
     before = [run(LEVEL_1, NOW - 300.0)]  # of the boot before, minutes ago
-    due = SCHEDULE.due(LEVEL_1, before, booted)
+    due = SCHEDULE.find_due_time(LEVEL_1, before, booted)
     assert NOW - 20.0 + SETTLE_S <= due < NOW - 20.0 + SETTLE_S + 30.0
 
 
 def test_a_daemon_that_comes_late_in_a_boot_starts_level_1_soon() -> None:
-    due = SCHEDULE.due(LEVEL_1, [], at(NOW, up_s=DAY, running_s=1.0))
+    due = SCHEDULE.find_due_time(LEVEL_1, [], at(NOW, up_s=DAY, running_s=1.0))
     assert NOW - 1.0 <= due < NOW + 30.0
 
 
@@ -148,7 +151,7 @@ def test_a_restart_in_the_same_boot_neither_repeats_nor_skips() -> None:
     ran = [run(LEVEL_1, slot)]
     for minutes in (1, 29, 59):
         restarted = at(slot + 60.0 * minutes, up_s=DAY, running_s=0.0)
-        assert SCHEDULE.due(LEVEL_1, ran, restarted) == pytest.approx(slot + HOUR)
+        assert SCHEDULE.find_due_time(LEVEL_1, ran, restarted) == pytest.approx(slot + HOUR)
 
 
 def test_an_hour_whose_level_1_failed_is_not_repeated_by_a_restart_either() -> None:
@@ -158,7 +161,7 @@ def test_an_hour_whose_level_1_failed_is_not_repeated_by_a_restart_either() -> N
         Report(outcome=Outcome.CONFIG),
         Report(outcome=Outcome.NOT_APPLICABLE),
     ):
-        assert SCHEDULE.due(
+        assert SCHEDULE.find_due_time(
             LEVEL_1, [run(LEVEL_1, slot, report)], at(slot + 60, running_s=0.0)
         ) == pytest.approx(slot + HOUR)
 
@@ -166,28 +169,32 @@ def test_an_hour_whose_level_1_failed_is_not_repeated_by_a_restart_either() -> N
 def test_slots_that_passed_while_the_daemon_was_off_are_made_up_for_once() -> None:
     back = at(NOW, running_s=0.0)
     missed = [run(LEVEL_2, NOW - 9.4 * DAY)]
-    due = SCHEDULE.due(LEVEL_2, missed, back)
+    due = SCHEDULE.find_due_time(LEVEL_2, missed, back)
     assert NOW <= due < NOW + 300.0
-    assert SCHEDULE.due(LEVEL_2, missed, at(NOW + 60, running_s=60.0)) == pytest.approx(due), (
-        "it does not run away"
+    assert SCHEDULE.find_due_time(LEVEL_2, missed, at(NOW + 60, running_s=60.0)) == pytest.approx(
+        due
+    ), "it does not run away"
+    after = SCHEDULE.find_due_time(
+        LEVEL_2, [*missed, run(LEVEL_2, due)], at(due + 60, running_s=360.0)
     )
-    after = SCHEDULE.due(LEVEL_2, [*missed, run(LEVEL_2, due)], at(due + 60, running_s=360.0))
     assert due + DAY / 2 <= after <= due + 1.5 * DAY
 
 
 def test_a_slot_that_passed_while_the_devices_were_busy_stays_due() -> None:
     slot = slot_after(LEVEL_2, NOW)
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot - DAY)], at(slot + 5 * HOUR)) == pytest.approx(
-        slot
-    )
+    assert SCHEDULE.find_due_time(
+        LEVEL_2, [run(LEVEL_2, slot - DAY)], at(slot + 5 * HOUR)
+    ) == pytest.approx(slot)
 
 
 def test_a_new_node_is_tested_soon() -> None:
-    assert NOW <= SCHEDULE.due(LEVEL_2, [], at(NOW, running_s=0.0)) < NOW + 300.0
+    assert NOW <= SCHEDULE.find_due_time(LEVEL_2, [], at(NOW, running_s=0.0)) < NOW + 300.0
 
 
 def test_nothing_runs_before_the_node_has_settled() -> None:
-    due = SCHEDULE.due(LEVEL_2, [run(LEVEL_2, NOW - 3 * DAY)], at(NOW, up_s=10.0, running_s=0.0))
+    due = SCHEDULE.find_due_time(
+        LEVEL_2, [run(LEVEL_2, NOW - 3 * DAY)], at(NOW, up_s=10.0, running_s=0.0)
+    )
     assert due >= NOW - 10.0 + SETTLE_S
 
 
@@ -198,20 +205,20 @@ def test_a_pass_of_a_higher_level_fills_the_slot_of_the_lower() -> None:
     slot = slot_after(LEVEL_1, NOW)
     old = run(LEVEL_1, slot - HOUR)
     now = at(slot + 60)
-    assert SCHEDULE.due(LEVEL_1, [old, run(LEVEL_2, slot - 60.0)], now) == pytest.approx(
+    assert SCHEDULE.find_due_time(LEVEL_1, [old, run(LEVEL_2, slot - 60.0)], now) == pytest.approx(
         slot + HOUR
     )
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         LEVEL_1, [old, run(LEVEL_2, slot - 60.0, Report(outcome=Outcome.FAIL))], now
     ) == pytest.approx(slot)
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         LEVEL_1, [old, run(replace(LEVEL_2, check="nccl"), slot - 60.0)], now
     ) == pytest.approx(slot)
 
 
 def test_a_lower_level_does_not_fill_the_slot_of_a_higher() -> None:
     slot = slot_after(LEVEL_2, NOW)
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         LEVEL_2, [run(LEVEL_2, slot - DAY), run(LEVEL_1, slot - 60)], at(slot)
     ) == pytest.approx(slot)
 
@@ -220,17 +227,17 @@ def test_a_persons_run_counts_if_it_was_of_all_devices_and_came_to_a_result() ->
     slot = slot_after(LEVEL_2, NOW)
     old, now = run(LEVEL_2, slot - DAY), at(slot - 600)
     person = {"by": "root, pid 4711"}
-    assert SCHEDULE.due(LEVEL_2, [old, run(LEVEL_2, slot - 3600, **person)], now) == pytest.approx(
-        slot + DAY
-    )
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
+        LEVEL_2, [old, run(LEVEL_2, slot - 3600, **person)], now
+    ) == pytest.approx(slot + DAY)
+    assert SCHEDULE.find_due_time(
         LEVEL_2, [old, run(LEVEL_2, slot - 3600, gpus=(3,), **person)], now
     ) == pytest.approx(slot)
     cancelled = Report(outcome=Outcome.INCONCLUSIVE, reason="cancelled by root")
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         LEVEL_2, [old, run(LEVEL_2, slot - 3600, cancelled, **person)], now
     ) == pytest.approx(slot)
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         LEVEL_2, [old, run(LEVEL_2, slot - 3600, preempted="job 7", **person)], now
     ) == pytest.approx(slot)
 
@@ -254,32 +261,32 @@ def test_what_could_not_run_is_tried_after_10_20_and_40_minutes_and_then_in_the_
     slot = slot_after(LEVEL_2, NOW)
     runs, due = [run(LEVEL_2, slot - DAY)], slot
     delays = []
-    for _ in range(AGAIN_MOST + 1):
+    for _ in range(MAX_RETRIES + 1):
         runs.append(run(LEVEL_2, due, report, preempted=preempted))
-        due = SCHEDULE.due(LEVEL_2, runs, at(runs[-1].ended))
+        due = SCHEDULE.find_due_time(LEVEL_2, runs, at(runs[-1].ended))
         delays.append(round((due - runs[-1].ended) / 60.0))
     assert delays[:3] == [10, 20, 40]
     assert due == pytest.approx(slot + DAY)
     runs.append(run(LEVEL_2, due, report, preempted=preempted))
-    assert SCHEDULE.due(LEVEL_2, runs, at(runs[-1].ended)) - runs[-1].ended == pytest.approx(
-        600.0
-    ), "in the next slot it begins anew"
+    assert SCHEDULE.find_due_time(LEVEL_2, runs, at(runs[-1].ended)) - runs[
+        -1
+    ].ended == pytest.approx(600.0), "in the next slot it begins anew"
 
 
 def test_an_error_that_does_not_go_away_waits_for_the_next_slot() -> None:
     slot = slot_after(LEVEL_2, NOW)
     for remedy in (Remedy.NONE, Remedy.FIX_CONFIG, Remedy.INVESTIGATE):
         failed = run(LEVEL_2, slot, Report(outcome=Outcome.ERROR, remedy=remedy))
-        assert SCHEDULE.due(LEVEL_2, [failed], at(slot + 60)) == pytest.approx(slot + DAY)
+        assert SCHEDULE.find_due_time(LEVEL_2, [failed], at(slot + 60)) == pytest.approx(slot + DAY)
 
 
 def test_a_retry_never_waits_longer_than_for_the_slot() -> None:
     slot = slot_after(LEVEL_1, NOW)
     tries = [run(LEVEL_1, slot + minutes * 60, BUSY) for minutes in (0, 10, 30)]
-    assert SCHEDULE.due(LEVEL_1, tries, at(slot + 31 * 60)) == pytest.approx(slot + HOUR)
+    assert SCHEDULE.find_due_time(LEVEL_1, tries, at(slot + 31 * 60)) == pytest.approx(slot + HOUR)
     every = replace(LEVEL_1, check="dcgm_health", every_s=60.0)
     slot = slot_after(every, NOW)
-    assert SCHEDULE.due(
+    assert SCHEDULE.find_due_time(
         every, [run(every, slot, BUSY, seconds=1.0)], at(slot + 2)
     ) == pytest.approx(slot + 60.0)
 
@@ -287,19 +294,23 @@ def test_a_retry_never_waits_longer_than_for_the_slot() -> None:
 def test_a_slot_that_begins_right_after_a_try_does_not_hurry_the_next() -> None:
     slot = slot_after(LEVEL_1, NOW)
     late = [run(LEVEL_1, slot + HOUR - 120.0, BUSY)]
-    assert SCHEDULE.due(LEVEL_1, late, at(late[0].ended)) - late[0].ended == pytest.approx(600.0)
+    assert SCHEDULE.find_due_time(LEVEL_1, late, at(late[0].ended)) - late[
+        0
+    ].ended == pytest.approx(600.0)
 
 
 def test_a_retry_that_was_due_while_the_daemon_was_off_comes_soon() -> None:
     slot = slot_after(LEVEL_2, NOW)
-    due = SCHEDULE.due(LEVEL_2, [run(LEVEL_2, slot, BUSY)], at(slot + 2 * HOUR, running_s=0.0))
+    due = SCHEDULE.find_due_time(
+        LEVEL_2, [run(LEVEL_2, slot, BUSY)], at(slot + 2 * HOUR, running_s=0.0)
+    )
     assert slot + 2 * HOUR <= due < slot + 2 * HOUR + 300.0
 
 
 def test_somebody_elses_failed_try_is_not_the_schedules() -> None:
     slot = slot_after(LEVEL_2, NOW)
     runs = [run(LEVEL_2, slot), run(LEVEL_2, slot + HOUR, BUSY, by="finding #12")]
-    assert SCHEDULE.due(LEVEL_2, runs, at(slot + HOUR + 60)) == pytest.approx(slot + DAY)
+    assert SCHEDULE.find_due_time(LEVEL_2, runs, at(slot + HOUR + 60)) == pytest.approx(slot + DAY)
 
 
 # --- clocks and settings that change
@@ -307,24 +318,26 @@ def test_somebody_elses_failed_try_is_not_the_schedules() -> None:
 
 def test_a_clock_that_was_put_back_does_not_stop_the_schedule() -> None:
     years = [run(LEVEL_2, NOW + 365 * DAY), run(LEVEL_2, NOW - 40 * DAY)]
-    due = SCHEDULE.due(LEVEL_2, years, at(NOW))
+    due = SCHEDULE.find_due_time(LEVEL_2, years, at(NOW))
     assert due <= NOW
     assert (
         NOW + DAY / 2
-        <= SCHEDULE.due(LEVEL_2, [*years, run(LEVEL_2, NOW)], at(NOW + 60))
+        <= SCHEDULE.find_due_time(LEVEL_2, [*years, run(LEVEL_2, NOW)], at(NOW + 60))
         <= NOW + 1.5 * DAY
     )
 
 
 def test_a_clock_that_was_put_back_a_little_repeats_nothing() -> None:
-    due = SCHEDULE.due(LEVEL_2, [run(LEVEL_2, NOW + 300.0)], at(NOW))
+    due = SCHEDULE.find_due_time(LEVEL_2, [run(LEVEL_2, NOW + 300.0)], at(NOW))
     assert NOW + DAY / 2 <= due <= NOW + 2 * DAY
 
 
 def test_a_clock_that_was_put_far_ahead_asks_for_one_run() -> None:
     ahead = at(NOW + 3650 * DAY)
-    assert SCHEDULE.due(LEVEL_2, [run(LEVEL_2, NOW)], ahead) <= ahead.now
-    after = SCHEDULE.due(LEVEL_2, [run(LEVEL_2, NOW), run(LEVEL_2, ahead.now)], at(ahead.now + 60))
+    assert SCHEDULE.find_due_time(LEVEL_2, [run(LEVEL_2, NOW)], ahead) <= ahead.now
+    after = SCHEDULE.find_due_time(
+        LEVEL_2, [run(LEVEL_2, NOW), run(LEVEL_2, ahead.now)], at(ahead.now + 60)
+    )
     assert after > ahead.now + DAY / 2 - 1
 
 
@@ -332,14 +345,18 @@ def test_a_clock_that_jumped_during_a_run() -> None:
     for ended in (0.0, NOW + 9999 * DAY):
         for report in (PASSED, BUSY):
             jumped = replace(run(LEVEL_2, NOW, report), ended=ended)
-            assert NOW + 60 < SCHEDULE.due(LEVEL_2, [jumped], at(NOW + 60)) <= NOW + 2 * DAY
+            assert (
+                NOW + 60 < SCHEDULE.find_due_time(LEVEL_2, [jumped], at(NOW + 60)) <= NOW + 2 * DAY
+            )
 
 
 def test_a_period_that_was_changed() -> None:
     daily, hourly = LEVEL_2, replace(LEVEL_2, every_s=HOUR)
     started = at(NOW, running_s=0.0)
-    assert NOW <= SCHEDULE.due(hourly, [run(daily, NOW - 5 * HOUR)], started) < NOW + 300.0
-    later = SCHEDULE.due(daily, [run(hourly, NOW - HOUR / 2)], started)
+    assert (
+        NOW <= SCHEDULE.find_due_time(hourly, [run(daily, NOW - 5 * HOUR)], started) < NOW + 300.0
+    )
+    later = SCHEDULE.find_due_time(daily, [run(hourly, NOW - HOUR / 2)], started)
     assert NOW + 11 * HOUR < later <= NOW + 1.5 * DAY
 
 
@@ -366,7 +383,7 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
     for on, off in lives:
         start, end = now, now + on * every_s
         while now < end:
-            due = schedule.due(
+            due = schedule.find_due_time(
                 plan, runs, Moment(now=now, up_s=now - NOW + 30 * DAY, running_s=now - start)
             )
             assert due <= max(now, runs[-1].began + 2 * every_s if runs else 0.0, start + 300.0), (
@@ -419,8 +436,8 @@ def test_whatever_is_remembered_a_run_is_due_within_two_periods_and_then_makes_w
     runs: list[Run], up_s: float, running_s: float, plan: Plan
 ) -> None:
     moment = Moment(now=NOW, up_s=max(up_s, running_s), running_s=running_s)
-    due = SCHEDULE.due(plan, runs, moment)
+    due = SCHEDULE.find_due_time(plan, runs, moment)
     assert due <= NOW + 2.5 * plan.every_s + SETTLE_S + 330.0
-    assert SCHEDULE.due(plan, list(reversed(runs)), moment) == due
+    assert SCHEDULE.find_due_time(plan, list(reversed(runs)), moment) == due
     done = [*runs, run(plan, NOW)]
-    assert SCHEDULE.due(plan, done, moment) > NOW, "no run repeats at once"
+    assert SCHEDULE.find_due_time(plan, done, moment) > NOW, "no run repeats at once"

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.builders import FUZZ
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
-from vitald.diagnostics.summary import DeepLog, deep_lines, line
+from vitald.diagnostics.summary import DeepLog, format_deep_lines, format_summary
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, Test
 
 # As a reader of both published variants would have it.
@@ -42,7 +42,7 @@ FAULTY = "Encountered FaultyInstance. Replace the Instance."
 
 def said(run: Run, *place: str) -> list[tuple[str, str]]:
     """Level and text of each record."""
-    return [record(one) for one in deep_lines(run, *place)]
+    return [record(one) for one in format_deep_lines(run, *place)]
 
 
 def record(one: str) -> tuple[str, str]:
@@ -62,11 +62,13 @@ def test_the_summary_line() -> None:
     """To the letter: the published one, with its comma, and its blank that is missing."""
     told = replace(PASSED, device_ids=("2237",))
     assert (
-        line(run_of(told))
+        format_summary(run_of(told))
         == "DCGM diagnostic health summary: dcgmCheckLevel: 2 dcgmVersion: 3.3.7 gpuDriverVersion:"
         " 535.183.01, gpuDeviceIds: [2237] replacementRequired: false rebootRequired:false"
     )
-    found = GRAMMAR.fullmatch(line(run_of(replace(FAILED, reboot_required=True), level=4)))
+    found = GRAMMAR.fullmatch(
+        format_summary(run_of(replace(FAILED, reboot_required=True), level=4))
+    )
     assert found is not None
     assert found.groupdict() == {
         "level": "4",
@@ -82,18 +84,18 @@ def test_the_summary_line() -> None:
 def test_a_run_without_a_verdict_has_no_summary(outcome: Outcome) -> None:
     """Two flags that are false would read as a pass."""
     run = run_of(Report(outcome=outcome, reason="the GPUs are in use"))
-    assert line(run) == ""
+    assert format_summary(run) == ""
     assert said(run) == [("warn", "dcgm level 2 check has no result: the GPUs are in use")]
 
 
 def test_other_checks_have_none() -> None:
-    assert line(run_of(check="nccl", level=0)) == ""
+    assert format_summary(run_of(check="nccl", level=0)) == ""
     assert said(run_of(check="nccl", level=0)) == [("info", "nccl check success")]
 
 
 def test_records() -> None:
     """In whole seconds, as the end of the run."""
-    (first,) = deep_lines(run_of())
+    (first,) = format_deep_lines(run_of())
     assert first.startswith("2026-11-18T11:07:40Z\tinfo\tDCGM diagnostic health summary: ")
     assert said(run_of(FAILED), "us-east-1", "p5.48xlarge")[1] == (
         "error",
@@ -233,7 +235,7 @@ def test_whatever_was_printed_stays_in_its_field(
             Measure(name="x", value=float("inf"), device=driver),
         ),
     )
-    if summary := line(run_of(report)):
+    if summary := format_summary(run_of(report)):
         found = GRAMMAR.fullmatch(summary)
         assert found is not None
         assert (found["replace"], found["reboot"], len(found["ids"].split())) == (
@@ -242,7 +244,7 @@ def test_whatever_was_printed_stays_in_its_field(
             len(devices),
         )
     for check in ("dcgm", "efa_loopback", "nccl"):
-        for one in deep_lines(run_of(report, check=check), reason, version):
+        for one in format_deep_lines(run_of(report, check=check), reason, version):
             assert one.isascii()
             assert all(map(str.isprintable, record(one)))
 
@@ -261,14 +263,14 @@ def test_the_file(tmp_path: Path) -> None:
     """Appended to, and made anew where somebody has rotated it away."""
     path = tmp_path / "deep.log"
     deep = DeepLog(path, "eu-west-1", "p4d.24xlarge")
-    deep.add(run_of())
-    deep.add(run_of(FAILED))
+    deep.add_run(run_of())
+    deep.add_run(run_of(FAILED))
     lines = path.read_text().splitlines()
     assert [record(one)[0] for one in lines] == ["info", "info", "error"]
     assert "Region: eu-west-1, InstanceType: p4d.24xlarge." in lines[2]
     assert stat.S_IMODE(path.stat().st_mode) & ~0o640 == 0
     path.rename(tmp_path / "deep.log.1")
-    deep.add(run_of())
+    deep.add_run(run_of())
     assert len(path.read_text().splitlines()) == 1
     assert len((tmp_path / "deep.log.1").read_text().splitlines()) == 3
 
@@ -278,17 +280,17 @@ def test_a_file_that_cannot_be_written_is_told_of_once(tmp_path: Path) -> None:
     folder = tmp_path / "aws"
     deep = DeepLog(folder / "deep.log")
     with capture_logs() as entries:
-        deep.add(run_of())
-        deep.add(run_of())
+        deep.add_run(run_of())
+        deep.add_run(run_of())
         assert [entry["error"] for entry in entries] == ["No such file or directory"]
         assert entries[0]["path"] == str(folder / "deep.log")
         folder.mkdir()
-        deep.add(run_of())
+        deep.add_run(run_of())
         assert len(entries) == 1
         deep.path.rename(folder / "deep.log.1")
         deep.path.mkdir()
-        deep.add(run_of())
-        deep.add(run_of())
+        deep.add_run(run_of())
+        deep.add_run(run_of())
         assert len(entries) == 2
     assert len((folder / "deep.log.1").read_text().splitlines()) == 1
 
@@ -301,5 +303,5 @@ def test_what_is_no_file_is_not_written_to(tmp_path: Path, kind: str) -> None:
     else:
         path = Path("/dev/null")
     with capture_logs() as entries:
-        DeepLog(path).add(run_of())
+        DeepLog(path).add_run(run_of())
     assert [entry["event"] for entry in entries] == ["deep_log_not_written"]

@@ -67,32 +67,32 @@ class AllReduce:
     unit: float
     least: float
 
-    def incomplete(self, figures: Figures, output: Output) -> str:
+    def find_incomplete_reason(self, figures: Figures, output: Output) -> str:
         """Why the table cannot be that of a pass; empty where it can."""
         if output.dropped:
             return "its output is incomplete"
         if figures.broken:
             return f"a line of the table is not whole: {figures.broken}"
         if not figures.sizes:
-            last = tool.last_line(output.stdout, output.stderr) or "nothing at all"
+            last = tool.find_last_line(output.stdout, output.stderr) or "nothing at all"
             return f"it printed no table: {last}"
         return ""
 
-    def slow(self, figures: Figures) -> str:
+    def find_slow_reason(self, figures: Figures) -> str:
         """That the best bandwidth is below what is expected; empty where it is not."""
         best = max(figures.buses)
         if not self.least or best >= self.least:
             return ""
         return f"{best:.4g} GB/s of bus bandwidth, below the {self.least:g} GB/s that are expected"
 
-    def passed(self, figures: Figures) -> Report:
+    def report_pass(self, figures: Figures) -> Report:
         return Report(
             outcome=Outcome.PASS,
-            tests=(self._test("Pass"),),
-            measures=self._measures(figures),
+            tests=(self._make_test("Pass"),),
+            measures=self._make_measures(figures),
         )
 
-    def failed(
+    def report_failure(
         self,
         code: str,
         said: str,
@@ -117,17 +117,17 @@ class AllReduce:
             outcome=Outcome.FAIL,
             reason=text,
             remedy=Remedy.INVESTIGATE,
-            tests=(self._test("Fail"),),
+            tests=(self._make_test("Fail"),),
             faults=faults,
             culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
-            measures=self._measures(figures) if figures.average is not None else (),
+            measures=self._make_measures(figures) if figures.average is not None else (),
         )
 
-    def inconclusive(self, why: str) -> Report:
+    def report_inconclusive(self, why: str) -> Report:
         said = presentable(f"{self.program}: {why}")
         return Report(outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY)
 
-    def _measures(self, figures: Figures) -> tuple[Measure, ...]:
+    def _make_measures(self, figures: Figures) -> tuple[Measure, ...]:
         if not figures.buses:
             return ()
         measured = {
@@ -145,5 +145,5 @@ class AllReduce:
             for name, value in measured.items()
         )
 
-    def _test(self, status: str) -> Test:
+    def _make_test(self, status: str) -> Test:
         return Test(name=_TEST, category=self.check, status=status)

@@ -17,7 +17,7 @@ from vitald.catalog import Catalog
 from vitald.model.diagnostic import Report, RunRequest
 
 
-class Ended(Enum):
+class ProgramEnd(Enum):
     """How a program came to its end."""
 
     EXITED = "exited"
@@ -45,7 +45,7 @@ class Output:
     dropped.
     """
 
-    ended: Ended
+    ended: ProgramEnd
     stdout: str = ""
     stderr: str = ""
     exit_code: int | None = None  # below 0: the signal
@@ -65,7 +65,7 @@ class Check(Protocol):
     title: str
     levels: tuple[int, ...]  # that it can be asked for at; (0,) where it has none
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         """Why it cannot run on this node at all, such as that its program is not installed; empty
         where it can.
         """
@@ -79,15 +79,15 @@ class Check(Protocol):
     def expected_s(self, level: int) -> float:
         """How long it usually takes."""
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         """Run it and read the result. Never raises for what a program does or prints: that is an
         outcome.
         """
 
 
 @runtime_checkable
-class Catalogued(Protocol):
+class CatalogReader(Protocol):
     """A check that reads the catalogue."""
 
-    def use(self, catalog: Catalog) -> None:
+    def use_catalog(self, catalog: Catalog) -> None:
         """What codes mean: at the start, and when the catalogue was reloaded."""

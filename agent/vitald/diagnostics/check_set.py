@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.check import Catalogued, Check
+from vitald.diagnostics.check import CatalogReader, Check
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.model.diagnostic import RunRequest
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -32,8 +32,8 @@ class CheckSet:
     def configure(self, catalog: Catalog) -> None:
         """Hands the catalogue to the checks that read codes from it."""
         for check in self.by_name.values():
-            if isinstance(check, Catalogued):
-                check.use(catalog)
+            if isinstance(check, CatalogReader):
+                check.use_catalog(catalog)
 
     def requires_idle(self, ask: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
@@ -77,6 +77,6 @@ class CheckSet:
 
 def _find_obstacle(check: Check) -> str:
     try:
-        return check.missing()
+        return check.find_obstacle()
     except Exception as error:  # a fault in one check must not affect the others
         return f"{type(error).__name__}: {error}"

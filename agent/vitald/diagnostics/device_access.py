@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from vitald.diagnostics.idle.detector import IdleContext, IdleDetector, Use
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.problem_log import ProblemLog
-from vitald.diagnostics.run.process import leftovers
+from vitald.diagnostics.run.process import find_leftovers
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 _DRIVER_TIMEOUT_S = 2.0
@@ -29,7 +29,7 @@ _PROBLEM = "idle_not_known"
 class ComputeUsers:
     """Processes that compute on each GPU, as the driver lists them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
         self._read_at = -_DRIVER_PERIOD_S
         self._last: Mapping[str, Sequence[float]] = {}
@@ -41,14 +41,14 @@ class ComputeUsers:
         active run is no sign of other work: then the last answer stays valid.
         """
         if not testing:
-            return await self._node.compute_now(_DRIVER_TIMEOUT_S)
+            return await self._node.read_compute_users(_DRIVER_TIMEOUT_S)
         if time.monotonic() - self._read_at < _DRIVER_PERIOD_S:
             return self._last
         self._read_at = time.monotonic()
         try:
-            self._last = await self._node.compute_now(_DRIVER_PERIOD_S)
+            self._last = await self._node.read_compute_users(_DRIVER_PERIOD_S)
         except asyncio.TimeoutError:
-            self._last = self._node.compute()
+            self._last = self._node.list_compute_users()
         return self._last
 
 
@@ -57,7 +57,7 @@ class DeviceAccess:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeView,
         detector: IdleDetector,
         lane: WorkerThread,
         problems: ProblemLog,
@@ -91,7 +91,7 @@ class DeviceAccess:
 
     def list_jobs(self) -> list[str]:
         """Jobs that run, as their scheduler reported, including those that have just begun."""
-        now, running = time.monotonic(), self._node.jobs()
+        now, running = time.monotonic(), self._node.list_jobs()
         self._expected_jobs = {
             job: began
             for job, began in self._expected_jobs.items()
@@ -101,7 +101,7 @@ class DeviceAccess:
 
     def describe_release(self) -> str:
         """Who released the devices, or "now" if a release is announced; "" if there is none."""
-        if released := self._node.released():
+        if released := self._node.describe_release():
             self._release_announced_at = -_RELEASE_S
             return released
         return "now" if time.monotonic() - self._release_announced_at < _RELEASE_S else ""
@@ -114,7 +114,7 @@ class DeviceAccess:
     async def find_leftovers(self) -> str:
         """Processes of an earlier run that prevent any start; "" if there are none."""
         try:
-            left = await self._lane.call(partial(leftovers, self._procfs))
+            left = await self._lane.call(partial(find_leftovers, self._procfs))
         except (ThreadStuck, OSError) as error:
             return f"a look at the processes: {error}"
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
@@ -125,25 +125,25 @@ class DeviceAccess:
         try:
             compute = await self._compute_users.read_users(testing=testing)
         except asyncio.TimeoutError:
-            return (detector.unknown("the driver does not say in time who uses the GPUs"),)
+            return (detector.report_unknown("the driver does not say in time who uses the GPUs"),)
         context = IdleContext(
             announced=self.list_jobs(),
             released=self.describe_release(),
             compute=compute,
-            memory=self._node.memory(),
+            memory=self._node.list_memory_use(),
             testing=testing,
         )
         try:
             uses = await self._detector_lane.call(
-                lambda: detector.look(context), _DETECTOR_TIMEOUT_S
+                lambda: detector.find_uses(context), _DETECTOR_TIMEOUT_S
             )
         except Exception as error:  # also a fault of ours: an unknown state counts as use
             self._problems.report_problem(_PROBLEM, error, "what needs idle devices waits")
-            return (detector.unknown(str(error)),)
+            return (detector.report_unknown(str(error)),)
         self._problems.clear_problem(_PROBLEM)
         return uses
 
     async def measure_idle(self) -> tuple[float, tuple[Use, ...]]:
         """For how many seconds the devices have been idle, and who uses them."""
         uses = await self.find_users(testing=False)
-        return self._detector.idle_for(time.monotonic()), uses
+        return self._detector.get_idle_s(time.monotonic()), uses

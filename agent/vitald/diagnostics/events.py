@@ -1,11 +1,9 @@
 """
-What a run means, as events.
+Converts runs to events: which component a fault belongs to, whether a second run confirmed it,
+and what a pass resolves. The catalogue and the judge decide what to do about it.
 
-Owns     which component a fault is of, what is confirmed by a second run, what a pass ends.
-Refuses  deciding what to do about it: the catalogue rules, the judge decides.
-
-A run without a verdict (it made room, was ended, could not look) changes nothing: of what it
-complains of only that which says why it could not look is told.
+A run without a verdict (preempted, stopped, or unable to test) changes nothing: of its faults only
+those are reported that explain why it could not test.
 """
 
 from __future__ import annotations
@@ -29,146 +27,160 @@ PASSED, FAILED, NOT_RUN, RAN = (
 NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # told of runs without a verdict, too
-_TOO = {"dcgm_health": (_ENGINE_DOWN,)}  # codes of another kind that a check finds, and sees end
+# Codes of another kind that a check finds, and whose end it sees.
+_OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
 _NOT_RUN_AFTER = 3  # runs in succession that came to nothing
-_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
-_ONCE_MOST = 1024
+_MAX_UNCONFIRMED = 1024
 
 
-class Places(Protocol):
-    """Which component is meant."""
+class DeviceLookup(Protocol):
+    """Finds the components of a node."""
 
-    def gpu(self, index: int, serial: str = "") -> Component | None:
-        """By a tool's number and the serial number that it printed; None where it is not known."""
+    def find_gpu(self, index: int, serial: str = "") -> Component | None:
+        """By a tool's number and the serial number that it printed; None if it is unknown."""
 
-    def gpus(self) -> AbstractSet[Component]:
-        """All that should be tested where all are."""
+    def list_gpus(self) -> AbstractSet[Component]:
+        """All GPUs that a run of all GPUs should test."""
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         """What stays with a device that is moved, and differs for one that is put in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
-    """A fault that is believed only when it is found twice, and was found once."""
+class UnconfirmedFault:
+    """A fault that must be found twice, and was found once."""
 
     check: str
     level: int
     test: str
     code: str
-    who: str  # the identity of its device
+    identity: str  # the identity of its device
     device: str = ""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the runs before this one found, to be remembered: for a fault to be found twice, and for
-    runs that come to nothing.
-    """
+class RunMemory:
+    """What is kept from one run to the next: unconfirmed faults, and runs without a verdict."""
 
-    once: set[Once] = field(default_factory=set)
-    vain: dict[str, int] = field(
-        default_factory=dict
-    )  # by `dcgm level 2`: runs without a verdict, in succession
+    unconfirmed: set[UnconfirmedFault] = field(default_factory=set)
+    # By `dcgm level 2`: the number of successive runs without a verdict.
+    failed_runs: dict[str, int] = field(default_factory=dict)
 
     @property
     def memory(self) -> dict[str, object]:
         once = sorted(
-            [one.check, one.level, one.test, one.code, one.who, one.device] for one in self.once
+            [one.check, one.level, one.test, one.code, one.identity, one.device]
+            for one in self.unconfirmed
         )
-        return {"once": once, "vain": self.vain}
+        return {"once": once, "vain": self.failed_runs}
 
     @staticmethod
-    def recall(memory: Mapping[str, object]) -> Seen:
+    def from_memory(memory: Mapping[str, object]) -> RunMemory:
         """Raises TypeError, ValueError, AttributeError."""
         once, vain = memory.get("once", []), memory.get("vain", {})
         if not isinstance(once, list) or not isinstance(vain, dict):
             raise TypeError("not what was stored")
         found = {
-            Once(
+            UnconfirmedFault(
                 check=str(check),
                 level=int(level),
                 test=str(test),
                 code=str(code),
-                who=str(who),
+                identity=str(who),
                 device=str(device),
             )
             for check, level, test, code, who, device in once
         }
-        return Seen(found, {str(check): int(count) for check, count in vain.items()})
+        return RunMemory(found, {str(check): int(count) for check, count in vain.items()})
 
-    def before(self, code: str, who: str, device: str) -> bool:
-        return any((one.code, one.who, one.device) == (code, who, device) for one in self.once)
+    def has_found(self, code: str, who: str, device: str) -> bool:
+        return any(
+            (one.code, one.identity, one.device) == (code, who, device) for one in self.unconfirmed
+        )
 
 
-def events_of(
+def make_events(
     run: Run,
     facts: Facts,
     catalog: Catalog,
-    places: Places,
-    seen: Seen,
+    places: DeviceLookup,
+    seen: RunMemory,
     opened: Sequence[Finding],
     *,
     cut: bool = False,
 ) -> list[Event]:
-    """The facts of one run. `cut`: it was told to end, so that it came to nothing says nothing."""
-    check, level, report = run.ask.check, run.ask.level, run.report
-    common: dict[str, Value] = {"level": level, "check": check, "run": run.id}
-    events = [ran(run, facts)]
-    judged = report.outcome in _JUDGED
-    found: set[Once] = set()
-    told: set[tuple[Component, str, str]] = set()
-    for fault in report.faults:
-        if not (judged or fault.code in _WHY_NOT):
-            continue
-        component = _of(fault, report.serials, places)
-        if (component, fault.code, fault.device) in told:
-            continue
-        told.add((component, fault.code, fault.device))
-        who = places.identity(component)
-        if fault.confirm:
-            found.add(
-                Once(
-                    check=check,
-                    level=level,
-                    test=fault.test,
-                    code=fault.code,
-                    who=who,
-                    device=fault.device,
-                )
-            )
-        confirmed = not fault.confirm or seen.before(fault.code, who, fault.device)
-        fields = {**common, **_fields(fault), "confirmed": confirmed}
-        events.append(
-            facts.event(
-                fault.code, component, fields, f"{run.ask.words}: {fault.text}", moment=run.ended
-            )
+    """The events of one run. `cut`: it was stopped, so it counts not as a run without a verdict."""
+    common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
+    found: set[UnconfirmedFault] = set()
+    fault_events = _make_fault_events(run, facts, common, places, seen, found)
+    events = [make_run_event(run, facts), *fault_events]
+    if run.report.outcome in _WITH_VERDICT:
+        tested = _find_tested(run, places)
+        _update_memory(
+            run,
+            seen,
+            found,
+            None if tested is None else {places.get_identity(one) for one in tested},
         )
-    if judged:
-        tested = _tested(run, places)
-        _remember(
-            run, seen, found, None if tested is None else {places.identity(one) for one in tested}
-        )
-        events += _culprits(run, facts, common, places, opened)
-        events += _passed(run, facts, common, tested)
-        events += _recovered(
-            run, facts, catalog, common, opened, {(component, code) for component, code, _ in told}
-        )
-    events += _in_vain(run, facts, common, seen, opened, cut=cut)
+        events += _make_failed_events(run, facts, common, places, opened)
+        events += _make_passed_events(run, facts, common, tested)
+        reported = {(event.component, event.code) for event in fault_events}
+        events += _make_recovery_events(run, facts, catalog, common, opened, reported)
+    events += _make_not_run_events(run, facts, common, seen, opened, cut=cut)
     return events
 
 
-def confirmed(run: Run, places: Places, seen: Seen) -> Run:
-    """The run as one of several: what must be found twice raises no flag of it before it was."""
+def _make_fault_events(
+    run: Run,
+    facts: Facts,
+    common: Fields,
+    places: DeviceLookup,
+    seen: RunMemory,
+    unconfirmed: set[UnconfirmedFault],
+) -> list[Event]:
+    """An event for each distinct fault. Adds those that must be found twice to `unconfirmed`."""
+    events: list[Event] = []
+    reported: set[tuple[Component, str, str]] = set()
+    for fault in run.report.faults:
+        if run.report.outcome not in _WITH_VERDICT and fault.code not in _WHY_NOT:
+            continue
+        component = _find_component(fault, run.report.serials, places)
+        if (component, fault.code, fault.device) in reported:
+            continue
+        reported.add((component, fault.code, fault.device))
+        identity = places.get_identity(component)
+        if fault.confirm:
+            unconfirmed.add(
+                UnconfirmedFault(
+                    check=run.ask.check,
+                    level=run.ask.level,
+                    test=fault.test,
+                    code=fault.code,
+                    identity=identity,
+                    device=fault.device,
+                )
+            )
+        confirmed = not fault.confirm or seen.has_found(fault.code, identity, fault.device)
+        fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
+        text = f"{run.ask.label}: {fault.text}"
+        events.append(facts.event(fault.code, component, fields, text, moment=run.ended))
+    return events
+
+
+def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
+    """The run with confirmed faults marked. Unconfirmed ones require no reboot or replacement."""
     report = run.report
     if report.outcome is not Outcome.FAIL:
         return run
     faults = tuple(
         replace(
             fault,
-            confirmed=seen.before(
-                fault.code, places.identity(_of(fault, report.serials, places)), fault.device
+            confirmed=seen.has_found(
+                fault.code,
+                places.get_identity(_find_component(fault, report.serials, places)),
+                fault.device,
             ),
         )
         if fault.confirm
@@ -188,8 +200,8 @@ def confirmed(run: Run, places: Places, seen: Seen) -> Run:
     )
 
 
-def ran(run: Run, facts: Facts) -> Event:
-    """That it was run. It asks for nothing."""
+def make_run_event(run: Run, facts: Facts) -> Event:
+    """The event that the run took place. It requires no action."""
     fields: Fields = {
         "level": run.ask.level,
         "check": run.ask.check,
@@ -197,12 +209,12 @@ def ran(run: Run, facts: Facts) -> Event:
         "outcome": run.report.outcome.value,
         "by": run.ask.by,
     }
-    return facts.event(RAN, NODE, fields, _said(run), moment=run.ended)
+    return facts.event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
 
-def _of(fault: Fault, serials: Mapping[int, str], places: Places) -> Component:
+def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
     if fault.gpu is not None:
-        return places.gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
+        return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
     if fault.device and "/" in fault.device:
         try:
             return Component.parse(fault.device)
@@ -211,7 +223,7 @@ def _of(fault: Fault, serials: Mapping[int, str], places: Places) -> Component:
     return NODE
 
 
-def _fields(fault: Fault) -> Fields:
+def _fault_fields(fault: Fault) -> Fields:
     fields: dict[str, Value] = {"test": fault.test, "fault": fault.remedy.value}
     fields |= {
         name: value
@@ -226,7 +238,7 @@ def _fields(fault: Fault) -> Fields:
     return {**fields, **({"device": fault.device} if fault.device else {})}
 
 
-def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
+def _find_tested(run: Run, places: DeviceLookup) -> AbstractSet[Component] | None:
     """The GPUs that were tested; None where they were all of them, or nothing says that they were
     not.
     """
@@ -239,14 +251,14 @@ def _tested(run: Run, places: Places) -> AbstractSet[Component] | None:
         }
         many = len(report.device_ids)
         if not indexes or len(indexes) < many:  # it does not say which
-            return None if not many or many >= len(places.gpus()) else frozenset()
-    found = {places.gpu(index, report.serials.get(index, "")) for index in indexes} - {None}
+            return None if not many or many >= len(places.list_gpus()) else frozenset()
+    found = {places.find_gpu(index, report.serials.get(index, "")) for index in indexes} - {None}
     tested = frozenset(one for one in found if one is not None)
-    return None if not run.ask.gpus and places.gpus() <= tested else tested
+    return None if not run.ask.gpus and places.list_gpus() <= tested else tested
 
 
-def _remember(
-    run: Run, seen: Seen, found: Collection[Once], tested: Collection[str] | None
+def _update_memory(
+    run: Run, seen: RunMemory, found: Collection[UnconfirmedFault], tested: Collection[str] | None
 ) -> None:
     """What a run could have found again and did not is forgotten: at this level, of these devices,
     by a test that was carried out.
@@ -256,10 +268,10 @@ def _remember(
         for test in run.report.tests
         if any(one.lower() in _RAN for one in (test.status, *test.gpus.values()))
     }
-    again = {(one.code, one.who, one.device) for one in found}
+    again = {(one.code, one.identity, one.device) for one in found}
 
-    def refuted(one: Once) -> bool:
-        if (one.code, one.who, one.device) in again:
+    def refuted(one: UnconfirmedFault) -> bool:
+        if (one.code, one.identity, one.device) in again:
             return True  # it is remembered anew, with the level that sees it
         looked = (
             run.report.outcome is Outcome.PASS or not run.report.tests or one.test in carried_out
@@ -268,18 +280,18 @@ def _remember(
             one.check == run.ask.check
             and one.level <= run.ask.level
             and looked
-            and (tested is None or one.who in tested)
+            and (tested is None or one.identity in tested)
         )
 
-    seen.once = set(sorted(found, key=str)[:_ONCE_MOST]) | {
-        one for one in seen.once if not refuted(one)
+    seen.unconfirmed = set(sorted(found, key=str)[:_MAX_UNCONFIRMED]) | {
+        one for one in seen.unconfirmed if not refuted(one)
     }
-    while len(seen.once) > _ONCE_MOST:
-        seen.once.pop()
+    while len(seen.unconfirmed) > _MAX_UNCONFIRMED:
+        seen.unconfirmed.pop()
 
 
-def _culprits(
-    run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]
+def _make_failed_events(
+    run: Run, facts: Facts, common: Fields, places: DeviceLookup, opened: Iterable[Finding]
 ) -> list[Event]:
     """A failed diagnostic counts in the record of each device that is to blame: once, as long as
     what it found stands.
@@ -291,7 +303,7 @@ def _culprits(
     }
     events = []
     for gpu in run.report.culprits:
-        component = places.gpu(gpu, run.report.serials.get(gpu, ""))
+        component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
         mine = [fault for fault in run.report.faults if fault.gpu == gpu]
         if component is None or (
             mine and all((component, fault.code) in standing for fault in mine)
@@ -300,18 +312,18 @@ def _culprits(
         fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
         events.append(
             facts.event(
-                FAILED, component, fields, f"{run.ask.words} failed on GPU {gpu}", moment=run.ended
+                FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended
             )
         )
     return events
 
 
-def _passed(
+def _make_passed_events(
     run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None
 ) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
-    said = f"{run.ask.words} passed"
+    said = f"{run.ask.label} passed"
     if run.ask.check == "nccom":
         return [facts.event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)]
     if run.ask.check != "dcgm":
@@ -321,7 +333,7 @@ def _passed(
     return [facts.event(PASSED, component, common, said, moment=run.ended) for component in whom]
 
 
-def _recovered(
+def _make_recovery_events(
     run: Run,
     facts: Facts,
     catalog: Catalog,
@@ -329,10 +341,9 @@ def _recovered(
     opened: Iterable[Finding],
     told: Collection[tuple[Component, str]],
 ) -> list[Event]:
-    """What lasts until it is over, and was not found again."""
-    looked = (
-        run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
-    )  # with wrong settings others measure nothing
+    """Events that end lasting findings which the run did not find again."""
+    # With wrong settings only DCGM still tests the hardware.
+    looked = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
     if run.ask.gpus or not looked:
         return []
     over = [
@@ -340,14 +351,13 @@ def _recovered(
         for finding in opened
         if (
             finding.code.partition("/")[0] == run.ask.check
-            or finding.code in _TOO.get(run.ask.check, ())
+            or finding.code in _OTHER_KINDS.get(run.ask.check, ())
         )
         and not (finding.is_simulated or finding.on_trial)
         and (finding.component, finding.code) not in told
         and catalog.find_rule(finding.code).state
-        and (
-            finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level
-        )  # any level needs the engine
+        # Any level needs the engine.
+        and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
     ]
     fields: Fields = {**common, "recovered": True}
     return [
@@ -355,7 +365,7 @@ def _recovered(
             one.code,
             one.component,
             fields,
-            f"{run.ask.words}: not found any more",
+            f"{run.ask.label}: not found any more",
             moment=run.ended,
         )
         for one in over
@@ -363,19 +373,19 @@ def _recovered(
 
 
 def level_of(finding: Finding) -> int:
-    """At which level a diagnostic found it."""
+    """The run level at which a diagnostic found it; 0 if none did."""
     level = finding.fields.get("level", 0)
     return level if isinstance(level, int) else 0
 
 
-def _in_vain(
-    run: Run, facts: Facts, common: Fields, seen: Seen, opened: Iterable[Finding], *, cut: bool
+def _make_not_run_events(
+    run: Run, facts: Facts, common: Fields, seen: RunMemory, opened: Iterable[Finding], *, cut: bool
 ) -> list[Event]:
-    """Runs that come to nothing one after the other: then nobody knows, and somebody should."""
-    name = run.ask.words
+    """A finding after several successive runs without a verdict, and its end."""
+    name = run.ask.label
     where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
-    if run.report.outcome in _JUDGED:
-        before = seen.vain.pop(name, 0)
+    if run.report.outcome in _WITH_VERDICT:
+        before = seen.failed_runs.pop(name, 0)
         stands = any(
             (one.component, one.code) == (where, NOT_RUN) and not (one.is_simulated or one.on_trial)
             for one in opened
@@ -391,7 +401,7 @@ def _in_vain(
                 )
             ]
         return []
-    # What somebody asked for on some GPUs, or beside other work, is their own affair.
+    # Requests for some GPUs only, or beside other work, do not count.
     if (
         cut
         or run.preempted
@@ -400,15 +410,17 @@ def _in_vain(
         or run.ask.busy
     ):
         return []
-    seen.vain[name] = min(seen.vain.get(name, 0) + 1, 10**6)
-    if seen.vain[name] < _NOT_RUN_AFTER:
+    seen.failed_runs[name] = min(seen.failed_runs.get(name, 0) + 1, 10**6)
+    if seen.failed_runs[name] < _NOT_RUN_AFTER:
         return []
-    said = f"{name} came to nothing {seen.vain[name]} times in succession: {run.report.reason}"
+    said = (
+        f"{name} came to nothing {seen.failed_runs[name]} times in succession: {run.report.reason}"
+    )
     return [facts.event(NOT_RUN, where, common, said, moment=run.ended)]
 
 
-def _said(run: Run) -> str:
+def _describe_run(run: Run) -> str:
     if run.preempted:
-        return f"{run.ask.words} made room for {run.preempted}"
+        return f"{run.ask.label} made room for {run.preempted}"
     reason = f": {run.report.reason}" if run.report.reason else ""
-    return f"{run.ask.words}: {run.report.outcome.value}{reason}"
+    return f"{run.ask.label}: {run.report.outcome.value}{reason}"

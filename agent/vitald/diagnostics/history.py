@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vitald.diagnostics.node import PAST, Node
+from vitald.diagnostics.node import MAX_PAST_RUNS, NodeView
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.model.diagnostic import Outcome, Run, RunRequest
@@ -19,7 +19,7 @@ _COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 class RunHistory:
     """The last runs of each check and level, and the latest runs with what they printed."""
 
-    def __init__(self, node: Node, lane: WorkerThread, problems: ProblemLog) -> None:
+    def __init__(self, node: NodeView, lane: WorkerThread, problems: ProblemLog) -> None:
         self._node = node
         self._lane = lane
         self._problems = problems
@@ -70,7 +70,7 @@ class RunHistory:
         if self._recalled:
             return
         try:
-            stored = await self._lane.call(self._node.runs)
+            stored = await self._lane.call(self._node.read_runs)
         except Exception as error:  # diagnostics go on without the former runs
             self._problems.report_problem(
                 "runs_not_read", error, "the schedule goes by the runs since the start"
@@ -85,7 +85,9 @@ class RunHistory:
             self._append(run)
 
     def _append(self, run: Run) -> None:
-        self._past.setdefault((run.ask.check, run.ask.level), deque(maxlen=PAST)).append(run)
+        self._past.setdefault((run.ask.check, run.ask.level), deque(maxlen=MAX_PAST_RUNS)).append(
+            run
+        )
 
 
 def is_unstarted(run: Run) -> bool:

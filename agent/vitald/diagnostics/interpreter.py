@@ -10,7 +10,7 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import Facts
 from vitald.diagnostics import events
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.model import NODE, Event, Position
 from vitald.model.diagnostic import Run
 
@@ -22,12 +22,12 @@ class RunInterpreter:
     runs after it.
     """
 
-    def __init__(self, source: str, boot_id: str, node: Node, catalog: Catalog) -> None:
+    def __init__(self, source: str, boot_id: str, node: NodeView, catalog: Catalog) -> None:
         self.catalog = catalog
         self._source = source
         self._facts = Facts(source, boot_id)
         self._node = node
-        self._seen = events.Seen()
+        self._seen = events.RunMemory()
 
     @property
     def memory(self) -> str:
@@ -37,7 +37,7 @@ class RunInterpreter:
     def recall_memory(self, position: Position) -> None:
         """Restores `memory` from the source's last position."""
         try:
-            self._seen = events.Seen.recall(json.loads(position.cursor))
+            self._seen = events.RunMemory.from_memory(json.loads(position.cursor))
         except (TypeError, ValueError, AttributeError) as error:
             log.error(
                 "memory_not_read",
@@ -49,7 +49,7 @@ class RunInterpreter:
     def confirm_faults(self, run: Run) -> Run:
         """The run with its faults marked that an earlier run had found."""
         try:
-            return events.confirmed(run, self._node, self._seen)
+            return events.mark_confirmed(run, self._node, self._seen)
         except Exception:  # without confirmation no reboot or replacement is required
             log.exception("diagnostic_not_confirmed", id=run.id)
             report = replace(run.report, reboot_required=False, replacement_required=False)
@@ -59,23 +59,23 @@ class RunInterpreter:
         """The events of a run. `cut`: it was stopped."""
         before = self._seen.memory
         try:
-            return events.events_of(
+            return events.make_events(
                 run,
                 self._facts,
                 self.catalog,
                 self._node,
                 self._seen,
-                self._node.findings(),
+                self._node.list_findings(),
                 cut=cut,
             )
         except Exception as error:
             log.exception("diagnostic_not_judged", id=run.id)
-            self._seen = events.Seen.recall(before)
+            self._seen = events.RunMemory.from_memory(before)
             text = (
                 f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
                 f" {run.id}"
             )
             return [
-                events.ran(run, self._facts),
+                events.make_run_event(run, self._facts),
                 self._facts.event("vitald/not_judged", NODE, {}, text),
             ]

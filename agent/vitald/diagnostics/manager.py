@@ -23,7 +23,7 @@ from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.interpreter import RunInterpreter
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
@@ -47,7 +47,7 @@ class DiagnosticsManager:
         *,
         catalog: Catalog,
         boot_id: str,
-        node: Node,
+        node: NodeView,
         detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
@@ -101,22 +101,22 @@ class DiagnosticsManager:
         return self._checks.by_name
 
     @property
-    def missing(self) -> Mapping[str, str]:
+    def unavailable(self) -> Mapping[str, str]:
         """Why a check cannot run here, "" if it can. Checks not examined yet are left out."""
         return self._checks.unavailable
 
     @property
-    def going(self) -> tuple[ActiveRun, ...]:
+    def active(self) -> tuple[ActiveRun, ...]:
         """Runs that have not ended: the active one first, then the queue."""
         return self._dispatcher.active
 
     @property
-    def last(self) -> dict[tuple[str, int], Run]:
+    def last_runs(self) -> dict[tuple[str, int], Run]:
         """The last run of each check and level."""
         return self._history.last_runs
 
     @property
-    def due(self) -> tuple[ScheduledRun, ...]:
+    def scheduled(self) -> tuple[ScheduledRun, ...]:
         """When the schedule runs each check and level next."""
         return self._planner.scheduled
 
@@ -125,7 +125,7 @@ class DiagnosticsManager:
         """Why no run that needs idle devices may start now, as far as is known; "" if it may."""
         return self._dispatcher.blocked
 
-    def lately(self, run_id: str) -> Run | None:
+    def find_recent_run(self, run_id: str) -> Run | None:
         """One of the latest runs, with its output: the ledger may not have it yet, or be
         unreadable.
         """
@@ -133,20 +133,20 @@ class DiagnosticsManager:
 
     # --- requests, on the event loop
 
-    def ask(self, ask: RunRequest) -> ActiveRun:
+    def request_run(self, ask: RunRequest) -> ActiveRun:
         """Queues a run as the next one. Raises Refusal."""
         self._check_request(ask)
         same = next(
             (
                 active
-                for active in self.going
+                for active in self.active
                 if (active.ask.check, active.ask.level) == (ask.check, ask.level)
             ),
             None,
         )
         if same is not None and (same.stage is not Stage.WAITING or not is_automatic(same.ask)):
             raise Refusal(
-                f"{ask.words} is {same.stage.value} already, asked by {same.ask.by}",
+                f"{ask.label} is {same.stage.value} already, asked by {same.ask.by}",
                 f"its id is {same.id}: vitald diag list",
             )
         if same is not None:
@@ -155,7 +155,7 @@ class DiagnosticsManager:
             raise Refusal("too many runs wait already", "vitald diag list shows them")
         return self._queue.enqueue(ask, first=True)
 
-    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
+    def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         """Stops or dequeues a run; the active one if `run_id` is None. None if there is no such
         run.
         """
@@ -169,7 +169,7 @@ class DiagnosticsManager:
                 return queued
         return None
 
-    async def ended(self, run_id: str) -> Run:
+    async def wait_for_run(self, run_id: str) -> Run:
         """Returns a run once it has ended and is stored. Raises KeyError for one that is neither
         queued nor active nor one of the latest.
         """
@@ -180,18 +180,18 @@ class DiagnosticsManager:
             return run
         raise KeyError(run_id)
 
-    async def job_begins(self, job: str) -> None:
+    async def begin_job(self, job: str) -> None:
         """A job begins: a run that needs idle devices is stopped. Returns when the devices are
         free, or after a time limit.
         """
         self._access.expect_job(job)
         await self._runner.free_devices(f"job {job}")
 
-    def job_ends(self, job: str) -> None:
+    def end_job(self, job: str) -> None:
         self._access.forget_job(job)
         self._changed.set()
 
-    async def let_go(self) -> None:
+    async def prepare_release(self) -> None:
         """Stops any run, and lets none start until the release of the devices has begun."""
         self._access.announce_release()
         await self._runner.stop_for_release()
@@ -211,7 +211,7 @@ class DiagnosticsManager:
                 f"{ask.check} has no level {ask.level}",
                 f"levels: {', '.join(map(str, check.levels))}",
             )
-        if missing := self.missing.get(ask.check, ""):
+        if missing := self.unavailable.get(ask.check, ""):
             raise Refusal(
                 f"{ask.check} cannot run here: {missing}", "vitald diag list shows what can"
             )

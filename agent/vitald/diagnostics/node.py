@@ -1,10 +1,8 @@
 """
-What diagnostics must know of the node: what is wrong, which GPU is which, who is at work, whether
-the devices are released.
+The node as diagnostics see it: open findings, GPUs, users of the devices, releases. Read-only.
 
-Owns     that a tool's GPU number is the right component: by serial number where the tool says it,
-         else by the driver's order.
-Refuses  changing anything.
+A tool's GPU number is mapped to a component by the serial number if the tool prints it, else by the
+driver's order.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
 
-PAST = 10  # runs of each check and level: as many as the schedule looks back on
+MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule looks back on
 
 
-class Node:
-    """Reads the board and the inventory. `released`: who asked us to let go of the devices, in
-    words.
+class NodeView:
+    """Reads the node's state and the inventory. `describe_release`: who released the devices; ""
+    if they are not released.
     """
 
     def __init__(
@@ -38,24 +36,24 @@ class Node:
         released: Callable[[], str],
         work: Callable[[float], Awaitable[Mapping[str, Sequence[float]] | None]] | None = None,
     ) -> None:
-        """`work` asks the driver who is at work, within so many seconds; None where no driver is
-        asked.
+        """`work` makes the driver list the processes on each GPU, within a timeout in seconds; None
+        if no driver is read.
         """
         self._work = work
         self._board = board
         self._inventory = inventory
         self._ledger = ledger
-        self.released = released
+        self.describe_release = released
 
-    def findings(self) -> Sequence[Finding]:
-        """The open ones, the strongest first."""
+    def list_findings(self) -> Sequence[Finding]:
+        """The open findings, the strongest first."""
         return sort_by_strength(self._board.findings)
 
-    def clears(self, finding: Finding) -> Clears:
-        """What would close it."""
+    def get_clears(self, finding: Finding) -> Clears:
+        """What would resolve the finding."""
         return self._board.clears(finding)
 
-    def gpu(self, index: int, serial: str = "") -> Component | None:
+    def find_gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
         keeps its number until a reboot.
         """
@@ -78,7 +76,7 @@ class Node:
             return None
         return found
 
-    def gpus(self) -> Set[Component]:
+    def list_gpus(self) -> Set[Component]:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
@@ -88,7 +86,7 @@ class Node:
             one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id
         }
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
         return self._board.identity(component)
 
@@ -100,7 +98,7 @@ class Node:
             if one.kind is ComponentKind.GPU
         }
 
-    def compute(self) -> Mapping[str, Sequence[float]]:
+    def list_compute_users(self) -> Mapping[str, Sequence[float]]:
         """Process ids at work on each GPU that answered lately, as the driver says: it sees into
         other containers.
         """
@@ -110,14 +108,14 @@ class Node:
         )
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
-    async def compute_now(self, seconds: float) -> Mapping[str, Sequence[float]]:
+    async def read_compute_users(self, seconds: float) -> Mapping[str, Sequence[float]]:
         """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in
         time.
         """
         told = await self._work(seconds) if self._work is not None else None
-        return self.compute() if told is None else told
+        return self.list_compute_users() if told is None else told
 
-    def memory(self) -> Mapping[str, float]:
+    def list_memory_use(self) -> Mapping[str, float]:
         """Bytes in use on each Neuron device that answered lately."""
         used = (
             (one.component.name, one.values.get("memory_used_bytes"))
@@ -125,10 +123,10 @@ class Node:
         )
         return {name: told for name, told in used if isinstance(told, float)}
 
-    def jobs(self) -> Set[str]:
-        """That run, as their scheduler told."""
+    def list_jobs(self) -> Set[str]:
+        """Running jobs, as their scheduler reported."""
         return self._board.jobs.running.keys()
 
-    def runs(self) -> Sequence[Run]:
+    def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""
-        return read_last_runs(self._ledger, PAST)
+        return read_last_runs(self._ledger, MAX_PAST_RUNS)

@@ -9,7 +9,7 @@ from vitald.diagnostics import retries
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
-from vitald.diagnostics.node import Node
+from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.model.diagnostic import RunRequest, ScheduledRun
@@ -25,7 +25,7 @@ class RunPlanner:
         config: Config,
         checks: CheckSet,
         schedule: Schedule,
-        node: Node,
+        node: NodeView,
         history: RunHistory,
         queue: RunQueue,
         dispatcher: RunDispatcher,
@@ -70,10 +70,10 @@ class RunPlanner:
         for name, level in sorted(self._checks.list_periodic(), key=lambda plan: -plan[1]):
             if self._due_at(name, level, moment) <= moment.now:
                 self._request(RunRequest(check=name, level=level, by=SCHEDULE))
-        findings = self._node.findings()
+        findings = self._node.list_findings()
         self._queue.dequeue_resolved({finding.id for finding in findings})
-        for ask in retries.asked(
-            findings, self._node.clears, self._history.past, self._max_level, moment.now
+        for ask in retries.request_runs(
+            findings, self._node.get_clears, self._history.past, self._max_level, moment.now
         ):
             if not self._checks.unavailable.get(ask.check, "no such check"):
                 self._request(ask)
@@ -85,8 +85,10 @@ class RunPlanner:
         if self._checks.unavailable.get("dcgm", "not looked for yet"):
             return ""
         findings_of_level: dict[int, list[int]] = {}
-        for finding in self._node.findings():
-            if level := retries.beyond(finding, self._node.clears(finding), self._max_level):
+        for finding in self._node.list_findings():
+            if level := retries.find_manual_level(
+                finding, self._node.get_clears(finding), self._max_level
+            ):
                 findings_of_level.setdefault(level, []).append(finding.id)
         hints = [
             f"{', '.join(f'#{finding}' for finding in findings[:_MAX_NAMED])}:"
@@ -117,7 +119,7 @@ class RunPlanner:
             every_s=check.every_s(level),
             needs_idle=check.needs_idle(level),
         )
-        return self._schedule.due(plan, self._history.list_runs(), moment)
+        return self._schedule.find_due_time(plan, self._history.list_runs(), moment)
 
     def _read_clocks(self) -> Moment:
         up_s = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -56,7 +56,7 @@ class ResultRecorder:
         self._history.add_run(run)
         _log_run(run)
         if self._deep_log is not None and run.command:
-            self._log_writer.post(partial(self._deep_log.add, run))
+            self._log_writer.post(partial(self._deep_log.add_run, run))
 
     def close(self) -> None:
         self._log_writer.close()
@@ -73,5 +73,5 @@ def _log_run(run: Run) -> None:
         seconds=round(run.ended - run.began, 1),
         **({"preempted": run.preempted} if run.preempted else {}),
     )
-    if line := summary.line(run):
+    if line := summary.format_summary(run):
         log.info(line)

@@ -1,13 +1,13 @@
 """
-From a suspicion to a diagnostic: which run the open findings ask for.
+Which runs the open findings require.
 
-An unknown Xid, a trend, a test that failed once: what would settle it is a diagnostic that passes
-at the level that its entry of the catalogue names. The ladder goes there step by step, from level 1
-on, and not beyond what may run without a person. A fault that must be confirmed is tested again, at
-level 2 at least, when nobody uses the node.
+An unknown Xid, a trend or a test that failed once is resolved by a diagnostic that passes at the
+level that its catalogue entry names. Levels are tried one after the other from level 1 on, up to
+the highest one that may run without a person. A fault that must be confirmed is tested again, at
+level 2 at least, on idle devices.
 
-It comes to an end: what a diagnostic found itself asks for no other once it was tested twice, and
-what comes back although a diagnostic passed has its device loaded once a day and no more.
+The number of runs is limited: a fault that a diagnostic found requires no other run once it was
+tested twice, and a fault that returns after a pass loads its device at most once a day.
 """
 
 from __future__ import annotations
@@ -21,40 +21,38 @@ from vitald.model.diagnostic import Outcome, Run, RunRequest
 _DCGM, _NCCOM = "dcgm", "nccom"
 _SUSPICIONS = (Action.OBSERVE, Action.INSPECT)
 _TESTED = (ComponentKind.NODE, ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.PCI)
-_SETTLES = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
-_AGAIN_S = 3600.0  # a fault that goes on being reported asks no more often than this
-_LOAD_AGAIN_S = 86400.0  # the same of a run that needs idle devices
-_SOON_S = 600.0  # after a run that came to nothing, or that found what must be found twice
-Past = Mapping[
-    "tuple[str, int]", Sequence[Run]
-]  # the last runs of each check and level, the oldest first
+_CONCLUSIVE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+_PERIOD_S = 3600.0  # a fault that goes on being reported asks no more often than this
+_LOAD_PERIOD_S = 86400.0  # the same of a run that needs idle devices
+_SHORT_PERIOD_S = 600.0  # after a run that came to nothing, or that found what must be found twice
+# The last runs of each check and level, the oldest first.
+Past = Mapping["tuple[str, int]", Sequence[Run]]
 
 
-def asked(
+def request_runs(
     findings: Iterable[Finding],
     clears: Callable[[Finding], Clears],
     past: Past,
     most: int,
     now: float,
 ) -> list[RunRequest]:
-    """The runs that are worth asking for now, the first finding's first; each level once."""
-    full = {
-        key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()
-    }  # one of some GPUs settles nothing for all
+    """The runs that findings require now, in the order of the findings; each level once."""
+    # A run of some GPUs resolves nothing for all.
+    full = {key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()}
     wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
         if finding.is_simulated or finding.on_trial:
             continue
-        ask = _of(finding, clears(finding), full, most)
-        if ask is not None and _may(
-            ask, full.get((ask.check, ask.level), ()), now, soon=_unconfirmed(finding)
+        ask = _request_for(finding, clears(finding), full, most)
+        if ask is not None and _may_run(
+            ask, full.get((ask.check, ask.level), ()), now, soon=_is_unconfirmed(finding)
         ):
             wanted.setdefault((ask.check, ask.level), ask)
     return list(wanted.values())
 
 
-def beyond(finding: Finding, clears: Clears, most: int) -> int:
-    """The level that would settle it and that only a person may ask for; 0 where there is none."""
+def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
+    """The level that resolves the finding and only a person may request; 0 if there is none."""
     if (
         finding.is_simulated
         or finding.on_trial
@@ -67,27 +65,29 @@ def beyond(finding: Finding, clears: Clears, most: int) -> int:
     return needed if needed > most else 0
 
 
-def _of(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest | None:
+def _request_for(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest | None:
     check = finding.fields.get("check")
-    if _unconfirmed(finding) and isinstance(check, str) and check != _DCGM:
+    if _is_unconfirmed(finding) and isinstance(check, str) and check != _DCGM:
         return (
-            None if _settled(past.get((check, 0), ()), finding.since) else _ask(finding, check, 0)
+            None
+            if _was_tested(past.get((check, 0), ()), finding.since)
+            else _make_request(finding, check, 0)
         )
     if finding.component.kind is ComponentKind.NEURON:
         wanted = (
             finding.action in _SUSPICIONS
             and clears.diagnostic
-            and not _settled(past.get((_NCCOM, 0), ()), finding.last)
+            and not _was_tested(past.get((_NCCOM, 0), ()), finding.last)
         )
-        return _ask(finding, _NCCOM, 0) if wanted else None
+        return _make_request(finding, _NCCOM, 0) if wanted else None
     if finding.component.kind not in _TESTED:
         return None
-    if _unconfirmed(finding):
+    if _is_unconfirmed(finding):
         level = max(2, _found_at(finding))
         # Seen first at the end of the run that found it: any run since then has answered, also
         # where the finding's fields do not say so.
         if any(
-            _settled(runs, finding.since)
+            _was_tested(runs, finding.since)
             for (name, at), runs in past.items()
             if name == _DCGM and at >= level
         ):
@@ -97,7 +97,7 @@ def _of(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest |
             (
                 at
                 for (name, at), runs in past.items()
-                if name == _DCGM and _settled(runs, finding.last)
+                if name == _DCGM and _was_tested(runs, finding.last)
             ),
             default=0,
         )
@@ -106,23 +106,23 @@ def _of(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest |
             return None
     else:
         return None  # what it found and nobody need confirm is tested again by the schedule
-    return _ask(finding, _DCGM, level) if level <= most else None
+    return _make_request(finding, _DCGM, level) if level <= most else None
 
 
-def _ask(finding: Finding, check: str, level: int) -> RunRequest:
+def _make_request(finding: Finding, check: str, level: int) -> RunRequest:
     return RunRequest(
         check=check,
         level=level,
         by=f"finding #{finding.id}",
-        reason=f"finding #{finding.id}: {_fault(finding)}",
+        reason=f"finding #{finding.id}: {_fault_name(finding)}",
     )
 
 
-def _fault(finding: Finding) -> str:
+def _fault_name(finding: Finding) -> str:
     return f"{finding.component.name} {finding.code}"
 
 
-def _unconfirmed(finding: Finding) -> bool:
+def _is_unconfirmed(finding: Finding) -> bool:
     return finding.fields.get("confirmed") is False
 
 
@@ -131,21 +131,20 @@ def _found_at(finding: Finding) -> int:
     return level if finding.fields.get("check") == _DCGM and isinstance(level, int) else 0
 
 
-def _settled(runs: Sequence[Run], since: float) -> bool:
-    """Whether a run that came to something began after the finding was seen. The run that found it
-    does not count.
-    """
-    return any(run.began > since and run.report.outcome in _SETTLES for run in runs)
+def _was_tested(runs: Sequence[Run], since: float) -> bool:
+    """True if a run with a verdict began after `since`: after the run that found it."""
+    return any(run.began > since and run.report.outcome in _CONCLUSIVE for run in runs)
 
 
-def _may(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
-    runs = [
-        run for run in runs if run.ended <= now
-    ]  # others are from before the clock was put back
+def _may_run(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> bool:
+    # Later runs are from before the clock was set back.
+    runs = [run for run in runs if run.ended <= now]
     if not runs:
         return True
     last = max(runs, key=lambda run: run.ended)
-    if now - last.ended < (_SOON_S if soon or last.report.outcome not in _SETTLES else _AGAIN_S):
+    if now - last.ended < (
+        _SHORT_PERIOD_S if soon or last.report.outcome not in _CONCLUSIVE else _PERIOD_S
+    ):
         return False
     fault = ask.reason.partition(": ")[2]
     same = [
@@ -156,5 +155,7 @@ def _may(ask: RunRequest, runs: Sequence[Run], now: float, *, soon: bool) -> boo
     loads = ask.check != _DCGM or ask.level > 1
     return not (
         loads
-        and any(run.report.outcome in _SETTLES and now - run.ended < _LOAD_AGAIN_S for run in same)
+        and any(
+            run.report.outcome in _CONCLUSIVE and now - run.ended < _LOAD_PERIOD_S for run in same
+        )
     )

@@ -11,7 +11,7 @@ from functools import partial
 import anyio
 import structlog
 
-from vitald.diagnostics.check import Check, Command, Ended, Output
+from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.results import ResultRecorder
@@ -159,7 +159,7 @@ class Runner:
         requires_idle = self._checks.requires_idle(ask)
         watch = asyncio.create_task(self._watch_for_work()) if requires_idle else None
         try:
-            return await execution.check.perform(ask, partial(self._execute, execution))
+            return await execution.check.run_check(ask, partial(self._execute, execution))
         except asyncio.CancelledError:  # by `shut_down` only
             execution.cut = True
             execution.stop_reason = execution.stop_reason or DAEMON_STOPPED
@@ -179,9 +179,9 @@ class Runner:
         """Runs a program of the active check, and keeps its output."""
         if execution.stop_reason:
             execution.cut = True
-            return Output(ended=Ended.CANCELLED, why=execution.stop_reason)
+            return Output(ended=ProgramEnd.CANCELLED, why=execution.stop_reason)
         output = await self._programs.execute(command)
-        stopped = output.ended is Ended.CANCELLED and bool(execution.stop_reason)
+        stopped = output.ended is ProgramEnd.CANCELLED and bool(execution.stop_reason)
         execution.cut = execution.cut or stopped
         execution.command = " ".join(command.argv)
         execution.exit_code = output.exit_code

@@ -41,8 +41,8 @@ from vitald.backoff import Backoff
 from vitald.model.diagnostic import Outcome, Remedy, Run
 
 SCHEDULE = "schedule"  # who asks for what is run here
-AGAIN_S = 600.0  # then twice as long each time
-AGAIN_MOST = 3
+RETRY_S = 600.0  # then twice as long each time
+MAX_RETRIES = 3
 # After boot the fabric trains and the driver's daemons start: until then a result says little
 SETTLE_S = 120.0
 _BOOT_SPREAD_S = 30.0
@@ -60,12 +60,12 @@ class Moment:
     running_s: float  # since the daemon started
 
     @property
-    def boot(self) -> float:
+    def booted_at(self) -> float:
         """When the node booted, by the clock as it goes now."""
         return self.now - self.up_s
 
     @property
-    def start(self) -> float:
+    def started_at(self) -> float:
         """The same of the daemon."""
         return self.now - self.running_s
 
@@ -88,25 +88,24 @@ class Schedule:
 
     host: str
 
-    def due(self, plan: Plan, runs: Iterable[Run], moment: Moment) -> float:
+    def find_due_time(self, plan: Plan, runs: Iterable[Run], moment: Moment) -> float:
         """When it is due next; in the past where it should run now, and infinity where it never is.
 
         `runs`: of this check at least the last ten of each level, in any order. Others' do no harm.
         """
         if not 0.0 < plan.every_s < math.inf:
             return math.inf
-        slots = self._slots(plan)
-        since = -math.inf if plan.needs_idle else moment.boot
-        until = (
-            moment.now + plan.every_s / 4
-        )  # later ones are from before the clock was put back, and would hold up the schedule
+        slots = self._make_slots(plan)
+        since = -math.inf if plan.needs_idle else moment.booted_at
+        # Later runs are from before the clock was set back, and would delay the schedule.
+        until = moment.now + plan.every_s / 4
         known = [
             run
             for run in runs
             if run.ask.check == plan.check and not run.ask.gpus and since <= run.began <= until
         ]
         last = max(
-            (run for run in known if fills(run, plan.level)),
+            (run for run in known if fills_slot(run, plan.level)),
             key=lambda run: (run.began, run.ended),
             default=None,
         )
@@ -114,29 +113,29 @@ class Schedule:
             run
             for run in known
             if run.ask.level == plan.level
-            and again(run)
+            and wants_retry(run)
             and (last is None or run.began > last.began)
         ]
         if tries:
             at = _next_try(tries, slots, until)
         elif last is not None:
-            at = slots.first_from(max(last.began + plan.every_s / 2, _end(last, until)))
+            at = slots.find_first(max(last.began + plan.every_s / 2, _get_end(last, until)))
         else:
             at = -math.inf  # never in this boot, or never at all: as if it had been missed
-        if at < moment.start:
-            at = moment.start + self.spread(
+        if at < moment.started_at:
+            at = moment.started_at + self.get_spread_s(
                 plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S
             )
-        return max(at, moment.boot + SETTLE_S + self.spread(plan, _BOOT_SPREAD_S))
+        return max(at, moment.booted_at + SETTLE_S + self.get_spread_s(plan, _BOOT_SPREAD_S))
 
-    def spread(self, plan: Plan, most_s: float) -> float:
+    def get_spread_s(self, plan: Plan, most_s: float) -> float:
         """This host's own part of a time over which a fleet is to spread."""
-        return _fraction(self.host, plan.check, plan.level, "spread") * most_s
+        return _hash_fraction(self.host, plan.check, plan.level, "spread") * most_s
 
-    def _slots(self, plan: Plan) -> Slots:
+    def _make_slots(self, plan: Plan) -> Slots:
         return Slots(
             every_s=plan.every_s,
-            phase_s=_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s,
+            phase_s=_hash_fraction(self.host, plan.check, plan.level, "phase") * plan.every_s,
         )
 
 
@@ -147,16 +146,16 @@ class Slots:
     every_s: float
     phase_s: float
 
-    def index(self, at: float) -> int:
+    def get_index(self, at: float) -> int:
         """In which slot a time lies."""
         return math.floor((at - self.phase_s) / self.every_s)
 
-    def first_from(self, at: float) -> float:
+    def find_first(self, at: float) -> float:
         """The first slot that begins at a time or after it."""
         return self.phase_s + math.ceil((at - self.phase_s) / self.every_s) * self.every_s
 
 
-def again(run: Run) -> bool:
+def wants_retry(run: Run) -> bool:
     """Whether the schedule asked for it and should soon ask again: nothing was found out, for a
     reason that goes away.
     """
@@ -167,7 +166,7 @@ def again(run: Run) -> bool:
     return run.ask.by == SCHEDULE and (bool(run.preempted) or wants)
 
 
-def fills(run: Run, level: int) -> bool:
+def fills_slot(run: Run, level: int) -> bool:
     """Whether it is what the schedule wanted of a level: to repeat it before the next slot would
     tell nothing new.
     """
@@ -177,26 +176,26 @@ def fills(run: Run, level: int) -> bool:
         return run.report.outcome is Outcome.PASS
     if run.ask.level < level:
         return False
-    return run.report.outcome.is_conclusive or (run.ask.by == SCHEDULE and not again(run))
+    return run.report.outcome.is_conclusive or (run.ask.by == SCHEDULE and not wants_retry(run))
 
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
     """After what could not run. The count begins anew with each slot."""
     newest = max(tries, key=lambda run: (run.began, run.ended))
-    ended = _end(newest, until)
-    count = sum(slots.index(run.began) == slots.index(newest.began) for run in tries)
-    slot = slots.first_from(ended + min(AGAIN_S, slots.every_s / 2))
-    if count > AGAIN_MOST:
+    ended = _get_end(newest, until)
+    count = sum(slots.get_index(run.began) == slots.get_index(newest.began) for run in tries)
+    slot = slots.find_first(ended + min(RETRY_S, slots.every_s / 2))
+    if count > MAX_RETRIES:
         return slot
-    return min(ended + Backoff(AGAIN_S, slots.every_s).delay_s(count - 1), slot)
+    return min(ended + Backoff(RETRY_S, slots.every_s).delay_s(count - 1), slot)
 
 
-def _end(run: Run, until: float) -> float:
+def _get_end(run: Run, until: float) -> float:
     """When it ended; where the clock was stepped meanwhile, when it began."""
     return run.ended if run.began <= run.ended <= until else run.began
 
 
-def _fraction(*parts: object) -> float:
+def _hash_fraction(*parts: object) -> float:
     """The same for the same parts on every machine and version, from 0 up to but not 1."""
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48

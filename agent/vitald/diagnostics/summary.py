@@ -27,16 +27,13 @@ from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
-_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
+_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _UNKNOWN = "unknown"
-_MOST = 2000  # characters of a line
+_MAX_LENGTH = 2000  # characters of a line
 _WORD = re.compile(r"[^0-9A-Za-z._:+-]")
 _GBIT, _MICROSECONDS = 8e-9, 1e6
-_LINKS = (
-    "efa_loopback",
-    "nccom",
-    "nccl",
-)  # what they measure is held against what the site expects
+# Checks whose measures are compared with what the site expects.
+_LINKS = ("efa_loopback", "nccom", "nccl")
 # Name in the line -> (the measure, what it is multiplied by). Bandwidth in Gbit/s, latency in
 # microseconds.
 _LOOPBACK = {
@@ -48,21 +45,23 @@ _LOOPBACK = {
 }
 
 
-def line(run: Run) -> str:
+def format_summary(run: Run) -> str:
     """The DCGM summary line; empty for other checks, and for a run without a verdict."""
     report = run.report
-    if run.ask.check != "dcgm" or report.outcome not in _JUDGED:
+    if run.ask.check != "dcgm" or report.outcome not in _WITH_VERDICT:
         return ""
-    devices = " ".join(map(_word, report.device_ids))
+    devices = " ".join(map(_clean_word, report.device_ids))
+    version, driver = _clean_word(report.dcgm_version), _clean_word(report.driver_version)
+    replacement = _format_flag(report.replacement_required)
     return (
         f"DCGM diagnostic health summary: dcgmCheckLevel: {run.ask.level} dcgmVersion:"
-        f" {_word(report.dcgm_version)} gpuDriverVersion: {_word(report.driver_version)},"
-        f" gpuDeviceIds: [{devices}] replacementRequired: {_flag(report.replacement_required)}"
-        f" rebootRequired:{_flag(report.reboot_required)}"
+        f" {version} gpuDriverVersion: {driver},"
+        f" gpuDeviceIds: [{devices}] replacementRequired: {replacement}"
+        f" rebootRequired:{_format_flag(report.reboot_required)}"
     )
 
 
-def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
+def format_deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str, ...]:
     """What a run adds to the deep health check's log, without newlines: the moment, the level and
     the text, with tabs between.
 
@@ -70,30 +69,38 @@ def deep_lines(run: Run, region: str = "", instance_type: str = "") -> tuple[str
     documents both.
     """
     lines = []
-    if summary := line(run):
-        lines.append(_record(run, "info", summary))
-    lines += [_record(run, level, text) for level, text in _loopback(run)]
-    if run.report.outcome not in _JUDGED:
-        lines.append(_record(run, "warn", f"{_title(run)} has no result: {_why(run)}"))
+    if summary := format_summary(run):
+        lines.append(_format_record(run, "info", summary))
+    lines += [_format_record(run, level, text) for level, text in _list_loopback(run)]
+    if run.report.outcome not in _WITH_VERDICT:
+        lines.append(
+            _format_record(run, "warn", f"{_get_title(run)} has no result: {_get_reason(run)}")
+        )
     elif run.report.outcome is Outcome.FAIL:
-        if _faulty(run):
-            where = f"Region: {_word(region)}, InstanceType: {_word(instance_type)}."
+        if _is_faulty(run):
+            where = f"Region: {_clean_word(region)}, InstanceType: {_clean_word(instance_type)}."
             lines.append(
-                _failure(
+                _format_failure(
                     run,
                     f"Encountered FaultyInstance. Replace the Instance. {where}"
-                    f" ERROR:{_detail(run)}",
+                    f" ERROR:{_describe_failure(run)}",
                 )
             )
         else:
-            waits = "" if _certain(run) else " (to be confirmed by a second run)"
-            lines.append(_record(run, "error", f"{_title(run)} failed: {_detail(run)}{waits}"))
+            waits = "" if _is_certain(run) else " (to be confirmed by a second run)"
+            lines.append(
+                _format_record(
+                    run, "error", f"{_get_title(run)} failed: {_describe_failure(run)}{waits}"
+                )
+            )
     elif run.report.outcome is Outcome.CONFIG:
         lines.append(
-            _record(run, "warn", f"{_title(run)} found settings that are wrong: {_why(run)}")
+            _format_record(
+                run, "warn", f"{_get_title(run)} found settings that are wrong: {_get_reason(run)}"
+            )
         )
     elif not lines:
-        lines.append(_record(run, "info", f"{_title(run)} success"))
+        lines.append(_format_record(run, "info", f"{_get_title(run)} success"))
     return tuple(lines)
 
 
@@ -108,15 +115,15 @@ class DeepLog:
         self.instance_type = instance_type
         self._failed = ""
 
-    def add(self, run: Run) -> None:
-        self.append(deep_lines(run, self.region, self.instance_type))
+    def add_run(self, run: Run) -> None:
+        self.append_lines(format_deep_lines(run, self.region, self.instance_type))
 
-    def append(self, lines: Iterable[str]) -> None:
+    def append_lines(self, lines: Iterable[str]) -> None:
         """Never raises: a log that cannot be written is told of once, and again only after it could
         be.
         """
         try:
-            self._write("".join(f"{one}\n" for one in lines).encode())
+            self._write_data("".join(f"{one}\n" for one in lines).encode())
         except OSError as error:
             said = error.strerror or str(error)
             if said != self._failed:
@@ -130,7 +137,7 @@ class DeepLog:
         else:
             self._failed = ""
 
-    def _write(self, data: bytes) -> None:
+    def _write_data(self, data: bytes) -> None:
         # Without waiting for the reader of a pipe that somebody put in its place.
         fd = os.open(
             self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640
@@ -144,7 +151,7 @@ class DeepLog:
             os.close(fd)
 
 
-def _loopback(run: Run) -> Iterable[tuple[str, str]]:
+def _list_loopback(run: Run) -> Iterable[tuple[str, str]]:
     """An adapter each, by its name: with its figures, or where there are none with what was
     found.
     """
@@ -158,72 +165,68 @@ def _loopback(run: Run) -> Iterable[tuple[str, str]]:
     }
     for device in sorted({*by_device, *failed}):
         measures = by_device.get(device, {})
-        bad = device in failed or any(map(_missed, measures.values()))
+        bad = device in failed or any(map(_is_missed, measures.values()))
         figures = ", ".join(
-            f"{name}: {_figure(measures, *place):.6f}" for name, place in _LOOPBACK.items()
+            f"{name}: {_scale_measure(measures, *place):.6f}" for name, place in _LOOPBACK.items()
         )
-        found = f"Output summary is {figures}" if measures else _why(run)
-        yield (
-            "error" if bad else "info",
-            (
-                f"EFA Loopback check {'failed' if bad else 'passed'} for device: {_word(device)} ."
-                f" {found}"
-            ),
-        )
+        found = f"Output summary is {figures}" if measures else _get_reason(run)
+        verdict, name = "failed" if bad else "passed", _clean_word(device)
+        text = f"EFA Loopback check {verdict} for device: {name} . {found}"
+        yield "error" if bad else "info", text
 
 
-def _figure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
+def _scale_measure(measures: Mapping[str, Measure], name: str, factor: float) -> float:
     """Zero where it was not measured: the line has a place for all five."""
     value = measures[name].value * factor if name in measures else 0.0
     return value if math.isfinite(value) else 0.0
 
 
-def _faulty(run: Run) -> bool:
+def _is_faulty(run: Run) -> bool:
     """What that log calls faulty: the node is to be replaced, or a link is slower than the site
     expects. What must be found twice was.
     """
     report = run.report
-    slow = run.ask.check in _LINKS and any(map(_missed, report.measures))
-    return report.replacement_required or (slow and _certain(run))
+    slow = run.ask.check in _LINKS and any(map(_is_missed, report.measures))
+    return report.replacement_required or (slow and _is_certain(run))
 
 
-def _certain(run: Run) -> bool:
+def _is_certain(run: Run) -> bool:
     """Whether something that it found needs no second run any more."""
     return not run.report.faults or any(fault.is_certain for fault in run.report.faults)
 
 
-def _missed(measure: Measure) -> bool:
+def _is_missed(measure: Measure) -> bool:
     too_little = measure.least is not None and measure.value < measure.least
     return too_little or (measure.most is not None and measure.value > measure.most)
 
 
-def _detail(run: Run) -> str:
-    missed = [_miss(measure) for measure in run.report.measures if _missed(measure)]
-    return "; ".join(missed[:8]) if missed else _why(run)
+def _describe_failure(run: Run) -> str:
+    missed = [_describe_miss(measure) for measure in run.report.measures if _is_missed(measure)]
+    return "; ".join(missed[:8]) if missed else _get_reason(run)
 
 
-def _miss(measure: Measure) -> str:
-    where = f" of {_word(measure.device)}" if measure.device else ""
+def _describe_miss(measure: Measure) -> str:
+    where = f" of {_clean_word(measure.device)}" if measure.device else ""
     if measure.least is not None and measure.value < measure.least:
         return (
-            f"{measure.name}{where}: expected at least {_plain(measure.least)}, measured"
-            f" {_plain(measure.value)}"
+            f"{measure.name}{where}: expected at least {_format_value(measure.least)}, measured"
+            f" {_format_value(measure.value)}"
         )
     return (
-        f"{measure.name}{where}: expected at most {_plain(measure.most or 0.0)}, measured"
-        f" {_plain(measure.value)}"
+        f"{measure.name}{where}: expected at most {_format_value(measure.most or 0.0)}, measured"
+        f" {_format_value(measure.value)}"
     )
 
 
-def _plain(value: float) -> str:
+def _format_value(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
 
 
-def _title(run: Run) -> str:
-    return f"{run.ask.words} check"
+def _get_title(run: Run) -> str:
+    return f"{run.ask.label} check"
 
 
-def _why(run: Run) -> str:
+def _get_reason(run: Run) -> str:
     return (
         run.report.reason
         or next((fault.text for fault in run.report.faults), "")
@@ -231,29 +234,29 @@ def _why(run: Run) -> str:
     )
 
 
-def _record(run: Run, level: str, text: str) -> str:
-    return f"{_moment(run)}\t{level}\t{_plain_text(text)}"
+def _format_record(run: Run, level: str, text: str) -> str:
+    return f"{_format_time(run)}\t{level}\t{_to_ascii(text)}"
 
 
-def _failure(run: Run, text: str) -> str:
+def _format_failure(run: Run, text: str) -> str:
     return json.dumps(
-        {"level": "error", "ts": _moment(run), "msg": _plain_text(text)}, separators=(",", ":")
+        {"level": "error", "ts": _format_time(run), "msg": _to_ascii(text)}, separators=(",", ":")
     )
 
 
-def _moment(run: Run) -> str:
+def _format_time(run: Run) -> str:
     return format_rfc3339(run.ended, "seconds")
 
 
-def _plain_text(text: str) -> str:
-    plain = replace_unprintable(text[:_MOST], " ")
+def _to_ascii(text: str) -> str:
+    plain = replace_unprintable(text[:_MAX_LENGTH], " ")
     return plain.encode("ascii", "backslashreplace").decode()
 
 
-def _word(text: str) -> str:
+def _clean_word(text: str) -> str:
     """One that cannot end its field: versions and names are printed by programs."""
     return _WORD.sub("", text.strip())[:64] or _UNKNOWN
 
 
-def _flag(value: bool) -> str:
+def _format_flag(value: bool) -> str:
     return "true" if value else "false"

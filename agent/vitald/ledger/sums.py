@@ -55,6 +55,6 @@ class _Digest:
 
 
 def register_functions(db: sqlite3.Connection) -> None:
-    """Register the SQL functions `checksum(...)` and `digest(...)`."""
+    """Register the SQL functions `compute_checksum(...)` and `combine_sums(...)`."""
     db.create_function("checksum", -1, compute_checksum, deterministic=True)
     db.create_aggregate("digest", 1, _Digest)

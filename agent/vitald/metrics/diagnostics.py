@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from vitald.collectors.small_files import presentable
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
-from vitald.server.routes.diagnostics import Shown
+from vitald.server.routes.diagnostics import DiagnosticsView
 
 PREEMPTED = "preempted"  # it made room for work: no result, and nobody's fault
 _OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
@@ -48,8 +48,8 @@ def outcome_of(run: Run) -> str:
     return PREEMPTED if run.preempted else run.report.outcome.value
 
 
-def metrics(shown: Shown, tally: Tally) -> Iterator[Metric]:
-    last = sorted(shown.last.items())
+def metrics(shown: DiagnosticsView, tally: Tally) -> Iterator[Metric]:
+    last = sorted(shown.last_runs.items())
     outcome = GaugeMetricFamily(
         "vitald_diagnostic_last_outcome",
         "How the last run of a diagnostic ended: 1 for the outcome that it had.",
@@ -78,12 +78,12 @@ def metrics(shown: Shown, tally: Tally) -> Iterator[Metric]:
     yield from _measures(run for _, run in last)
 
 
-def _now(shown: Shown) -> Iterator[Metric]:
+def _now(shown: DiagnosticsView) -> Iterator[Metric]:
     running = _gauge("running", "1 while a diagnostic runs.")
     waiting = _gauge(
         "waiting", "1 while a diagnostic was asked for and waits for its turn, or for idle devices."
     )
-    stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.going)}
+    stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.active)}
     for name, check in shown.checks.items():
         for level in check.levels:
             stage = stages.get((name, level))
@@ -94,7 +94,7 @@ def _now(shown: Shown) -> Iterator[Metric]:
     due = _gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )
-    for one in shown.due:
+    for one in shown.scheduled:
         due.add_metric([one.check, str(one.level)], one.at)
     yield due
 

@@ -26,7 +26,7 @@ from vitald.model import Status
 from vitald.server.connection_limit import Gate
 from vitald.server.recovery_requester import Asking
 from vitald.server.routes import components
-from vitald.server.routes.diagnostics import Shown
+from vitald.server.routes.diagnostics import DiagnosticsView
 
 _CLIENTS = 16
 
@@ -42,7 +42,7 @@ class BoardCollector(Collector):
         gate: Gate,
         *,
         profile: Callable[[], str],
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         tally: Tally,
         recovery: Asking,
     ) -> None:

@@ -131,7 +131,7 @@ class RunRequest:
     busy: bool = False  # a person allowed it to run beside other work
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """Name for operators: `dcgm level 2`."""
         return f"{self.check} level {self.level}" if self.level else self.check
 

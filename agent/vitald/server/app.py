@@ -28,7 +28,7 @@ from vitald.server.recovery_requester import Asking
 from vitald.server.request import Refused
 from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import Shown
+from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
@@ -64,7 +64,7 @@ class Api:
         reader: WorkerThread,
         inject_path: Path,
         group: int,
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         recovery: Asking | None = None,
         more: Sequence[Routes] = (),
     ) -> None:

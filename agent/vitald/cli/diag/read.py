@@ -135,11 +135,11 @@ def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
     from vitald.diagnostics.dcgm import answers, document
     from vitald.diagnostics.run import tool
 
-    found = document.read(printed)
+    found = document.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
-    if "body" in (tool.document(text) or {}) or answers.no_watches(text):
+    if "body" in (tool.find_document(text) or {}) or answers.no_watches(text):
         return "health"
     if answers.gpus_found(text) is not None:
         return "discovery"
@@ -197,7 +197,7 @@ def _health(text: str) -> tuple[Json, list[str]]:
     if answers.no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
-    answer = dcgm_health.read(text)
+    answer = dcgm_health.read_answer(text)
     if answer is None or answer.overall not in _HEALTH_EXIT:
         return {
             "health": None,
@@ -229,7 +229,7 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
     from vitald.diagnostics.dcgm import reading
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    report = reading.read(
+    report = reading.read_report(
         printed,
         Meanings(catalog),
         exit_code=arguments.exit_code,
@@ -262,13 +262,13 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
 
 def _level(report: Report) -> int:
     """By the tests that are there; 0 where they are not those of any level."""
-    from vitald.diagnostics.dcgm import reading
+    from vitald.diagnostics.dcgm import run_context
 
     names = [test.name for test in report.tests]
     new = any(name == "software" for name in names)
     return (
-        reading.level_of(names)
-        if names and reading.whole_level(names, report.dcgm_version or ("4" if new else "3"))
+        run_context.level_of(names)
+        if names and run_context.whole_level(names, report.dcgm_version or ("4" if new else "3"))
         else 0
     )
 
@@ -446,7 +446,7 @@ def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Ite
     """What a reader should know of how far this goes."""
     from vitald.diagnostics.dcgm import answers, document
 
-    if report.tests and answers.no_engine(document.read(printed).outside):
+    if report.tests and answers.no_engine(document.read_output(printed).outside):
         yield (
             "the host engine that was asked for did not answer: this ran in a private engine, on"
             " the node where dcgmi was called"

@@ -285,7 +285,7 @@ class FromLedger:
         )  # with the server's library: not where the daemon answers
 
         with as_owner(self._folder):
-            return [diagnostics.run(one) for one in read_runs(self._path, PAGE)]
+            return [diagnostics.serialize_run(one) for one in read_runs(self._path, PAGE)]
 
     def run(self, id_: str) -> schema.DiagnosticRunInFull:
         from vitald.ledger import read_run
@@ -295,7 +295,7 @@ class FromLedger:
             found = read_run(self._path, id_)
         if found is None:
             raise LedgerError(f"{self._path}: no run {id_}")
-        return diagnostics.in_full(found)
+        return diagnostics.serialize_full_run(found)
 
 
 class Pages:

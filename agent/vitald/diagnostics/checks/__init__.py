@@ -1,6 +1,6 @@
 """
-The checks, one module each. A new one is one file here with `build(config) -> Check`; nothing else
-has to know of it.
+The checks, one module each. A new check is one file here with `build_check(config) -> Check`;
+nothing else needs to change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vitald.config import Config
 from vitald.diagnostics.check import Check
 
 
-def built(config: Config) -> dict[str, Check]:
+def build_checks(config: Config) -> dict[str, Check]:
     """All checks by their names, DCGM's diagnostic first, whether or not their programs are
     installed.
     """
@@ -22,5 +22,5 @@ def built(config: Config) -> dict[str, Check]:
         importlib.import_module(f"{__name__}.{module.name}")
         for module in pkgutil.iter_modules(__path__)
     )
-    checks = [cast("Callable[[Config], Check]", module.build)(config) for module in modules]
+    checks = [cast("Callable[[Config], Check]", module.build_check)(config) for module in modules]
     return {check.name: check for check in sorted(checks, key=lambda check: check.name)}

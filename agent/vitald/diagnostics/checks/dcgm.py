@@ -22,7 +22,7 @@ from vitald import catalog as catalogs
 from vitald.catalog import Catalog
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
 from vitald.diagnostics.dcgm.tables import version_of
@@ -40,7 +40,7 @@ _TIMEOUT_SINCE, _HEARTBEAT_SINCE = (3, 3, 9), (4, 4, 2)
 _START = "systemctl start nvidia-dcgm"
 
 
-class Dcgm:
+class DcgmCheck:
     """Runs it, and has its answer read by the catalogue's entries."""
 
     name = NAME
@@ -54,15 +54,17 @@ class Dcgm:
         self._meanings: Meanings | None = None
         self._version: tuple[object, str] = (None, "")  # of the program as it was then
 
-    def use(self, catalog: Catalog) -> None:
+    def use_catalog(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
         self._meanings = Meanings(catalog)
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         if not self._settings.enabled:
             return "[dcgm] enabled = false"
-        if not tool.find(self._settings.program):
-            return _not_executable(self._settings.program) or tool.absent(self._settings.program)
+        if not tool.find_program(self._settings.program):
+            return _not_executable(self._settings.program) or tool.explain_absence(
+                self._settings.program
+            )
         count, error = tool.count_gpus(self._sysfs)
         return "" if count else error or tool.NO_GPU
 
@@ -83,13 +85,14 @@ class Dcgm:
             level, settings.deadline_4_s
         )
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         program = (
-            await asyncio.to_thread(tool.find, self._settings.program) or self._settings.program
+            await asyncio.to_thread(tool.find_program, self._settings.program)
+            or self._settings.program
         )
         version, stopped = await self._version_of(program, execute)
         if stopped is None:
-            faults, stopped = await self._engine(program, execute)
+            faults, stopped = await self._probe_engine(program, execute)
         if stopped is not None:
             return stopped
         if faults and not is_root():
@@ -104,8 +107,8 @@ class Dcgm:
                 faults=faults,
                 dcgm_version=presentable(version),
             )
-        output = await execute(self._command(program, ask, version))
-        report = await asyncio.to_thread(self._read, ask, output)
+        output = await execute(self._build_command(program, ask, version))
+        report = await asyncio.to_thread(self._read_output, ask, output)
         return replace(
             report,
             dcgm_version=report.dcgm_version or presentable(version),
@@ -114,24 +117,24 @@ class Dcgm:
 
     async def _version_of(self, program: str, execute: Execute) -> tuple[str, Report | None]:
         """As long as the program is the same, it is asked once."""
-        print_ = await asyncio.to_thread(_print_of, program)
+        print_ = await asyncio.to_thread(_fingerprint_of, program)
         if print_ is not None and self._version[0] == print_ and self._version[1]:
             return self._version[1], None
         output = await execute(Command(argv=(program, "--version"), deadline_s=_ANSWER_S))
-        if output.ended in (Ended.NOT_STARTED, Ended.CANCELLED):
-            return "", _not_run(output)
+        if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
+            return "", _report_not_run(output)
         version = answers.version_found(output.stdout)
         self._version = (print_, version)
         return version, None
 
-    async def _engine(
+    async def _probe_engine(
         self, program: str, execute: Execute
     ) -> tuple[tuple[Fault, ...], Report | None]:
         """Whether the host engine answers: diag itself would not say that it does not."""
         output = await execute(Command(argv=(program, "discovery", "-l"), deadline_s=_ANSWER_S))
-        if output.ended in (Ended.NOT_STARTED, Ended.CANCELLED):
-            return (), _not_run(output)
-        if output.ended is Ended.DEADLINE:
+        if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
+            return (), _report_not_run(output)
+        if output.ended is ProgramEnd.DEADLINE:
             said = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
         elif output.exit_code == answers.NO_CONNECTION or (
             output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)
@@ -149,7 +152,7 @@ class Dcgm:
             ),
         ), None
 
-    def _command(self, program: str, ask: RunRequest, version: str) -> Command:
+    def _build_command(self, program: str, ask: RunRequest, version: str) -> Command:
         deadline_s = self.deadline_s(ask.level)
         argv = [program, "diag", "-r", str(ask.level), "-j"]
         if ask.gpus:
@@ -161,13 +164,13 @@ class Dcgm:
             argv.append("--enable-heartbeat")
         return Command(argv=tuple(argv), deadline_s=deadline_s, grace_s=GRACE_S)
 
-    def _read(self, ask: RunRequest, output: Output) -> Report:
+    def _read_output(self, ask: RunRequest, output: Output) -> Report:
         """In a thread: the output may be large."""
-        if output.ended is Ended.NOT_STARTED:
-            return _not_run(output)
+        if output.ended is ProgramEnd.NOT_STARTED:
+            return _report_not_run(output)
         if self._meanings is None:
             self._meanings = Meanings(self._catalog())
-        report = reading.read(
+        report = reading.read_report(
             output.stdout,
             self._meanings,
             exit_code=output.exit_code,
@@ -175,8 +178,11 @@ class Dcgm:
             stderr=output.stderr,
             gpus=ask.gpus,
         )
-        if output.ended in (Ended.DEADLINE, Ended.CANCELLED) and report.outcome is not Outcome.FAIL:
-            ended = _not_run(output)
+        if (
+            output.ended in (ProgramEnd.DEADLINE, ProgramEnd.CANCELLED)
+            and report.outcome is not Outcome.FAIL
+        ):
+            ended = _report_not_run(output)
             report = replace(
                 report, outcome=Outcome.ERROR, reason=ended.reason, remedy=Remedy.RETRY, culprits=()
             )
@@ -189,26 +195,24 @@ class Dcgm:
                 ),
             )
         if output.left:
+            left = presentable(", ".join(output.left))
             report = replace(
-                report,
-                reason=(
-                    f"{report.reason}; still running: {presentable(', '.join(output.left))}".removeprefix(
-                        "; "
-                    )
-                ),
+                report, reason=f"{report.reason}; still running: {left}".removeprefix("; ")
             )
         return report
 
 
-def _not_run(output: Output) -> Report:
+def _report_not_run(output: Output) -> Report:
     why = presentable(output.why) or output.ended.value
-    if output.ended is Ended.NOT_STARTED:
+    if output.ended is ProgramEnd.NOT_STARTED:
         return Report(
             outcome=Outcome.ERROR,
             reason=f"dcgmi could not be started: {why}",
             remedy=Remedy.FIX_CONFIG,
         )
-    said = "it took too long and was ended" if output.ended is Ended.DEADLINE else "it was ended"
+    said = (
+        "it took too long and was ended" if output.ended is ProgramEnd.DEADLINE else "it was ended"
+    )
     return Report(outcome=Outcome.ERROR, reason=f"{said}: {why}", remedy=Remedy.RETRY)
 
 
@@ -219,7 +223,7 @@ def _not_executable(program: str) -> str:
     return f"{presentable(str(there))} may not be executed" if there is not None else ""
 
 
-def _print_of(program: str) -> tuple[str, int, int, int] | None:
+def _fingerprint_of(program: str) -> tuple[str, int, int, int] | None:
     """What changes when another version is installed."""
     try:
         stat = Path(program).resolve().stat()
@@ -228,7 +232,7 @@ def _print_of(program: str) -> tuple[str, int, int, int] | None:
     return program, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def build(config: Config) -> Check:
-    return Dcgm(
+def build_check(config: Config) -> Check:
+    return DcgmCheck(
         config, lambda: catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
     )

@@ -29,7 +29,7 @@ from pathlib import Path
 from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
@@ -39,7 +39,7 @@ ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
 _SETTLE_S = 60.0  # from setting the watches to answers that mean something
 _NO_CONNECTION, _UNSPECIFIED = 235, 253
 _MONITOR, _TRIAGE = 1, 4  # DCGM's error severities, which `severity` of a fault is
-_MOST = 256  # complaints of one answer
+_MAX_COMPLAINTS = 256  # complaints of one answer
 _SYSTEMS = {
     "pcie system": "pcie",
     "nvlink system": "nvlink",
@@ -102,7 +102,7 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HealthAnswer:
     """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that
     nobody knows.
     """
@@ -112,60 +112,62 @@ class Answer:
     unread: tuple[str, ...] = ()
 
 
-def read(text: str) -> Answer | None:
+def read_answer(text: str) -> HealthAnswer | None:
     """What `dcgmi health -c -j` printed. None where there is no whole document in it."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     body = found.get("body") if found is not None else None
     if not isinstance(body, dict):
         return None
-    overall = _value(body.get("Overall Health"))
+    overall = _get_value(body.get("Overall Health"))
     complaints: list[Complaint] = []
     unread: list[str] = []
     for group, entities in body.items():
         if group == "Overall Health":
             continue
-        for entity, node in _children(entities).items():
-            said = list(_complaints(presentable(group), presentable(entity), node))
+        for entity, node in _get_children(entities).items():
+            said = list(_list_complaints(presentable(group), presentable(entity), node))
             complaints += (one for one in said if one.value in ("Warning", "Failure"))
             unread += (
                 f"{one.where} {one.system}: {one.value or 'nothing'}"
                 for one in said
                 if one.value not in _VALUES
             )
-        if not _children(entities):
+        if not _get_children(entities):
             unread.append(presentable(group))
-        if len(complaints) > _MOST:
-            unread.append(f"more than {_MOST} complaints")
+        if len(complaints) > _MAX_COMPLAINTS:
+            unread.append(f"more than {_MAX_COMPLAINTS} complaints")
             break
     if overall in ("Warning", "Failure") and not complaints:
         complaints.append(Complaint("", "", "", overall, "DCGM names no device"))
-    return Answer(overall, tuple(complaints[:_MOST]), tuple(unread[:_MOST]))
+    return HealthAnswer(
+        overall, tuple(complaints[:_MAX_COMPLAINTS]), tuple(unread[:_MAX_COMPLAINTS])
+    )
 
 
 _VALUES = ("Healthy", "Warning", "Failure")
 
 
-def _complaints(group: str, entity: str, node: object) -> Iterator[Complaint]:
+def _list_complaints(group: str, entity: str, node: object) -> Iterator[Complaint]:
     """All watches of one device, and the device by itself where it names none of them."""
-    systems = _children(_children(node).get("Errors"))
+    systems = _get_children(_get_children(node).get("Errors"))
     for system, said in systems.items():
-        yield Complaint(group, entity, presentable(system), _value(said), _text(said))
-    value = _value(node)
+        yield Complaint(group, entity, presentable(system), _get_value(said), _join_text(said))
+    value = _get_value(node)
     if not systems and value != "Healthy":
         yield Complaint(group, entity, "", value, "DCGM names no watch")
 
 
-def _children(node: object) -> Mapping[str, object]:
+def _get_children(node: object) -> Mapping[str, object]:
     children = node.get("children") if isinstance(node, dict) else None
     return children if isinstance(children, dict) else {}
 
 
-def _value(node: object) -> str:
+def _get_value(node: object) -> str:
     value = node.get("value") if isinstance(node, dict) else node
     return presentable(value).strip().capitalize() if isinstance(value, str) else ""
 
 
-def _text(node: object) -> str:
+def _join_text(node: object) -> str:
     """DCGM cuts a text into pieces that fit its table."""
     pieces = node.get("overflow") if isinstance(node, dict) else None
     pieces = [pieces] if isinstance(pieces, str) else pieces
@@ -177,14 +179,14 @@ def _text(node: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class BoardTraits:
     """What decides whether a complaint means anything here."""
 
     linked: bool = True  # some GPU may have NVLink
     shared: bool = True  # NVLink may reach other nodes
 
 
-def board(sysfs: Path, machine: str) -> Board:
+def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
     """Only Grace machines (arm64) are sold with NVLink between nodes."""
     inventory = PciInventory(sysfs)
     inventory.read()
@@ -193,10 +195,10 @@ def board(sysfs: Path, machine: str) -> Board:
     plain = bool(gpus) and all(
         device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus
     )
-    return Board(linked=switches or not plain, shared=machine == "aarch64")
+    return BoardTraits(linked=switches or not plain, shared=machine == "aarch64")
 
 
-def set_aside(complaint: Complaint, here: Board) -> str:
+def set_aside(complaint: Complaint, here: BoardTraits) -> str:
     """Why a complaint means nothing here; empty where it does."""
     if not here.linked and (
         complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)
@@ -209,7 +211,7 @@ def set_aside(complaint: Complaint, here: Board) -> str:
     return ""
 
 
-def judge(answer: Answer, here: Board) -> Report:
+def judge_answer(answer: HealthAnswer, here: BoardTraits) -> Report:
     """The report on an answer that counts."""
     aside = {one: why for one in answer.complaints if (why := set_aside(one, here))}
     standing = [one for one in answer.complaints if one not in aside]
@@ -217,9 +219,9 @@ def judge(answer: Answer, here: Board) -> Report:
         f"set aside: {one.where} {one.system}: {one.text or one.value} ({why})"
         for one, why in aside.items()
     ]
-    tests = _tests(answer)
+    tests = _list_tests(answer)
     if standing:
-        faults = tuple(_fault(one) for one in standing)
+        faults = tuple(_make_fault(one) for one in standing)
         return Report(
             outcome=Outcome.FAIL,
             reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
@@ -246,7 +248,7 @@ def judge(answer: Answer, here: Board) -> Report:
     return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
 
 
-def _fault(complaint: Complaint) -> Fault:
+def _make_fault(complaint: Complaint) -> Fault:
     failed = complaint.value == "Failure"
     what = complaint.system or "health"
     return Fault(
@@ -260,19 +262,19 @@ def _fault(complaint: Complaint) -> Fault:
             )
         ),
         gpu=complaint.gpu,
-        device="" if complaint.gpu is not None else _device(complaint),
+        device="" if complaint.gpu is not None else _device_name(complaint),
         severity=_TRIAGE if failed else _MONITOR,
         remedy=Remedy.INVESTIGATE if failed else Remedy.MONITOR,
     )
 
 
-def _device(complaint: Complaint) -> str:
+def _device_name(complaint: Complaint) -> str:
     if complaint.group.upper() == "CPU" and complaint.entity.isdecimal():
         return f"cpu/{complaint.entity}"
     return complaint.where
 
 
-def _tests(answer: Answer) -> tuple[Test, ...]:
+def _list_tests(answer: HealthAnswer) -> tuple[Test, ...]:
     systems: dict[str, dict[str, str]] = {}
     for one in answer.complaints:
         systems.setdefault(one.system or "health", {})[
@@ -296,7 +298,7 @@ def _tests(answer: Answer) -> tuple[Test, ...]:
     )
 
 
-class DcgmHealth:
+class DcgmHealthCheck:
     """Sets the watches, and reads what they say."""
 
     name = NAME
@@ -313,11 +315,11 @@ class DcgmHealth:
         self._now = now
         self._set_at: float | None = None  # None: the engine may have no watches
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         if not self._settings.enabled:
             return "[dcgm_health] enabled = false"
-        if not tool.find(self._program):
-            return tool.absent(self._program)
+        if not tool.find_program(self._program):
+            return tool.explain_absence(self._program)
         count, error = tool.count_gpus(self._sysfs)
         return "" if count else error or tool.NO_GPU
 
@@ -333,19 +335,19 @@ class DcgmHealth:
         del level
         return 2.0
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         if self._set_at is None:
-            return await self._set(execute, "DCGM's watches were set just now")
-        output = await execute(self._command("-c", "-j"))
+            return await self._set_watches(execute, "DCGM's watches were set just now")
+        output = await execute(self._build_command("-c", "-j"))
         if (report := self._no_answer(output)) is not None:
             return report
         if output.exit_code == _UNSPECIFIED or _NO_WATCHES.search(output.stdout):
-            return await self._set(
+            return await self._set_watches(
                 execute, "the host engine had no watches, as after a restart: they were set again"
             )
-        answer = read(output.stdout) if not output.dropped else None
+        answer = read_answer(output.stdout) if not output.dropped else None
         if answer is None:
-            said = tool.last_line(output.stdout, output.stderr) or "it printed nothing"
+            said = tool.find_last_line(output.stdout, output.stderr) or "it printed nothing"
             what = (
                 "its answer is incomplete"
                 if output.dropped or "{" in output.stdout
@@ -360,16 +362,19 @@ class DcgmHealth:
                 f" ago: answers count after {_SETTLE_S:.0f} s"
             )
             return Report(
-                outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY, tests=_tests(answer)
+                outcome=Outcome.INCONCLUSIVE,
+                reason=said,
+                remedy=Remedy.RETRY,
+                tests=_list_tests(answer),
             )
         here = (
-            await asyncio.to_thread(partial(board, self._sysfs, self._machine))
+            await asyncio.to_thread(partial(inspect_board, self._sysfs, self._machine))
             if answer.complaints
-            else Board()
+            else BoardTraits()
         )
-        return self._limited(judge(answer, here), ask, output)
+        return self._restrict_report(judge_answer(answer, here), ask, output)
 
-    def _limited(self, report: Report, ask: RunRequest, output: Output) -> Report:
+    def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Only the GPUs that were asked for; and no pass where the command itself says that
         something is wrong.
         """
@@ -399,13 +404,13 @@ class DcgmHealth:
             measures=measures,
         )
 
-    async def _set(self, execute: Execute, why: str) -> Report:
+    async def _set_watches(self, execute: Execute, why: str) -> Report:
         self._set_at = None
-        output = await execute(self._command("-s", "a"))
+        output = await execute(self._build_command("-s", "a"))
         if (report := self._no_answer(output)) is not None:
             return report
         if output.exit_code != 0:
-            said = tool.last_line(output.stdout, output.stderr)
+            said = tool.find_last_line(output.stdout, output.stderr)
             return Report(
                 outcome=Outcome.ERROR,
                 reason=f"DCGM's watches could not be set (exit {output.exit_code}): {said}",
@@ -420,9 +425,9 @@ class DcgmHealth:
 
     def _no_answer(self, output: Output) -> Report | None:
         """It did not come to an end by itself, or there is no engine."""
-        if (report := tool.not_run("dcgmi health", output)) is not None:
+        if (report := tool.report_not_run("dcgmi health", output)) is not None:
             return report
-        if output.ended is Ended.DEADLINE:
+        if output.ended is ProgramEnd.DEADLINE:
             left = (
                 f"; {', '.join(map(presentable, output.left[:3]))} could not be ended"
                 if output.left
@@ -446,12 +451,12 @@ class DcgmHealth:
             )
         return None
 
-    def _command(self, *words: str) -> Command:
-        program = tool.find(self._program) or self._program
+    def _build_command(self, *words: str) -> Command:
+        program = tool.find_program(self._program) or self._program
         return Command(
             argv=(program, "health", "-g", "0", *words), deadline_s=self._settings.deadline_s
         )
 
 
-def build(config: Config) -> Check:
-    return DcgmHealth(config)
+def build_check(config: Config) -> Check:
+    return DcgmHealthCheck(config)

@@ -28,7 +28,7 @@ from vitald.collectors import small_files
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import BandwidthCheck
-from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
 
@@ -95,7 +95,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SizeResult:
     """One size. `lost`: messages sent that were not acknowledged."""
 
     size: int
@@ -105,36 +105,39 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PingpongTable:
     """What fi_pingpong printed. `broken`: a line of it that is not whole."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SizeResult, ...] = ()
     broken: str = ""
 
 
-def read(text: str) -> Table:
+def read_table(text: str) -> PingpongTable:
     """The client's table; that of fabtests (fi_rdm_pingpong and the like) has the same columns."""
     heading: list[str] = []
-    rows: list[Row] = []
-    for line in tool.lines(text):
+    rows: list[SizeResult] = []
+    for line in tool.split_lines(text):
         words = line.split()
         if {"bytes", "MB/sec", "usec/xfer"} <= set(words):
             heading = words
         elif heading and words and _SIZE.fullmatch(words[0]):
-            row = _row(dict(zip(heading, words))) if len(words) == len(heading) else None
+            row = _read_row(dict(zip(heading, words))) if len(words) == len(heading) else None
             if row is None:
-                return Table(tuple(rows), presentable(line.strip()))
+                return PingpongTable(tuple(rows), presentable(line.strip()))
             rows.append(row)
-    return Table(tuple(rows))
+    return PingpongTable(tuple(rows))
 
 
-def _row(cells: dict[str, str]) -> Row | None:
+def _read_row(cells: dict[str, str]) -> SizeResult | None:
     size = _SIZE.fullmatch(cells["bytes"])
-    megabytes, microseconds = tool.figure(cells["MB/sec"]), tool.figure(cells["usec/xfer"])
+    megabytes, microseconds = (
+        tool.parse_figure(cells["MB/sec"]),
+        tool.parse_figure(cells["usec/xfer"]),
+    )
     if size is None or megabytes is None or not microseconds:
         return None
     acknowledged = cells.get("#ack", "=")
-    return Row(
+    return SizeResult(
         int(float(size[1]) * _UNITS[size[2]]),
         megabytes / tool.MICRO,
         microseconds * tool.MICRO,
@@ -143,7 +146,7 @@ def _row(cells: dict[str, str]) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AdapterResult:
     """Of one adapter."""
 
     adapter: Adapter
@@ -155,13 +158,13 @@ class Result:
     over: bool = False  # the whole run was ended
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as made:
         port: int = made.getsockname()[1]
         return port
 
 
-class EfaLoopback(BandwidthCheck):
+class EfaLoopbackCheck(BandwidthCheck):
     """One adapter after the other, since they share the node's memory and processors."""
 
     name = NAME
@@ -172,13 +175,13 @@ class EfaLoopback(BandwidthCheck):
         self._settings = config.efa_loopback
         self._classes = config.paths.sysfs / "class" / "infiniband"
 
-    def missing(self) -> str:
-        if not tool.find(PROGRAM, FOLDERS):
-            return tool.absent(PROGRAM, FOLDERS)
+    def find_obstacle(self) -> str:
+        if not tool.find_program(PROGRAM, FOLDERS):
+            return tool.explain_absence(PROGRAM, FOLDERS)
         try:
             return (
                 ""
-                if self._adapters()
+                if self._list_adapters()
                 else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
             )
         except OSError as error:
@@ -187,28 +190,28 @@ class EfaLoopback(BandwidthCheck):
     def expected_s(self, level: int) -> float:
         del level
         try:
-            return self._expected_s * max(1, len(self._adapters()))
+            return self._expected_s * max(1, len(self._list_adapters()))
         except OSError:
             return self._expected_s
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         del ask  # its GPUs are not what is tested
         try:
-            adapters = await asyncio.to_thread(self._adapters)
+            adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:
             return Report(
                 outcome=Outcome.ERROR,
                 reason=f"{self._classes}: {small_files.why(error)}",
                 remedy=Remedy.RETRY,
             )
-        results: list[Result] = []
+        results: list[AdapterResult] = []
         for adapter in adapters:
-            results.append(await self._test(adapter, execute))
+            results.append(await self._test_adapter(adapter, execute))
             if results[-1].over:
                 break
-        return _report(_compared(results))
+        return _make_report(_compare_results(results))
 
-    def _adapters(self) -> list[Adapter]:
+    def _list_adapters(self) -> list[Adapter]:
         """By their driver: their names may be anything."""
         found = []
         for name in small_files.names(self._classes):
@@ -219,21 +222,21 @@ class EfaLoopback(BandwidthCheck):
                 )
         return found
 
-    async def _test(self, adapter: Adapter, execute: Execute) -> Result:
-        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
-        port = _free_port()
+    async def _test_adapter(self, adapter: Adapter, execute: Execute) -> AdapterResult:
+        program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
+        port = _find_free_port()
         options = ("-e", "rdm", "-p", "efa", "-d", f"{adapter.name}-rdm", "-I", str(_ROUNDS))
         command = Command(
             argv=("/bin/sh", "-c", _SCRIPT, NAME, f"{port:04X}", str(port), program, *options),
             deadline_s=self._settings.deadline_s,
             environment={"FI_EFA_ENABLE_SHM_TRANSFER": "0"},
         )
-        return self._result(adapter, await execute(command))
+        return self._judge_output(adapter, await execute(command))
 
-    def _result(self, adapter: Adapter, output: Output) -> Result:
-        if output.ended is not Ended.EXITED or output.exit_code != 0:
-            return self._failed(adapter, output)
-        table = read(output.stdout)
+    def _judge_output(self, adapter: Adapter, output: Output) -> AdapterResult:
+        if output.ended is not ProgramEnd.EXITED or output.exit_code != 0:
+            return self._judge_failure(adapter, output)
+        table = read_table(output.stdout)
         said = ""
         if output.dropped or table.broken:
             said = (
@@ -244,19 +247,19 @@ class EfaLoopback(BandwidthCheck):
         elif not table.rows:
             said = (
                 f"{PROGRAM} printed no table:"
-                f" {tool.last_line(output.stdout, output.stderr) or 'nothing at all'}"
+                f" {tool.find_last_line(output.stdout, output.stderr) or 'nothing at all'}"
             )
         elif max(row.size for row in table.rows) < _LARGE or not any(
             row.size <= _SMALL for row in table.rows
         ):
             said = "the table ends before its largest size"
         if said:
-            return Result(
+            return AdapterResult(
                 adapter, Outcome.INCONCLUSIVE, f"EFA {adapter.name}: {said}", Remedy.RETRY
             )
-        return self._measured(adapter, table)
+        return self._judge_table(adapter, table)
 
-    def _measured(self, adapter: Adapter, table: Table) -> Result:
+    def _judge_table(self, adapter: Adapter, table: PingpongTable) -> AdapterResult:
         bandwidths = [row.bytes_per_second for row in table.rows]
         small = [row.seconds for row in table.rows if row.size <= _SMALL]
         best, latency = max(bandwidths), statistics.median(small)
@@ -293,9 +296,9 @@ class EfaLoopback(BandwidthCheck):
             )
         if any(row.lost for row in table.rows):
             said = f"EFA {adapter.name}: messages were lost on the way to itself"
-            return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED, measures)
+            return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED, measures)
         if wrong:
-            return Result(
+            return AdapterResult(
                 adapter,
                 Outcome.FAIL,
                 f"EFA {adapter.name}: {'; '.join(wrong)}",
@@ -303,34 +306,36 @@ class EfaLoopback(BandwidthCheck):
                 SLOW,
                 measures,
             )
-        return Result(adapter, Outcome.PASS, measures=measures)
+        return AdapterResult(adapter, Outcome.PASS, measures=measures)
 
-    def _failed(self, adapter: Adapter, output: Output) -> Result:
+    def _judge_failure(self, adapter: Adapter, output: Output) -> AdapterResult:
         """The programs came to no good end: whose fault it is."""
         who = f"EFA {adapter.name}"
-        if (report := tool.not_run(f"{who}: {PROGRAM}", output)) is not None:
-            over = output.ended in (Ended.CANCELLED, Ended.NOT_STARTED)
-            return Result(adapter, report.outcome, report.reason, report.remedy, over=over)
-        complaints = "\n".join(line for line in tool.lines(output.stdout) if not _TABLE.match(line))
+        if (report := tool.report_not_run(f"{who}: {PROGRAM}", output)) is not None:
+            over = output.ended in (ProgramEnd.CANCELLED, ProgramEnd.NOT_STARTED)
+            return AdapterResult(adapter, report.outcome, report.reason, report.remedy, over=over)
+        complaints = "\n".join(
+            line for line in tool.split_lines(output.stdout) if not _TABLE.match(line)
+        )
         # That the other side went away is what the one says that was not at fault.
         causes = "\n".join(line for line in complaints.splitlines() if "ctrl/" not in line)
-        last = tool.last_line(causes, output.stderr, complaints) or "it printed nothing"
-        if output.ended is Ended.DEADLINE:
+        last = tool.find_last_line(causes, output.stderr, complaints) or "it printed nothing"
+        if output.ended is ProgramEnd.DEADLINE:
             said = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
-            return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
+            return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
         said = f"{who}: {PROGRAM} ended with {output.exit_code}: {last}"
         if _SETTINGS.search(f"{complaints}\n{output.stderr}") or output.exit_code in (126, 127):
-            return Result(adapter, Outcome.CONFIG, said, Remedy.FIX_CONFIG)
+            return AdapterResult(adapter, Outcome.CONFIG, said, Remedy.FIX_CONFIG)
         if _NOT_MET.search(f"{complaints}\n{output.stderr}"):
-            return Result(adapter, Outcome.ERROR, said, Remedy.RETRY)
-        return Result(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
+            return AdapterResult(adapter, Outcome.ERROR, said, Remedy.RETRY)
+        return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
 
 
 _WORST = (Outcome.FAIL, Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.PASS)
 _STATUS = {Outcome.PASS: "Pass", Outcome.FAIL: "Fail"}
 
 
-def _compared(results: list[Result]) -> list[Result]:
+def _compare_results(results: list[AdapterResult]) -> list[AdapterResult]:
     """What works for one adapter is no matter of settings where it fails for another."""
     if not any(
         result.outcome in (Outcome.PASS, Outcome.FAIL) and result.measures for result in results
@@ -352,7 +357,7 @@ def _compared(results: list[Result]) -> list[Result]:
     ]
 
 
-def _report(results: list[Result]) -> Report:
+def _make_report(results: list[AdapterResult]) -> Report:
     if not results:
         return Report(outcome=Outcome.NOT_APPLICABLE, reason="there is no EFA adapter here")
     outcome = min((result.outcome for result in results), key=_WORST.index)
@@ -368,12 +373,12 @@ def _report(results: list[Result]) -> Report:
             )
             for result in results
         ),
-        faults=tuple(_fault(result) for result in results if result.code),
+        faults=tuple(_make_fault(result) for result in results if result.code),
         measures=tuple(measure for result in results for measure in result.measures),
     )
 
 
-def _fault(result: Result) -> Fault:
+def _make_fault(result: AdapterResult) -> Fault:
     """Believed only when it is found twice: one bad loopback may be somebody's leftover process."""
     adapter = result.adapter
     device = f"nic/{adapter.address}" if adapter.address else adapter.name
@@ -387,5 +392,5 @@ def _fault(result: Result) -> Fault:
     )
 
 
-def build(config: Config) -> Check:
-    return EfaLoopback(config)
+def build_check(config: Config) -> Check:
+    return EfaLoopbackCheck(config)

@@ -25,15 +25,15 @@ from dataclasses import dataclass, field, replace
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
-from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
 FOLDERS = ("/opt/nccl-tests/build", "/usr/local/nccl-tests/build")
-_LEAST, _MOST = "8", "8G"
-_LINES = 40  # complaints that are kept
+_MIN_SIZE, _MAX_SIZE = "8", "8G"
+_MAX_COMPLAINTS = 40  # complaints that are kept
 
 _OUT_OF_BOUNDS = re.compile(
     r"^#\s*Out of bounds values\s*:\s*(\S{1,20})\s*(OK|FAILED)?", re.IGNORECASE
@@ -47,9 +47,8 @@ _FAILURE = re.compile(
     r"Test (?:NCCL|CUDA) failure|Test failure|Test timeout|Invalid number of GPUs", re.IGNORECASE
 )
 _WARN = re.compile(r"\bNCCL WARN\b")
-_SAID_BY = re.compile(
-    r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]"
-)  # host:pid:thread [GPU]
+# host:pid:thread [GPU]
+_SAID_BY = re.compile(r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]")
 _NAMED = re.compile(
     r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE
 )
@@ -87,7 +86,7 @@ _OURS = re.compile(r"unhandled system error|internal error", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Printed(Figures):
+class NcclOutput(Figures):
     """What all_reduce_perf printed. Bandwidths in GB/s."""
 
     wrong: float = 0.0  # values, of all sizes
@@ -95,35 +94,34 @@ class Printed(Figures):
     out_of_bounds: bool | None = None  # the footer's word; None where it has not come to that
     slow: bool = False  # by the program's own measure (NCCL_TESTS_MIN_BW)
     complaints: tuple[str, ...] = ()
-    devices: Mapping[str, int] = field(
-        default_factory=dict
-    )  # CUDA's number by the bus, as far as the program says them
+    # CUDA's device number by PCI bus, as far as the program prints it.
+    devices: Mapping[str, int] = field(default_factory=dict)
 
 
-def read(text: str) -> Printed:
+def read_output(text: str) -> NcclOutput:
     """The table on standard output, or the JSON of `-J`, with NCCL's lines around either."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     results = found.get("results") if found is not None else None
     if found is not None and isinstance(results, list):
-        return replace(_of_json(found, results), complaints=_of_text(text).complaints)
-    return _of_text(text)
+        return replace(_read_json(found, results), complaints=_read_text(text).complaints)
+    return _read_text(text)
 
 
-def _of_text(text: str) -> Printed:
+def _read_text(text: str) -> NcclOutput:
     heading: list[str] = []
     rows: list[Sequence[tuple[str, str]]] = []
     complaints: list[str] = []
     devices: dict[str, int] = {}
-    made, broken = Printed(), ""
-    for line in tool.lines(text):
+    made, broken = NcclOutput(), ""
+    for line in tool.split_lines(text):
         words = line.lstrip("# ").split()
         if (match := _OUT_OF_BOUNDS.match(line)) is not None:
-            count = tool.figure(match[1])
+            count = tool.parse_figure(match[1])
             verdict = (match[2] or "").upper() == "FAILED" or bool(count)
             made = replace(made, out_of_bounds=verdict if count is not None else None)
         elif (match := _AVERAGE.match(line)) is not None:
             made = replace(
-                made, average=tool.figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
+                made, average=tool.parse_figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
             )
         elif (match := _RANK.match(line)) is not None:
             devices[match["bus"].lower()] = int(match["device"])
@@ -146,11 +144,13 @@ def _of_text(text: str) -> Printed:
         ):
             complaints.append(presentable(line.strip()))
     return replace(
-        _made(rows, made, broken), complaints=tuple(complaints[:_LINES]), devices=devices
+        _add_rows(rows, made, broken),
+        complaints=tuple(complaints[:_MAX_COMPLAINTS]),
+        devices=devices,
     )
 
 
-def _of_json(found: Mapping[str, object], results: Iterable[object]) -> Printed:
+def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOutput:
     rows: list[Sequence[tuple[str, str]]] = []
     broken = ""
     for result in results:
@@ -171,29 +171,31 @@ def _of_json(found: Mapping[str, object], results: Iterable[object]) -> Printed:
             broken = "a result without figures"
         rows.append(cells)
     bounds, average = found.get("out_of_bounds"), found.get("average_bus_bandwidth")
-    made = Printed()
-    if isinstance(bounds, dict) and (count := tool.number(bounds.get("count"))) is not None:
+    made = NcclOutput()
+    if isinstance(bounds, dict) and (count := tool.parse_number(bounds.get("count"))) is not None:
         made = replace(made, out_of_bounds=bool(count) or bounds.get("okay") in (False, "false"))
     if isinstance(average, dict):
         made = replace(
             made,
-            average=tool.number(average.get("bandwidth")),
+            average=tool.parse_number(average.get("bandwidth")),
             slow=average.get("okay") in (False, "false"),
         )
-    return _made(rows, made, broken)
+    return _add_rows(rows, made, broken)
 
 
-def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str) -> Printed:
+def _add_rows(
+    rows: Sequence[Sequence[tuple[str, str]]], made: NcclOutput, broken: str
+) -> NcclOutput:
     """Each name comes twice in a row: out of place, and in place."""
     sizes, buses, algorithms, wrong, checked = [], [], [], 0.0, False
     for row in rows:
-        size = tool.figure(dict(row).get("size", ""))
+        size = tool.parse_figure(dict(row).get("size", ""))
         halves = [
-            [tool.figure(value) for name, value in row if name == wanted]
+            [tool.parse_figure(value) for name, value in row if name == wanted]
             for wanted in ("busbw", "algbw")
         ]
         counts = [value for name, value in row if name == "#wrong"]
-        counted = [tool.figure(count) for count in counts if count != "N/A"]
+        counted = [tool.parse_figure(count) for count in counts if count != "N/A"]
         figures = [one for half in halves for one in half]
         if size is None or not all(halves) or None in figures or None in counted:
             broken = broken or presentable(" ".join(value for _, value in row))
@@ -218,12 +220,12 @@ def _made(rows: Sequence[Sequence[tuple[str, str]]], made: Printed, broken: str)
     )
 
 
-def blamed(complaint: str, printed: Printed, asked: Sequence[int]) -> int | None:
+def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -> int | None:
     """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says
     it.
     """
     if (match := _AT_BUS.search(complaint)) is not None:
-        device = _by_bus(match["bus"].lower(), printed.devices)
+        device = _find_by_bus(match["bus"].lower(), printed.devices)
     else:
         words = _SAID_BY.sub(" ", complaint, count=1)
         named = _NAMED.search(words) or _SAID_BY.search(complaint)
@@ -233,7 +235,7 @@ def blamed(complaint: str, printed: Printed, asked: Sequence[int]) -> int | None
     return asked[device] if device < len(asked) else None
 
 
-def _by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
+def _find_by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
     """`1b000` is NCCL's way to write 0000:1b:00.0."""
     number = bus.split(":")[-2] if ":" in bus else f"{int(bus, 16) >> 12:02x}"[-2:]
     return next(
@@ -246,7 +248,7 @@ def _by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
     )
 
 
-class Nccl(BandwidthCheck):
+class NcclCheck(BandwidthCheck):
     """One run of all_reduce_perf over the GPUs."""
 
     name = NAME
@@ -263,13 +265,13 @@ class Nccl(BandwidthCheck):
             least=self._settings.least_gbytes,
         )
 
-    def missing(self) -> str:
-        if not tool.find(self._settings.program, FOLDERS):
-            return tool.absent(self._settings.program, FOLDERS)
+    def find_obstacle(self) -> str:
+        if not tool.find_program(self._settings.program, FOLDERS):
+            return tool.explain_absence(self._settings.program, FOLDERS)
         count, error = tool.count_gpus(self._sysfs)
         return error or _too_few(count)
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
         if error:
             return Report(outcome=Outcome.ERROR, reason=error, remedy=Remedy.RETRY)
@@ -277,44 +279,46 @@ class Nccl(BandwidthCheck):
         count = len(gpus) or count
         if why := _too_few(count):
             return Report(outcome=Outcome.NOT_APPLICABLE, reason=why)
-        output = await execute(self._command(gpus, count))
-        return self._judge(output, gpus)
+        output = await execute(self._build_command(gpus, count))
+        return self._judge_output(output, gpus)
 
-    def _command(self, gpus: Sequence[int], count: int) -> Command:
-        program = tool.find(self._settings.program, FOLDERS) or self._settings.program
+    def _build_command(self, gpus: Sequence[int], count: int) -> Command:
+        program = tool.find_program(self._settings.program, FOLDERS) or self._settings.program
         environment = {"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        argv = (program, "-b", _LEAST, "-e", _MOST, "-f", "2", "-g", str(count), "-c", "1")
+        argv = (program, "-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "2", "-g", str(count), "-c", "1")
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
-    def _judge(self, output: Output, gpus: Sequence[int]) -> Report:
-        if (report := tool.not_run("all_reduce_perf", output)) is not None:
+    def _judge_output(self, output: Output, gpus: Sequence[int]) -> Report:
+        if (report := tool.report_not_run("all_reduce_perf", output)) is not None:
             return report
-        printed = read(f"{output.stdout}\n{output.stderr}")
+        printed = read_output(f"{output.stdout}\n{output.stderr}")
         if printed.wrong or printed.out_of_bounds:
             said = f"{printed.wrong:.0f} wrong values" if printed.wrong else "values out of bounds"
-            return self._fail(WRONG, f"the results are wrong: {said}", printed)
-        if output.ended is Ended.DEADLINE:
-            return self._hang(printed, gpus)
+            return self._report_fault(WRONG, f"the results are wrong: {said}", printed)
+        if output.ended is ProgramEnd.DEADLINE:
+            return self._report_hang(printed, gpus)
         failed = any(_FAILURE.search(line) for line in printed.complaints)
-        incomplete = self._reports.incomplete(printed, output) or _unfinished(printed)
+        incomplete = self._reports.find_incomplete_reason(
+            printed, output
+        ) or _find_unfinished_reason(printed)
         if printed.slow and not failed and not incomplete:
-            return self._fail(
+            return self._report_fault(
                 SLOW,
                 f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW"
                 " says",
                 printed,
             )
         if output.exit_code != 0 or failed:
-            return self._failure(output, printed, gpus)
+            return self._judge_failure(output, printed, gpus)
         if incomplete:
-            return self._reports.inconclusive(incomplete)
-        if slow := self._reports.slow(printed):
-            return self._fail(SLOW, slow, printed)
-        return self._reports.passed(printed)
+            return self._reports.report_inconclusive(incomplete)
+        if slow := self._reports.find_slow_reason(printed):
+            return self._report_fault(SLOW, slow, printed)
+        return self._reports.report_pass(printed)
 
-    def _hang(self, printed: Printed, gpus: Sequence[int]) -> Report:
+    def _report_hang(self, printed: NcclOutput, gpus: Sequence[int]) -> Report:
         """A collective waits for its slowest member for ever."""
         last = (
             f": {printed.complaints[0]}"
@@ -325,25 +329,25 @@ class Nccl(BandwidthCheck):
             (
                 gpu
                 for line in printed.complaints
-                if (gpu := blamed(line, printed, gpus)) is not None
+                if (gpu := find_blamed_gpu(line, printed, gpus)) is not None
             ),
             None,
         )
-        return self._fail(
+        return self._report_fault(
             FAILED, f"it did not end within {self._settings.deadline_s:g} s{last}", printed, [gpu]
         )
 
-    def _failure(self, output: Output, printed: Printed, gpus: Sequence[int]) -> Report:
+    def _judge_failure(self, output: Output, printed: NcclOutput, gpus: Sequence[int]) -> Report:
         hard = [line for line in printed.complaints if _HARDWARE.search(line)]
         if hard:
             # All that complain so: which of them began it is not said.
-            named = dict.fromkeys(blamed(line, printed, gpus) for line in hard)
-            return self._fail(
+            named = dict.fromkeys(find_blamed_gpu(line, printed, gpus) for line in hard)
+            return self._report_fault(
                 FAILED, hard[0], printed, [gpu for gpu in named if gpu is not None] or [None]
             )
         last = (
             next(iter(printed.complaints), "")
-            or tool.last_line(output.stderr, output.stdout)
+            or tool.find_last_line(output.stderr, output.stdout)
             or "it printed nothing"
         )
         ended = f"all_reduce_perf ended with {output.exit_code}: "
@@ -363,16 +367,16 @@ class Nccl(BandwidthCheck):
             (
                 gpu
                 for line in printed.complaints
-                if _WARN.search(line) and (gpu := blamed(line, printed, gpus)) is not None
+                if _WARN.search(line) and (gpu := find_blamed_gpu(line, printed, gpus)) is not None
             ),
             None,
         )
-        return self._fail(FAILED, last, printed, [gpu])
+        return self._report_fault(FAILED, last, printed, [gpu])
 
-    def _fail(
-        self, code: str, said: str, printed: Printed, gpus: Iterable[int | None] = (None,)
+    def _report_fault(
+        self, code: str, said: str, printed: NcclOutput, gpus: Iterable[int | None] = (None,)
     ) -> Report:
-        return self._reports.failed(code, said, printed, gpus, confirm=code != WRONG)
+        return self._reports.report_failure(code, said, printed, gpus, confirm=code != WRONG)
 
 
 def _too_few(gpus: int) -> str:
@@ -382,7 +386,7 @@ def _too_few(gpus: int) -> str:
     return "an all-reduce needs two GPUs" if gpus < 2 else ""
 
 
-def _unfinished(printed: Printed) -> str:
+def _find_unfinished_reason(printed: NcclOutput) -> str:
     """Why a whole table is not all of it; empty where it is."""
     if printed.average is None or printed.out_of_bounds is None:
         return "the table ends before its footer"
@@ -393,5 +397,5 @@ def _unfinished(printed: Printed) -> str:
     return ""
 
 
-def build(config: Config) -> Check:
-    return Nccl(config)
+def build_check(config: Config) -> Check:
+    return NcclCheck(config)

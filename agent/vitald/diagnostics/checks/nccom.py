@@ -24,7 +24,7 @@ from vitald.collectors import small_files
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
-from vitald.diagnostics.check import Check, Command, Ended, Execute, Output
+from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
@@ -32,9 +32,9 @@ NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
 PROGRAM = "nccom-test"
 FOLDERS = ("/opt/aws/neuron/bin",)
-_LEAST, _MOST = "1MB", "1GB"
-_MOST_BYTES = 1 << 30
-_LINES = 20  # complaints that are kept
+_MIN_SIZE, _MAX_SIZE = "1MB", "1GB"
+_MAX_SIZE_BYTES = 1 << 30
+_MAX_COMPLAINTS = 20  # complaints that are kept
 _OF_TWO = ("Trn2", "Trn3")  # two physical cores make a logical one
 _DEVICE, _CORE = (
     re.compile(r"neuron[0-9]{1,3}", re.ASCII),
@@ -62,27 +62,27 @@ _SETTINGS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Figures):
+class NccomTable(Figures):
     """What nccom-test printed, bandwidths in GiB/s."""
 
     errors: tuple[str, ...] = ()  # lines that say that it failed
     wrong: tuple[str, ...] = ()  # lines that may speak of wrong results
 
 
-def read(text: str) -> Table:
+def read_output(text: str) -> NccomTable:
     """The table, or the JSON of --report-to-json-file, which has no average of its own."""
-    found = tool.document(text)
+    found = tool.find_document(text)
     results = found.get("results") if found is not None else None
-    return _of_json(results) if isinstance(results, list) else _of_text(text)
+    return _read_json(results) if isinstance(results, list) else _read_text(text)
 
 
-def _of_text(text: str) -> Table:
+def _read_text(text: str) -> NccomTable:
     heading: list[str] = []
     rows: list[Mapping[str, str]] = []
     errors: list[str] = []
     wrong: list[str] = []
     average, broken = None, ""
-    for line in tool.lines(text):
+    for line in tool.split_lines(text):
         words = line.split()
         if _ERRORS.search(line) or _FAILURE.search(line):
             errors.append(presentable(line.strip()))
@@ -91,7 +91,7 @@ def _of_text(text: str) -> Table:
         elif _SIZE in words and _BUS in words:
             heading = words
         elif (match := _AVERAGE.search(line)) is not None:
-            average = tool.figure(match[1])
+            average = tool.parse_figure(match[1])
             broken = broken or (presentable(line.strip()) if average is None else "")
         elif heading and words and words[0].isdecimal():
             if len(words) == len(heading):
@@ -99,26 +99,32 @@ def _of_text(text: str) -> Table:
             else:
                 broken = broken or presentable(line.strip())
     return replace(
-        _made(rows, average, broken), errors=tuple(errors[:_LINES]), wrong=tuple(wrong[:_LINES])
+        _build_table(rows, average, broken),
+        errors=tuple(errors[:_MAX_COMPLAINTS]),
+        wrong=tuple(wrong[:_MAX_COMPLAINTS]),
     )
 
 
-def _of_json(results: Sequence[object]) -> Table:
+def _read_json(results: Sequence[object]) -> NccomTable:
     rows = [
         {str(key): str(value) for key, value in row.items()}
         for row in results
         if isinstance(row, dict)
     ]
-    table = _made(rows, None, "" if len(rows) == len(results) else "a result that is no object")
+    table = _build_table(
+        rows, None, "" if len(rows) == len(results) else "a result that is no object"
+    )
     average = sum(table.buses) / len(table.buses) if table.buses and not table.broken else None
     return replace(table, average=average)
 
 
-def _made(rows: Sequence[Mapping[str, str]], average: float | None, broken: str) -> Table:
+def _build_table(
+    rows: Sequence[Mapping[str, str]], average: float | None, broken: str
+) -> NccomTable:
     sizes, buses, algorithms = [], [], []
     for row in rows:
         size, bus, algorithm = (
-            tool.figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
+            tool.parse_figure(row.get(name, "")) for name in (_SIZE, _BUS, _ALGORITHM)
         )
         if size is None or bus is None or algorithm is None:
             broken = broken or presentable(" ".join(row.values()))
@@ -126,7 +132,7 @@ def _made(rows: Sequence[Mapping[str, str]], average: float | None, broken: str)
         sizes.append(int(size))
         buses.append(bus)
         algorithms.append(algorithm)
-    return Table(tuple(sizes), tuple(buses), tuple(algorithms), average, broken=broken)
+    return NccomTable(tuple(sizes), tuple(buses), tuple(algorithms), average, broken=broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class Cores:
         return self.physical // self.together
 
 
-def cores(sysfs: Path) -> Cores:
+def count_cores(sysfs: Path) -> Cores:
     """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
     root = sysfs / "class" / "neuron_device"
     devices = [name for name in small_files.names(root) if _DEVICE.fullmatch(name)]
@@ -164,7 +170,7 @@ def cores(sysfs: Path) -> Cores:
     return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
 
 
-class Nccom(BandwidthCheck):
+class NccomCheck(BandwidthCheck):
     """One run of nccom-test over everything."""
 
     name = NAME
@@ -182,11 +188,11 @@ class Nccom(BandwidthCheck):
             least=self._settings.least_gbytes,
         )
 
-    def missing(self) -> str:
-        if not tool.find(PROGRAM, FOLDERS):
-            return tool.absent(PROGRAM, FOLDERS)
+    def find_obstacle(self) -> str:
+        if not tool.find_program(PROGRAM, FOLDERS):
+            return tool.explain_absence(PROGRAM, FOLDERS)
         try:
-            here = cores(self._sysfs)
+            here = count_cores(self._sysfs)
         except OSError as error:
             return f"{error.filename}: {small_files.why(error)}"
         if not here.devices:
@@ -199,10 +205,10 @@ class Nccom(BandwidthCheck):
             else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
         )
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         del ask
         try:
-            here = cores(self._sysfs)
+            here = count_cores(self._sysfs)
         except OSError as error:
             return Report(
                 outcome=Outcome.ERROR,
@@ -214,37 +220,37 @@ class Nccom(BandwidthCheck):
                 outcome=Outcome.NOT_APPLICABLE,
                 reason=f"the driver shows {here.devices} devices with {here.physical} cores",
             )
-        output = await execute(self._command(here))
-        return self._judge(output, here)
+        output = await execute(self._build_command(here))
+        return self._judge_output(output, here)
 
-    def _command(self, here: Cores) -> Command:
-        program = tool.find(PROGRAM, FOLDERS) or PROGRAM
+    def _build_command(self, here: Cores) -> Command:
+        program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
         # `allr` before `--check`, which takes a word of its own in newer versions.
-        size = ("-b", _LEAST, "-e", _MOST, "-f", "4", "-d", "fp32")
+        size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
         argv = (program, "allr", "-r", str(here.workers), *size, "--check", "--non-interactive")
         environment = {"NEURON_LOGICAL_NC_CONFIG": str(here.together)} if here.together > 1 else {}
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
-    def _judge(self, output: Output, here: Cores) -> Report:
-        if (report := tool.not_run(PROGRAM, output)) is not None:
+    def _judge_output(self, output: Output, here: Cores) -> Report:
+        if (report := tool.report_not_run(PROGRAM, output)) is not None:
             return report
         printed = f"{output.stdout}\n{output.stderr}"
-        table = read(printed)
+        table = read_output(printed)
         last = (
             (table.errors[0] if table.errors else "")
-            or tool.last_line(output.stderr, output.stdout)
+            or tool.find_last_line(output.stderr, output.stdout)
             or "it printed nothing"
         )
         failed = bool(table.errors) or output.exit_code != 0
         if failed and table.wrong:
-            return self._fail(WRONG, f"wrong results: {table.wrong[0]}", table)
-        if output.ended is Ended.DEADLINE:
-            return self._fail(
+            return self._report_fault(WRONG, f"wrong results: {table.wrong[0]}", table)
+        if output.ended is ProgramEnd.DEADLINE:
+            return self._report_fault(
                 FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table
             )
         if failed or not table.sizes:
             said = next(
-                (line.strip() for line in tool.lines(printed) if _SETTINGS.search(line)), ""
+                (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line)), ""
             )
             if said or output.exit_code in (126, 127):
                 return Report(
@@ -259,33 +265,34 @@ class Nccom(BandwidthCheck):
                 remedy=Remedy.RETRY,
             )
         if failed:
-            return self._fail(
+            return self._report_fault(
                 FAILED,
                 f"it failed over {here.workers} cores (exit {output.exit_code}): {last}",
                 table,
             )
-        if why := self._reports.incomplete(table, output) or _unfinished(table):
-            return self._reports.inconclusive(why)
-        if slow := self._reports.slow(table):
-            return self._fail(SLOW, slow, table)
-        return self._reports.passed(table)
+        if why := self._reports.find_incomplete_reason(table, output) or _find_unfinished_reason(
+            table
+        ):
+            return self._reports.report_inconclusive(why)
+        if slow := self._reports.find_slow_reason(table):
+            return self._report_fault(SLOW, slow, table)
+        return self._reports.report_pass(table)
 
-    def _fail(self, code: str, said: str, table: Table) -> Report:
-        return self._reports.failed(code, said, table, confirm=code != WRONG)
+    def _report_fault(self, code: str, said: str, table: NccomTable) -> Report:
+        return self._reports.report_failure(code, said, table, confirm=code != WRONG)
 
 
-def _unfinished(table: Table) -> str:
+def _find_unfinished_reason(table: NccomTable) -> str:
     """Why a whole table is not all of it; empty where it is."""
     if table.wrong:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
         return "the table ends before its average"
-    if max(table.sizes) < _MOST_BYTES // 4 or not max(
-        table.buses
-    ):  # 1 MB times 4 four times is 256 MB, then 1 GB
+    # 1 MB times 4 four times is 256 MB, then 1 GB.
+    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.buses):
         return "the table ends before its largest size"
     return ""
 
 
-def build(config: Config) -> Check:
-    return Nccom(config)
+def build_check(config: Config) -> Check:
+    return NccomCheck(config)

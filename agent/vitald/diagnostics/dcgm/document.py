@@ -17,17 +17,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vitald.text import replace_unprintable
+from vitald.diagnostics.dcgm.values import MAX_GPUS, text_of, to_index, to_int, to_serial, to_word
 
 GPU, CPU = "gpu", "cpu"
 
 _GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
-_LONGEST_TEXT = 600
-_MOST_TESTS, _MOST_RESULTS, _MOST_MESSAGES, _MOST_COMPLAINTS = 256, 4096, 4096, 8
-_MOST_GPUS = 1024
-_MOST_DOCUMENTS = 256
-_OUTSIDE = 8192  # of the text around the documents, at each end
-_NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
+_MAX_TESTS, _MAX_RESULTS, _MAX_MESSAGES, _MAX_COMPLAINTS = 256, 4096, 4096, 8
+_MAX_DOCUMENTS = 256
+_MAX_OUTSIDE = 8192  # of the text around the documents, at each end
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
 # Of a document whose beginning was lost.
@@ -50,7 +47,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class DeviceResult:
     """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where
     none is named.
     """
@@ -63,20 +60,20 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
-    """A test. `status`, `messages` and `info` are those that belong to no device."""
+class DcgmTest:
+    """A test. `read_status`, `messages` and `info` are those that belong to no device."""
 
     name: str
     category: str = ""
     status: str = ""
-    results: tuple[Result, ...] = ()
+    results: tuple[DeviceResult, ...] = ()
     messages: tuple[Message, ...] = ()
     info: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    tests: tuple[Tested, ...] = ()
+class DcgmDocument:
+    tests: tuple[DcgmTest, ...] = ()
     error: str | None = None  # instead of results
     version: str = ""
     driver: str = ""
@@ -89,10 +86,10 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
+class DcgmOutput:
     """All that was printed."""
 
-    documents: tuple[Document, ...] = ()
+    documents: tuple[DcgmDocument, ...] = ()
     iterations: int = 0  # that were announced
     not_run: int = 0  # iterations without a document
     failed: bool = False  # the iterations' own overall result
@@ -100,16 +97,16 @@ class Printed:
     outside: str = ""  # the text around the documents, shortened
 
 
-def read(printed: bytes | str) -> Printed:
+def read_output(printed: bytes | str) -> DcgmOutput:
     """Whatever was printed. Never raises."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
     text = text.replace("\x00", " ").lstrip("\ufeff")
-    found = _Finder(text)
-    found.look(_FIRST_COLUMN)
+    found = _DocumentFinder(text)
+    found.find_objects(_FIRST_COLUMN)
     if not found.objects and not found.broken:
-        found.look(_ANY_COLUMN)  # a wrapper has indented it all
-    outside = found.outside()
-    documents: list[Document] = []
+        found.find_objects(_ANY_COLUMN)  # a wrapper has indented it all
+    outside = found.collect_outside()
+    documents: list[DcgmDocument] = []
     announced = not_run = 0
     failed = False
     for value in found.objects:
@@ -118,17 +115,17 @@ def read(printed: bytes | str) -> Printed:
             rounds = whole if isinstance(whole, list) else [None]
             announced += len(rounds)
             failed = failed or (
-                "Overall Result" in value and _word(value["Overall Result"]).lower() != "pass"
+                "Overall Result" in value and to_word(value["Overall Result"]).lower() != "pass"
             )
-            for one in rounds[:_MOST_RESULTS]:
+            for one in rounds[:_MAX_RESULTS]:
                 if isinstance(one, dict) and _has_root(one):
-                    documents.append(_document(one))
+                    documents.append(_read_document(one))
                 else:
                     not_run += 1
-            not_run += max(not rounds, len(rounds) - _MOST_RESULTS)
+            not_run += max(not rounds, len(rounds) - _MAX_RESULTS)
         if _has_root(value):
-            documents.append(_document(value))
-    return Printed(
+            documents.append(_read_document(value))
+    return DcgmOutput(
         documents=tuple(documents),
         iterations=announced,
         not_run=not_run,
@@ -138,7 +135,7 @@ def read(printed: bytes | str) -> Printed:
     )
 
 
-class _Text(str):
+class _UncountedText(str):
     """json counts the lines before each mistake, to tell where it is. With a million mistakes that
     takes minutes, and nobody reads it.
     """
@@ -155,27 +152,27 @@ class _Text(str):
         return 0
 
 
-class _Finder:
+class _DocumentFinder:
     """Looks for documents at the beginnings of lines."""
 
     def __init__(self, text: str) -> None:
-        self.text = _Text(text)
+        self.text = _UncountedText(text)
         self.objects: list[dict[str, object]] = []
         self.broken = ""
         self._twice = ""  # a key that the object that was decoded last has twice
         self._spans: list[tuple[int, int]] = []
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._object,
-            parse_int=_whole,
-            parse_float=_fraction,
-            parse_constant=_nothing,
+            object_pairs_hook=self._build_object,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_drop_constant,
             strict=False,
         )
         # Each attempt may read far before it fails; all of them together read the text only a few
         # times.
         self._patience = 4 * len(text) + 100_000
 
-    def look(self, beginnings: re.Pattern[str]) -> None:
+    def find_objects(self, beginnings: re.Pattern[str]) -> None:
         after = 0
         for match in beginnings.finditer(self.text):
             start = match.end() - 1
@@ -206,9 +203,9 @@ class _Finder:
                 continue
             after = end
             self._patience -= end - start
-            self._take(value, start, end)
+            self._take_object(value, start, end)
 
-    def _take(self, value: object, start: int, end: int) -> None:
+    def _take_object(self, value: object, start: int, end: int) -> None:
         if not isinstance(value, dict) or not ("iterations" in value or _has_root(value)):
             return
         if self.text[end : end + 1024].lstrip()[:1] in tuple(",]}") or self.text[
@@ -216,7 +213,7 @@ class _Finder:
         ].rstrip()[-1:] in tuple(",["):
             self.broken = "only a part of something larger"
             return
-        if len(self.objects) >= _MOST_DOCUMENTS:
+        if len(self.objects) >= _MAX_DOCUMENTS:
             self.broken = "too many documents"
             return
         if self._twice:
@@ -224,7 +221,7 @@ class _Finder:
         self.objects.append(value)
         self._spans.append((start, end))
 
-    def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def _build_object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
         """No version prints a key twice. One of the two would be lost, and that may be the
         failure.
         """
@@ -232,7 +229,7 @@ class _Finder:
         if len(value) < len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            self._twice = _word(twice) or "a key"
+            self._twice = to_word(twice) or "a key"
         return value
 
     def _cut_off(self, error: ValueError, reached: int) -> bool:
@@ -241,7 +238,7 @@ class _Finder:
             len(rest) < 6 and reached + 64 >= len(self.text)
         )
 
-    def outside(self) -> str:
+    def collect_outside(self) -> str:
         pieces, at = [], 0
         for start, end in [*self._spans, (len(self.text), 0)] if self._spans else ():
             if not self.broken and _LEFT_OVER.search(self.text, at, start):
@@ -249,28 +246,30 @@ class _Finder:
             at = end
         at = 0
         for start, end in self._spans:
-            pieces.append(_shortened(self.text[at:start]))
+            pieces.append(_shorten_text(self.text[at:start]))
             at = end
         if not self._spans and self.broken:
-            return _shortened(self.text[: self.text.find("{")])
-        pieces.append(_shortened(self.text[at:]))
-        return "\n".join(piece for piece in pieces if piece)[: 4 * _OUTSIDE]
+            return _shorten_text(self.text[: self.text.find("{")])
+        pieces.append(_shorten_text(self.text[at:]))
+        return "\n".join(piece for piece in pieces if piece)[: 4 * _MAX_OUTSIDE]
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= 2 * _OUTSIDE else f"{text[:_OUTSIDE]}\n{text[-_OUTSIDE:]}"
+    return (
+        text if len(text) <= 2 * _MAX_OUTSIDE else f"{text[:_MAX_OUTSIDE]}\n{text[-_MAX_OUTSIDE:]}"
+    )
 
 
-def _whole(digits: str) -> int | None:
+def _parse_int(digits: str) -> int | None:
     return int(digits) if len(digits) < 19 else None
 
 
-def _fraction(digits: str) -> float | None:
+def _parse_float(digits: str) -> float | None:
     return float(digits) if len(digits) < 64 else None
 
 
-def _nothing(_: str) -> None:
+def _drop_constant(_: str) -> None:
     """NaN and infinities, which no version prints."""
 
 
@@ -278,11 +277,11 @@ def _has_root(value: dict[str, object]) -> bool:
     return any(key.startswith("DCGM ") for key in value)
 
 
-def _document(value: dict[str, object]) -> Document:
-    return _Reader(value).document()
+def _read_document(value: dict[str, object]) -> DcgmDocument:
+    return _DocumentReader(value).read_document()
 
 
-class _Reader:
+class _DocumentReader:
     """One document's fields, each taken for what it should be, or complained of."""
 
     def __init__(self, value: dict[str, object]) -> None:
@@ -296,207 +295,212 @@ class _Reader:
             key.startswith("DCGM Diagnostic") for key, _ in roots
         )
 
-    def complain(self, what: str) -> None:
-        if len(self.wrong) < _MOST_COMPLAINTS:
+    def add_complaint(self, what: str) -> None:
+        if len(self.wrong) < _MAX_COMPLAINTS:
             self.wrong.append(what)
 
-    def document(self) -> Document:
-        tests: list[Tested] = []
+    def read_document(self) -> DcgmDocument:
+        tests: list[DcgmTest] = []
         error: str | None = None
         versions: list[object] = [self.value.get("version")]
         for key, root in self.roots:
             self.rejected = self.rejected or not isinstance(root, dict)
             if isinstance(root, list):
-                self.complain(f"{_word(key)} is a list")
-                tests += self.categories(root)
+                self.add_complaint(f"{to_word(key)} is a list")
+                tests += self.read_categories(root)
                 continue
             if not isinstance(root, dict):
-                self.complain(f"{_word(key)} holds no object")
+                self.add_complaint(f"{to_word(key)} holds no object")
                 continue
             versions.append(root.get("version"))
             if "runtime_error" in root:
                 error = text_of(root["runtime_error"]) or "an error without a text"
             if "test_categories" in root:
                 if not isinstance(root["test_categories"], list):
-                    self.complain("test_categories is no list")
-                tests += self.categories(root["test_categories"])
+                    self.add_complaint("test_categories is no list")
+                tests += self.read_categories(root["test_categories"])
             elif "runtime_error" not in root:
-                self.complain("it holds no tests")
+                self.add_complaint("it holds no tests")
         metadata = self.value.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        drivers = (
-            self.value.get("Driver Version Detected"),
-            metadata.get("Driver Version Detected"),
-        )
-        listed = list(self.listed())
-        return Document(
-            tests=tuple(_merged(tests)),
+        key = "Driver Version Detected"
+        drivers = (self.value.get(key), metadata.get(key))
+        listed = list(self.list_gpus())
+        return DcgmDocument(
+            tests=tuple(_merge_repeated(tests)),
             error=error,
             version=next(
-                (word for one in (*versions, metadata.get("version")) if (word := _word(one))), ""
+                (word for one in (*versions, metadata.get("version")) if (word := to_word(one))),
+                "",
             ),
-            driver=next((word for one in drivers if (word := _word(one))), ""),
+            driver=next((word for one in drivers if (word := to_word(one))), ""),
             device_ids=tuple(
                 word
-                for one in (*self.old_ids(), *(entity[1] for entity in listed))
-                if (word := _word(one))
+                for one in (*self.list_old_ids(), *(entity[1] for entity in listed))
+                if (word := to_word(one))
             ),
             gpus=tuple(sorted({index for index, _, _ in listed})),
             serials={
-                **self.old_serials(),
-                **{index: word for index, _, serial in listed if (word := _serial(serial))},
+                **self.read_old_serials(),
+                **{index: word for index, _, serial in listed if (word := to_serial(serial))},
             },
             entities=self.entities,
             wrong=tuple(self.wrong),
             rejected=self.rejected,
         )
 
-    def old_ids(self) -> list[object]:
+    def list_old_ids(self) -> list[object]:
         ids = self.value.get("GPU Device IDs")
-        return ids[:_MOST_GPUS] if isinstance(ids, list) else []
+        return ids[:MAX_GPUS] if isinstance(ids, list) else []
 
-    def old_serials(self) -> dict[int, str]:
+    def read_old_serials(self) -> dict[int, str]:
         serials = self.value.get("GPU Device Serials")
         pairs = (
-            [(_number(key), _serial(one)) for key, one in serials.items()]
+            [(to_int(key), to_serial(one)) for key, one in serials.items()]
             if isinstance(serials, dict)
             else []
         )
-        return {
-            index: serial for index, serial in pairs[:_MOST_GPUS] if index is not None and serial
-        }
+        return {index: serial for index, serial in pairs[:MAX_GPUS] if index is not None and serial}
 
-    def listed(self) -> Iterator[tuple[int, object, object]]:
+    def list_gpus(self) -> Iterator[tuple[int, object, object]]:
         """Index, device id and serial number of the GPUs that the document lists."""
         groups = self.value.get("entity_groups")
         for group in groups if isinstance(groups, list) else []:
-            if not isinstance(group, dict) or _group(group) != GPU:
+            if not isinstance(group, dict) or _group_name(group) != GPU:
                 continue
             entities = group.get("entities")
-            for entity in entities[:_MOST_GPUS] if isinstance(entities, list) else []:
+            for entity in entities[:MAX_GPUS] if isinstance(entities, list) else []:
                 if (
                     isinstance(entity, dict)
-                    and (index := _index(entity.get("entity_id"))) is not None
+                    and (index := to_index(entity.get("entity_id"))) is not None
                 ):
                     yield index, entity.get("device_id"), entity.get("serial_num")
 
-    def categories(self, value: object) -> Iterator[Tested]:
-        if isinstance(value, list) and len(value) > _MOST_TESTS:
-            self.complain("too many categories")
-        for category in value[:_MOST_TESTS] if isinstance(value, list) else []:
+    def read_categories(self, value: object) -> Iterator[DcgmTest]:
+        if isinstance(value, list) and len(value) > _MAX_TESTS:
+            self.add_complaint("too many categories")
+        for category in value[:_MAX_TESTS] if isinstance(value, list) else []:
             if category is None:
                 continue
             if not isinstance(category, dict):
-                self.complain("a category is no object")
+                self.add_complaint("a category is no object")
                 continue
-            name = _word(category.get("category"))
+            name = to_word(category.get("category"))
             tests = category.get("tests")
             if not isinstance(tests, list):
-                self.complain(f"category {name or '?'} holds no list of tests")
+                self.add_complaint(f"category {name or '?'} holds no list of tests")
                 continue
-            if len(tests) > _MOST_TESTS:
-                self.complain("too many tests")
-            for test in tests[:_MOST_TESTS]:
-                found = self.test(test, name)
+            if len(tests) > _MAX_TESTS:
+                self.add_complaint("too many tests")
+            for test in tests[:_MAX_TESTS]:
+                found = self.read_test(test, name)
                 if found is not None:
                     yield found
 
-    def test(self, value: object, category: str) -> Tested | None:
+    def read_test(self, value: object, category: str) -> DcgmTest | None:
         if value is None:
             return None
-        if not isinstance(value, dict) or not _word(value.get("name")):
-            self.complain("a test has no name")
+        if not isinstance(value, dict) or not to_word(value.get("name")):
+            self.add_complaint("a test has no name")
             return None
-        name = _word(value["name"])
-        summary = value.get("test_summary")
-        if summary is not None and not isinstance(summary, dict):
-            self.complain(f"{name}: its summary is no object")
-        summary = summary if isinstance(summary, dict) else {}
-        results = value.get("results")
-        if results is not None and not isinstance(results, list):
-            self.complain(f"{name}: its results are no list")
-        results = results if isinstance(results, list) else []
-        if len(results) > _MOST_RESULTS:
-            self.complain(f"{name}: too many results")
+        name = to_word(value["name"])
+        summary, results = self.read_parts(value, name)
         # Up to 3.x the checks of the software name no GPU: the number that stands there is always
         # 0.
         nameless = category.lower() == "deployment" and not self.entities
-        by_device: list[Result] = []
-        statuses = [self.status(summary.get("status"), name)]
-        messages = list(self.warnings(summary))
-        info = list(_infos(summary))
-        for result in results[:_MOST_RESULTS]:
+        by_device: list[DeviceResult] = []
+        statuses = [self.read_status(summary.get("status"), name)]
+        messages = list(self.read_messages(summary))
+        info = list(_list_infos(summary))
+        for result in results:
             if result is None:
                 continue  # a place without a result
             if not isinstance(result, dict):
-                self.complain(f"{name}: a result is no object")
+                self.add_complaint(f"{name}: a result is no object")
                 continue
             status, said, told = (
-                self.status(result.get("status"), name),
-                tuple(self.warnings(result)),
-                tuple(_infos(result)),
+                self.read_status(result.get("status"), name),
+                tuple(self.read_messages(result)),
+                tuple(_list_infos(result)),
             )
             devices = (
-                [] if nameless and "entity_id" not in result else list(self.devices(result, name))
+                []
+                if nameless and "entity_id" not in result
+                else list(self.read_devices(result, name))
             )
             if devices:
                 by_device += [
-                    Result(group=group, index=index, status=status, messages=said, info=told)
+                    DeviceResult(group=group, index=index, status=status, messages=said, info=told)
                     for group, index in devices
                 ]
             else:
                 statuses.append(status)
                 messages += said
                 info += told
-        return Tested(
+        return DcgmTest(
             name=name,
             category=category,
-            status=worst(statuses),
+            status=find_worst(statuses),
             results=tuple(by_device),
             messages=tuple(messages),
             info=tuple(info),
         )
 
-    def devices(self, result: dict[str, object], test: str) -> Iterator[tuple[str, int]]:
+    def read_parts(
+        self, test: dict[str, object], name: str
+    ) -> tuple[dict[str, object], list[object]]:
+        """The summary and the results of a test; empty if they have another shape."""
+        summary = test.get("test_summary")
+        if summary is not None and not isinstance(summary, dict):
+            self.add_complaint(f"{name}: its summary is no object")
+        results = test.get("results")
+        if results is not None and not isinstance(results, list):
+            self.add_complaint(f"{name}: its results are no list")
+        results = results if isinstance(results, list) else []
+        if len(results) > _MAX_RESULTS:
+            self.add_complaint(f"{name}: too many results")
+        return (summary if isinstance(summary, dict) else {}), results[:_MAX_RESULTS]
+
+    def read_devices(self, result: dict[str, object], test: str) -> Iterator[tuple[str, int]]:
         if "entity_id" in result or "entity_group" in result or "entity_group_id" in result:
-            index = _index(result.get("entity_id"))
+            index = to_index(result.get("entity_id"))
             if index is None:
-                self.complain(f"{test}: an entity without a number")
+                self.add_complaint(f"{test}: an entity without a number")
             else:
-                yield _group(result), index
+                yield _group_name(result), index
             return
         for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
             if key in result:
                 value = result[key]
-                for word in value.split(",")[:_MOST_GPUS] if isinstance(value, str) else [value]:
-                    index = _index(word)
+                for word in value.split(",")[:MAX_GPUS] if isinstance(value, str) else [value]:
+                    index = to_index(word)
                     if index is None:
-                        self.complain(f"{test}: {key} is no number")
+                        self.add_complaint(f"{test}: {key} is no number")
                     else:
                         yield group, index
                 return
 
-    def status(self, value: object, test: str) -> str:
+    def read_status(self, value: object, test: str) -> str:
         if value is None:
             return ""
         if not isinstance(value, str):
-            self.complain(f"{test}: a status is no text")
+            self.add_complaint(f"{test}: a status is no text")
             return "?"
-        return _word(value)
+        return to_word(value)
 
-    def warnings(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, of objects whose text is called `warning` or `warnings`;
+    def read_messages(self, holder: dict[str, object]) -> Iterator[Message]:
+        """One text or a list of them, of objects whose text is called `warning` or `read_messages`;
         numbers in these, or beside.
         """
-        beside = _numbers(holder)
+        beside = _get_error_numbers(holder)
         value = holder.get("warnings", holder.get("warning"))
         values = value if isinstance(value, list) else [value]
         told = False
         for one in values:
             if one is None or one == "":
                 continue
-            if self.messages >= _MOST_MESSAGES:
-                self.complain("too many warnings")
+            if self.messages >= _MAX_MESSAGES:
+                self.add_complaint("too many warnings")
                 return
             self.messages += 1
             told = True
@@ -507,42 +511,42 @@ class _Reader:
                     if isinstance(texts, list)
                     else text_of(texts)
                 )
-                yield Message(text, *_numbers(one))
+                yield Message(text, *_get_error_numbers(one))
             else:
                 yield Message(text_of(one), *beside)
         if not told and beside[0]:
             yield Message("", *beside)
 
 
-def _numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
+def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
     return (
-        _number(holder.get("error_id")),
-        _number(holder.get("error_category")),
-        _number(holder.get("error_severity")),
+        to_int(holder.get("error_id")),
+        to_int(holder.get("error_category")),
+        to_int(holder.get("error_severity")),
     )
 
 
-def _infos(holder: dict[str, object]) -> Iterable[str]:
+def _list_infos(holder: dict[str, object]) -> Iterable[str]:
     value = holder.get("info")
     values = value if isinstance(value, list) else [value]
     return [text_of(one) for one in values[:256] if isinstance(one, str) and one]
 
 
-def _merged(tests: list[Tested]) -> Iterable[Tested]:
+def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
     """A test that stands there twice is one test."""
-    by_name: dict[str, Tested] = {}
+    by_name: dict[str, DcgmTest] = {}
     for test in tests:
         former = by_name.get(test.name)
-        by_name[test.name] = test if former is None else merge(former, test)
+        by_name[test.name] = test if former is None else merge_tests(former, test)
     return by_name.values()
 
 
-def merge(one: Tested, other: Tested) -> Tested:
+def merge_tests(one: DcgmTest, other: DcgmTest) -> DcgmTest:
     """Two runs of one test: of each status the worst, all that was said."""
-    return Tested(
+    return DcgmTest(
         name=one.name,
         category=one.category or other.category,
-        status=worst([one.status, other.status]),
+        status=find_worst([one.status, other.status]),
         results=one.results + other.results,
         messages=one.messages + other.messages,
         info=one.info + other.info,
@@ -552,51 +556,15 @@ def merge(one: Tested, other: Tested) -> Tested:
 _BADNESS = {"": 0, "pass": 1, "skip": 2, "warn": 4, "fail": 5}
 
 
-def worst(statuses: Iterable[str]) -> str:
+def find_worst(statuses: Iterable[str]) -> str:
     """What no version prints is worse than a skip, and no failure. Empty where there is none."""
     return max(statuses, key=lambda status: _BADNESS.get(status.lower(), 3), default="")
 
 
-def _group(holder: dict[str, object]) -> str:
+def _group_name(holder: dict[str, object]) -> str:
     """By its name, else by its number."""
-    name = _word(holder.get("entity_group")).lower()
+    name = to_word(holder.get("entity_group")).lower()
     if name:
         return name
-    number = _number(holder.get("entity_group_id"))
+    number = to_int(holder.get("entity_group_id"))
     return GPU if number is None else _GROUPS.get(number, f"group {number}")
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 1e9 else None
-    if isinstance(value, str) and len(value) < 12 and value.strip().isdecimal():
-        return int(value)
-    return None
-
-
-def _index(value: object) -> int | None:
-    number = _number(value)
-    return number if number is not None and 0 <= number < _MOST_GPUS else None
-
-
-def text_of(value: object) -> str:
-    """On one line, printable, and not for ever."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        value = str(value) if isinstance(value, (int, float)) else type(value).__name__
-    line = " ".join(value[: 2 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
-    return replace_unprintable(line)
-
-
-def _word(value: object) -> str:
-    return text_of(value)[:80] if isinstance(value, str) else ""
-
-
-def _serial(value: object) -> str:
-    word = _word(value)
-    return "" if word == _NOT_SUPPORTED else word

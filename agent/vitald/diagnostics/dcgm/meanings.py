@@ -65,47 +65,47 @@ class Meanings:
         phrases = [
             (words.split("*"), code)
             for code, rule in self._rules.items()
-            for words in _diagnosis(rule).words
+            for words in _get_diagnosis(rule).words
         ]
         # Of several that fit, the one that leads the furthest.
         self._phrases = sorted(phrases, key=lambda one: (-len(one[0][0]), -sum(map(len, one[0]))))
 
-    def entry(self, code: str) -> Meaning:
+    def get_entry(self, code: str) -> Meaning:
         rule = self._rules.get(code)
         return (
-            _meaning(code, rule)
+            _make_meaning(code, rule)
             if rule is not None
             else Meaning(code, code, Remedy.INVESTIGATE, True, True)
         )
 
-    def of(self, message: Message) -> Meaning:
+    def find_meaning(self, message: Message) -> Meaning:
         """Of one warning. An error that nobody knows is a failure, and its remedy a
         cautious one.
         """
         number = message.error_id
         code = f"{KIND}/{number}" if number is not None else ""
         if code in self._rules:
-            return self._instead(code, message.text)
+            return self._resolve_rule(code, message.text)
         if message.severity is None and number is None:
-            worded = self.worded(message.text)
+            worded = self.find_by_text(message.text)
             return (
                 worded
                 if worded is not None
-                else replace(self.entry(UNCLEAR), title=_untold(message.text))
+                else replace(self.get_entry(UNCLEAR), title=_describe_unknown(message.text))
             )
-        default = _diagnosis(self._default)
+        default = _get_diagnosis(self._default)
         remedy = default.severity.get(
             message.severity if message.severity is not None else -1, default.remedy
         )
         return Meaning(
             code or UNCLEAR,
-            _untold(message.text),
+            _describe_unknown(message.text),
             remedy,
             default.confirm,
             remedy is not Remedy.FIX_CONFIG,
         )
 
-    def worded(self, text: str) -> Meaning | None:
+    def find_by_text(self, text: str) -> Meaning | None:
         """By the words that it begins with; None where they are not known."""
         lower = text.lower()
         without = _PREFIX.match(lower)
@@ -114,42 +114,46 @@ class Meanings:
             rest = _NUMBER.sub("#", lower[without.end() :])
             texts += [rest, f"gpu # {rest}"]
         code = next(
-            (code for parts, code in self._phrases if any(_begins(one, parts) for one in texts)),
+            (
+                code
+                for parts, code in self._phrases
+                if any(_matches_parts(one, parts) for one in texts)
+            ),
             None,
         )
-        return self._instead(code, text) if code is not None else None
+        return self._resolve_rule(code, text) if code is not None else None
 
-    def _instead(self, code: str, text: str) -> Meaning:
+    def _resolve_rule(self, code: str, text: str) -> Meaning:
         rule = self._rules[code]
         lower = text.lower()
         if (
-            _diagnosis(rule).xid
+            _get_diagnosis(rule).xid
             and (named := _XID.search(lower)) is not None
             and (xid := self._xids.get(f"xid/{named[1]}")) is not None
         ):
             return Meaning(xid.code, xid.title, _REMEDIES[xid.action], False, True)
-        for other in _diagnosis(rule).alternatives:
+        for other in _get_diagnosis(rule).alternatives:
             if other.code in self._rules and any(words in lower for words in other.contains):
-                return _meaning(other.code, self._rules[other.code])
-        return _meaning(code, rule)
+                return _make_meaning(other.code, self._rules[other.code])
+        return _make_meaning(code, rule)
 
 
-def _untold(text: str) -> str:
+def _describe_unknown(text: str) -> str:
     return f"Not a known failure: {text[:120]}" if text else "A test failed and does not say why"
 
 
-def _diagnosis(rule: Rule) -> Diagnosis:
+def _get_diagnosis(rule: Rule) -> Diagnosis:
     return rule.diagnostic or _CAUTIOUS
 
 
-def _meaning(code: str, rule: Rule) -> Meaning:
-    diagnosis = _diagnosis(rule)
+def _make_meaning(code: str, rule: Rule) -> Meaning:
+    diagnosis = _get_diagnosis(rule)
     return Meaning(
         code, rule.title, diagnosis.remedy, diagnosis.confirm, diagnosis.concerns_hardware
     )
 
 
-def _begins(text: str, parts: list[str]) -> bool:
+def _matches_parts(text: str, parts: list[str]) -> bool:
     """Whether the first part begins it, and the others follow in this order."""
     if not text.startswith(parts[0]):
         return False

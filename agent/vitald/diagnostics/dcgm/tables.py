@@ -45,7 +45,7 @@ class TestRow:
     def names(self) -> tuple[str, ...]:
         return self.name, *self.also
 
-    def due(self, level: int, version: Version) -> bool:
+    def is_due(self, level: int, version: Version) -> bool:
         """Whether a run at this level by this version has to have it."""
         return (
             self.level <= level
@@ -55,7 +55,7 @@ class TestRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ExitMeaning:
     """What an exit code or a text says."""
 
     means: str
@@ -65,12 +65,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    row: Row
+class KnownText:
+    row: ExitMeaning
     contains: tuple[str, ...] = ()
     words: re.Pattern[str] | None = None
 
-    def fits(self, text: str) -> bool:
+    def matches_text(self, text: str) -> bool:
         return any(one in text for one in self.contains) or (
             self.words is not None and self.words.search(text) is not None
         )
@@ -79,25 +79,25 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Tables:
     tests: tuple[TestRow, ...]
-    exits: Mapping[int, Row]
-    texts: tuple[Text, ...]
+    exits: Mapping[int, ExitMeaning]
+    texts: tuple[KnownText, ...]
 
-    def test(self, name: str) -> TestRow | None:
+    def find_test(self, name: str) -> TestRow | None:
         folded = name.casefold()
         return next(
             (row for row in self.tests if folded in (one.casefold() for one in row.names)), None
         )
 
-    def exit(self, code: int) -> Row | None:
+    def find_exit(self, code: int) -> ExitMeaning | None:
         """Of a code other than 0; None where it is not known. Below 0: a signal."""
         if code < 0 or (_FIRST_SIGNAL <= code <= _LAST_SIGNAL and code not in self.exits):
             signal = -code if code < 0 else code - 128
-            return Row(means=f"dcgmi was ended by signal {signal}", remedy=Remedy.RETRY)
+            return ExitMeaning(means=f"dcgmi was ended by signal {signal}", remedy=Remedy.RETRY)
         return self.exits.get(code)
 
-    def text(self, text: str) -> Row | None:
+    def find_text(self, text: str) -> ExitMeaning | None:
         lower = text.lower()
-        return next((one.row for one in self.texts if one.fits(lower)), None)
+        return next((one.row for one in self.texts if one.matches_text(lower)), None)
 
 
 def version_of(text: str) -> Version:
@@ -107,37 +107,39 @@ def version_of(text: str) -> Version:
 
 
 @cache
-def tables() -> Tables:
+def load_tables() -> Tables:
     _, value = tomlfile.read_toml(FILE)
     exits = {
-        int(code): _row(row)
+        int(code): _read_row(row)
         for code, row in cast("dict[str, tomlfile.Table]", value["exit"]).items()
     }
     return Tables(
-        tests=tuple(map(_test, cast("list[tomlfile.Table]", value["test"]))),
+        tests=tuple(map(_read_test, cast("list[tomlfile.Table]", value["test"]))),
         exits=exits,
-        texts=tuple(_text(text, exits) for text in cast("list[tomlfile.Table]", value["text"])),
+        texts=tuple(
+            _read_text(text, exits) for text in cast("list[tomlfile.Table]", value["text"])
+        ),
     )
 
 
-def _test(row: tomlfile.Table) -> TestRow:
+def _read_test(row: tomlfile.Table) -> TestRow:
     return TestRow(
         name=str(row["name"]),
         level=int(str(row["level"])),
-        also=_texts(row, "also"),
+        also=_read_texts(row, "also"),
         since=version_of(str(row.get("from", ""))),
         before=version_of(str(row.get("before", ""))),
         optional=row.get("optional") is True,
         gpus=int(str(row.get("gpus", 1))),
-        not_for=_texts(row, "not_for"),
+        not_for=_read_texts(row, "not_for"),
         stands_for=int(str(row["stands_for"])) if "stands_for" in row else None,
         one_status=row.get("one_status") is True,
         busy_from=version_of(str(row.get("busy_from", ""))),
     )
 
 
-def _row(row: tomlfile.Table) -> Row:
-    return Row(
+def _read_row(row: tomlfile.Table) -> ExitMeaning:
+    return ExitMeaning(
         means=str(row["means"]),
         outcome=Outcome(row.get("outcome", "error")),
         remedy=Remedy(row["remedy"]),
@@ -145,14 +147,14 @@ def _row(row: tomlfile.Table) -> Row:
     )
 
 
-def _text(text: tomlfile.Table, exits: Mapping[int, Row]) -> Text:
-    words = _texts(text, "words")
-    return Text(
-        row=exits[int(str(text["exit"]))] if "exit" in text else _row(text),
-        contains=_texts(text, "contains"),
+def _read_text(text: tomlfile.Table, exits: Mapping[int, ExitMeaning]) -> KnownText:
+    words = _read_texts(text, "words")
+    return KnownText(
+        row=exits[int(str(text["exit"]))] if "exit" in text else _read_row(text),
+        contains=_read_texts(text, "contains"),
         words=re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b") if words else None,
     )
 
 
-def _texts(row: tomlfile.Table, key: str) -> tuple[str, ...]:
+def _read_texts(row: tomlfile.Table, key: str) -> tuple[str, ...]:
     return tuple(map(str, cast("list[object]", row.get(key, []))))

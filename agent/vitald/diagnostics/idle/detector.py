@@ -1,18 +1,17 @@
 """
-The idle detector: whether anybody uses the accelerators, or work holds the node.
+The idle detector: whether anything uses the accelerators, or work holds the node.
 
     processes with a device open ─┐
     the driver's own list         │
-    Slurm's processes and cgroups ├─►  look()  ─►  who, in words; nothing where all is idle
+    Slurm's processes and cgroups ├─►  find_uses()  ─►  the users; none if all is idle
     announced jobs, a release    ─┘
 
-Owns     the evidence, and since when there has been none. What cannot be told counts as use.
-Refuses  threads and deadlines (a look may block as long as /proc does), and what follows from it.
+A state that cannot be determined counts as use. Threads and timeouts are the caller's: reading
+/proc may block.
 
-Three kinds of evidence overlap on purpose: files show at once who came, but only to those who may
-look at other users' processes; the driver's list shows all containers' processes, and is asked for
-before each look; and a job may hold a node without touching a device yet. Source: proc(5),
-cgroups(7).
+Three kinds of evidence overlap on purpose. Open device files show new users at once, but only with
+the right to read other users' processes. The driver's list covers all containers, and is read
+before each call. A job may hold the node before it opens a device. Source: proc(5), cgroups(7).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.small_files import names, presentable, read
-from vitald.diagnostics.idle.device_users import Table, is_device
-from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, Programs
+from vitald.diagnostics.idle.device_users import ProcessTable, is_device
+from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, KnownPrograms
 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")
@@ -41,13 +40,13 @@ _POD_CGROUP = re.compile(
     r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 )
 
-_CGROUPS_MOST = 256  # looked through in one job
-_USES_MOST = 32
-_GAP_S = 60.0  # nobody knows what was between two looks that are further apart
+_MAX_CGROUPS = 256  # looked through in one job
+_MAX_USES = 32
+_MAX_GAP_S = 60.0  # between two observations of one idle period
 
 
-class Kind(Enum):
-    """What keeps the devices from being idle. The members' order is that of the answer."""
+class UseKind(Enum):
+    """Why the devices are not idle, in the order in which uses are listed."""
 
     RELEASE = "release"
     JOB = "job"  # announced by its scheduler
@@ -58,14 +57,14 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-_ORDER = {kind: place for place, kind in enumerate(Kind)}
+_ORDER = {kind: place for place, kind in enumerate(UseKind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One user of the devices. `words` name it for people: `job 123 (slurm)`."""
+    """One user of the devices. `words` describe it: `job 123 (slurm)`."""
 
-    kind: Kind
+    kind: UseKind
     words: str
     job: str = ""
     pod: str = ""
@@ -73,40 +72,42 @@ class Use:
     device: str = ""
 
 
-def slurm_jobs(cgroup: Path) -> list[str]:
-    """Jobs that Slurm keeps a cgroup with processes for."""
+def list_slurm_jobs(cgroup: Path) -> list[str]:
+    """Jobs that have a Slurm cgroup with processes."""
     root = str(cgroup)
     found: list[str] = []
     scopes: list[str] = []
     for base in (root, f"{root}/unified"):
-        slices = [base, *(folder for folder in _folders(base) if folder.endswith(".slice"))]
+        slices = [base, *(folder for folder in _list_folders(base) if folder.endswith(".slice"))]
         scopes += (
             folder
             for one in slices
-            for folder in _folders(one)
+            for folder in _list_folders(one)
             if folder.endswith("slurmstepd.scope")
         )
-    for controller in _folders(root):
-        for slurm in _folders(controller):
+    for controller in _list_folders(root):
+        for slurm in _list_folders(controller):
             if slurm.rpartition("/")[2].startswith("slurm") and not slurm.endswith(".scope"):
                 scopes += (
-                    user for user in _folders(slurm) if user.rpartition("/")[2].startswith("uid_")
+                    user
+                    for user in _list_folders(slurm)
+                    if user.rpartition("/")[2].startswith("uid_")
                 )
     for scope in scopes:
-        for folder in _folders(scope):
+        for folder in _list_folders(scope):
             match = _JOB_FOLDER.fullmatch(folder.rpartition("/")[2])
-            if match is not None and match[1] not in found and _populated(folder):
+            if match is not None and match[1] not in found and _has_processes(folder):
                 found.append(match[1])
     return found
 
 
-def pod(cgroups: str) -> str:
+def find_pod(cgroups: str) -> str:
     """The Kubernetes pod that a process belongs to, by its uid."""
     match = _POD_CGROUP.search(cgroups)
     return match[1].replace("_", "-") if match else ""
 
 
-def slurm_job(cgroups: str) -> str:
+def find_slurm_job(cgroups: str) -> str:
     """The Slurm job that a process belongs to."""
     match = _SLURM_CGROUP.search(cgroups)
     return match[1] if match else ""
@@ -114,23 +115,21 @@ def slurm_job(cgroups: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleContext:
-    """What others know at the moment of a look."""
+    """What the rest of the daemon knows when the users are determined."""
 
     announced: Collection[str] = ()  # jobs that their scheduler announced
-    released: str = ""  # who has asked us to let go of the devices, in words
-    compute: Mapping[str, Sequence[float]] = field(
-        default_factory=dict
-    )  # process ids on each GPU that answered lately
-    memory: Mapping[str, float] = field(
-        default_factory=dict
-    )  # bytes in use on each Neuron device, likewise
-    # A run of ours has the devices: only what is known to be somebody else's counts, and memory,
-    # which has no owner, does not.
+    released: str = ""  # the release in force, in words; "" if there is none
+    # Process ids on each GPU that answered recently.
+    compute: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # Bytes in use on each Neuron device that answered recently.
+    memory: Mapping[str, float] = field(default_factory=dict)
+    # A run of ours has the devices: only processes known to belong to others count. Memory in use
+    # does not: it has no owner.
     testing: bool = False
 
 
 class IdleDetector:
-    """Who is in the way of a run that needs idle devices, and since when nobody is."""
+    """Finds the users of the devices, and measures for how long there have been none."""
 
     def __init__(
         self,
@@ -149,74 +148,73 @@ class IdleDetector:
 
         `accounts`: the user ids that no ordinary user has.
         """
-        self._table = Table(procfs, dev, proven)
+        self._table = ProcessTable(procfs, dev, proven)
         self._cgroup = cgroup
         self._dev = dev
         self._own = frozenset(own)
-        self._harmless = Programs([*(one.path for one in PROGRAMS), *ignored], accounts)
-        self._listed = Programs([*LISTED, *ignored], accounts)
-        self._tests = Programs(TESTS, accounts)
+        self._harmless = KnownPrograms([*(one.path for one in PROGRAMS), *ignored], accounts)
+        self._listed = KnownPrograms([*LISTED, *ignored], accounts)
+        self._tests = KnownPrograms(TESTS, accounts)
         self._clock = clock
         self._since: float | None = None
         self._last = float("-inf")
 
-    def look(self, context: IdleContext) -> tuple[Use, ...]:
-        """Who uses the devices, the plainest first. Blocks."""
+    def find_uses(self, context: IdleContext) -> tuple[Use, ...]:
+        """Returns the users of the devices, the most certain evidence first. Blocks."""
         compute, memory = context.compute, context.memory
         try:
-            self._table.scan(self._clock())
-            uses = [*self._asked(context), *self._holders()]
-            if not (
-                context.testing and self._table.outside
-            ):  # there the driver's numbers cannot be told from our own
-                uses += self._by_driver(compute)
+            self._table.read_processes(self._clock())
+            uses = [*self._list_announced(context), *self._list_device_users()]
+            # In a container the driver's process ids cannot be matched to those of our own run.
+            if not (context.testing and self._table.outside):
+                uses += self._list_driver_users(compute)
             if not context.testing:
-                uses += [*self._by_memory(memory), *self._not_known(compute, memory)]
+                uses += [*self._list_memory_users(memory), *self._list_unknown(compute, memory)]
         except OSError as error:
-            return (self.unknown(presentable(str(error))),)
-        found = _once(uses)
-        self._note(idle=not found)
+            return (self.report_unknown(presentable(str(error))),)
+        found = _merge_uses(uses)
+        self._note_state(idle=not found)
         return found
 
-    def unknown(self, why: str) -> Use:
-        """A look has failed: nobody knows, so the devices are not idle."""
-        self._note(idle=False)
-        return Use(kind=Kind.UNKNOWN, words=f"not known: {why}")
+    def report_unknown(self, why: str) -> Use:
+        """Records that the state could not be determined: the devices are not idle."""
+        self._note_state(idle=False)
+        return Use(kind=UseKind.UNKNOWN, words=f"not known: {why}")
 
-    def idle_for(self, now: float) -> float:
-        """Seconds without a use, as far as looks in this run of the daemon say."""
+    def get_idle_s(self, now: float) -> float:
+        """Seconds without a use, as observed since the daemon started."""
         return (
             max(0.0, now - self._since)
-            if self._since is not None and now - self._last <= _GAP_S
+            if self._since is not None and now - self._last <= _MAX_GAP_S
             else 0.0
         )
 
-    def _note(self, *, idle: bool) -> None:
+    def _note_state(self, *, idle: bool) -> None:
         now = self._clock()
         if not idle:
             self._since = None
-        elif self._since is None or now - self._last > _GAP_S:
+        elif self._since is None or now - self._last > _MAX_GAP_S:
             self._since = now
         self._last = now
 
-    def _asked(self, context: IdleContext) -> Iterator[Use]:
+    def _list_announced(self, context: IdleContext) -> Iterator[Use]:
         if context.released:
-            yield Use(kind=Kind.RELEASE, words=f"released: {context.released}")
-        for job in slurm_jobs(self._cgroup):
-            yield _of_slurm(job)
+            yield Use(kind=UseKind.RELEASE, words=f"released: {context.released}")
+        for job in list_slurm_jobs(self._cgroup):
+            yield _make_slurm_use(job)
         for pid, job in self._table.steps.items():
-            yield _of_slurm(job, pid=pid)
+            yield _make_slurm_use(job, pid=pid)
         for job in context.announced:
-            yield Use(kind=Kind.JOB, words=presentable(f"job {job}"), job=job)
+            yield Use(kind=UseKind.JOB, words=presentable(f"job {job}"), job=job)
 
-    def _holders(self) -> Iterator[Use]:
-        for holder in self._table.holders:
-            if not self._harmless.run_by(
-                self._table.running(holder.pid, holder.name)
-            ) and not self._ours(holder.pid):
-                yield self._named(Kind.PROCESS, holder.pid, holder.words, holder.devices[0])
+    def _list_device_users(self) -> Iterator[Use]:
+        for user in self._table.device_users:
+            if not self._harmless.matches_process(
+                self._table.read_program(user.pid, user.name)
+            ) and not self._is_ours(user.pid):
+                yield self._name_use(UseKind.PROCESS, user.pid, user.words, user.devices[0])
 
-    def _by_driver(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
+    def _list_driver_users(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
         """What the driver says. What it said was true when it was asked: who has ended, or let go
         since, is out.
         """
@@ -225,38 +223,38 @@ class IdleDetector:
             for pid in map(int, pids):
                 if table.outside:
                     yield Use(
-                        kind=Kind.DRIVER,
+                        kind=UseKind.DRIVER,
                         words=f"process {pid} of the node computes on {gpu}, as the driver says",
                         device=gpu,
                     )
-                elif not table.idle(pid) and not self._ours(pid):
-                    found = table.stat(pid)
+                elif not table.is_idle(pid) and not self._is_ours(pid):
+                    found = table.read_stat(pid)
                     name = found.name if found is not None else "a process"
-                    if self._listed.run_by(table.running(pid, name)):
+                    if self._listed.matches_process(table.read_program(pid, name)):
                         continue
-                    yield self._named(
-                        Kind.DRIVER,
+                    yield self._name_use(
+                        UseKind.DRIVER,
                         pid,
                         f"{name} (pid {pid}) computes on {gpu}, as the driver says",
                         gpu,
                     )
 
-    def _by_memory(self, memory: Mapping[str, float]) -> Iterator[Use]:
+    def _list_memory_users(self, memory: Mapping[str, float]) -> Iterator[Use]:
         for device, used in memory.items():
-            if used > 0 and self._table.blind:
+            if used > 0 and self._table.unreadable_reason:
                 yield Use(
-                    kind=Kind.DRIVER,
+                    kind=UseKind.DRIVER,
                     words=f"memory of {device} is in use, as the driver says",
                     device=device,
                 )
 
-    def _not_known(
+    def _list_unknown(
         self, compute: Mapping[str, object], memory: Mapping[str, object]
     ) -> Iterator[Use]:
         """Where not all processes can be looked at, the driver must have answered for every
         device.
         """
-        why = self._table.blind
+        why = self._table.unreadable_reason
         if not why:
             return
         files = names(self._dev)
@@ -267,33 +265,34 @@ class IdleDetector:
                     f"{why}, and the driver does not say who uses {there - len(said)} of {there}"
                     f" {what}"
                 )
-                yield Use(kind=Kind.UNKNOWN, words=f"not known: {words}")
+                yield Use(kind=UseKind.UNKNOWN, words=f"not known: {words}")
 
-    def _ours(self, pid: int) -> bool:
-        lineage = self._table.lineage(
-            pid
-        )  # some of DCGM's tests are programs of their own, such as nvbandwidth
-        tests, running = self._tests, self._table.running
+    def _is_ours(self, pid: int) -> bool:
+        # Some of DCGM's tests are programs of their own, such as nvbandwidth.
+        lineage = self._table.list_ancestors(pid)
+        tests, running = self._tests, self._table.read_program
         return any(
-            one in self._own or tests.run_by(running(one, name)) for one, name in lineage
-        ) or self._table.marked(pid)
+            one in self._own or tests.matches_process(running(one, name)) for one, name in lineage
+        ) or self._table.is_marked(pid)
 
-    def _named(self, kind: Kind, pid: int, words: str, device: str) -> Use:
+    def _name_use(self, kind: UseKind, pid: int, words: str, device: str) -> Use:
         """By the work that it is part of, where its cgroup says it."""
-        cgroups = self._table.cgroups(pid)
-        if job := slurm_job(cgroups):
-            return _of_slurm(job, pid=pid, device=device)
-        if uid := pod(cgroups):
-            return Use(kind=Kind.POD, words=f"pod {uid}: {words}", pod=uid, pid=pid, device=device)
+        cgroups = self._table.read_cgroups(pid)
+        if job := find_slurm_job(cgroups):
+            return _make_slurm_use(job, pid=pid, device=device)
+        if uid := find_pod(cgroups):
+            return Use(
+                kind=UseKind.POD, words=f"pod {uid}: {words}", pod=uid, pid=pid, device=device
+            )
         return Use(kind=kind, words=words, pid=pid, device=device)
 
 
-def _of_slurm(job: str, *, pid: int = 0, device: str = "") -> Use:
+def _make_slurm_use(job: str, *, pid: int = 0, device: str = "") -> Use:
     words = f"job {job} (slurm)" if job else f"a job of Slurm's (pid {pid})"
-    return Use(kind=Kind.SLURM, words=words, job=job, pid=pid, device=device)
+    return Use(kind=UseKind.SLURM, words=words, job=job, pid=pid, device=device)
 
 
-def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
+def _merge_uses(uses: Sequence[Use]) -> tuple[Use, ...]:
     """Each job, pod and process once, the plainest evidence first."""
     found: dict[tuple[str, object], Use] = {}
     for use in sorted(uses, key=lambda use: (_ORDER[use.kind], -len(use.device))):
@@ -301,12 +300,12 @@ def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
         if use.job or use.pod:
             key = ("work", use.job or use.pod)
         known = found.get(key)
-        if known is None or (known.kind is Kind.JOB and use.kind is Kind.SLURM):
+        if known is None or (known.kind is UseKind.JOB and use.kind is UseKind.SLURM):
             found[key] = use
-    return tuple(islice(sorted(found.values(), key=lambda use: _ORDER[use.kind]), _USES_MOST))
+    return tuple(islice(sorted(found.values(), key=lambda use: _ORDER[use.kind]), _MAX_USES))
 
 
-def _folders(folder: str) -> list[str]:
+def _list_folders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -314,7 +313,7 @@ def _folders(folder: str) -> list[str]:
         return []
 
 
-def _populated(job: str) -> bool:
+def _has_processes(job: str) -> bool:
     """Whether processes are left in a job's cgroup; empty ones stay behind at times. What cannot be
     read counts.
     """
@@ -322,7 +321,7 @@ def _populated(job: str) -> bool:
         return "populated 0" not in read(f"{job}/cgroup.events")
     folders = [job]
     for count, folder in enumerate(folders):
-        if count >= _CGROUPS_MOST:
+        if count >= _MAX_CGROUPS:
             return True
         try:
             if read(f"{folder}/cgroup.procs"):
@@ -331,5 +330,5 @@ def _populated(job: str) -> bool:
             pass
         except OSError:
             return True
-        folders += _folders(folder)
+        folders += _list_folders(folder)
     return False

@@ -24,7 +24,7 @@ from pathlib import Path
 from time import perf_counter
 
 from vitald.collectors.small_files import names, presentable, read
-from vitald.diagnostics.idle.harmless import Running
+from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
@@ -45,12 +45,12 @@ _YOUNG_S = 60.0  # a job opens its devices some time after it began
 _FRESH_S = 2.0
 _TURNS = 16
 _SHARE = 50  # a table that takes 10 ms to read is read twice a second at the most
-_FILES_MOST = 65536
-_PARENTS_MOST = 64
+_MAX_FILES = 65536
+_MAX_PARENTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class DeviceUser:
     """A process that has devices open."""
 
     pid: int
@@ -74,7 +74,7 @@ class Stat:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _KnownProcess:
     """What is known of one process."""
 
     inode: int  # of its folder: a number is given out again, and then this is another
@@ -94,7 +94,7 @@ def is_device(path: str) -> bool:
         return False
 
 
-class Table:
+class ProcessTable:
     """The processes of a node: which have devices open, and which are steps of Slurm jobs."""
 
     def __init__(self, procfs: Path, dev: Path, proven: Callable[[str], bool] = is_device) -> None:
@@ -105,56 +105,60 @@ class Table:
         self._device = re.compile(
             rf"(?:{re.escape(str(dev))}|.*/dev)/{_DEVICE}(?: \(deleted\))?", re.DOTALL
         )
-        self._seen: dict[int, _Seen] = {}
+        self._known: dict[int, _KnownProcess] = {}
         self._begun = False
         # Processes of other containers may use the devices, and their numbers mean others here
         self.outside = False
         self.veiled = False  # those of other users are not even listed
 
-    def scan(self, now: float) -> None:
+    def read_processes(self, now: float) -> None:
         """Bring it up to date. Raises OSError where procfs itself cannot be read."""
-        here: dict[int, _Seen] = {}
+        here: dict[int, _KnownProcess] = {}
         first = now if self._begun else float("-inf")  # what was there before us is not young
         with os.scandir(self._procfs) as entries:
             for entry in entries:
                 if entry.name.isdecimal():
                     pid, inode = int(entry.name), entry.inode()
-                    seen = self._seen.get(pid)
+                    seen = self._known.get(pid)
                     here[pid] = (
-                        seen if seen is not None and seen.inode == inode else _Seen(inode, first)
+                        seen
+                        if seen is not None and seen.inode == inode
+                        else _KnownProcess(inode, first)
                     )
-        self._seen, self._begun = here, True
-        self._look_around()
+        self._known, self._begun = here, True
+        self._check_visibility()
         for pid, seen in list(here.items()):
             if seen.again <= now:
-                self._look_at(pid, seen, now)
+                self._update_process(pid, seen, now)
 
     @property
-    def holders(self) -> list[Holder]:
+    def device_users(self) -> list[DeviceUser]:
         return [
-            Holder(pid=pid, name=seen.name, devices=seen.devices)
-            for pid, seen in sorted(self._seen.items())
+            DeviceUser(pid=pid, name=seen.name, devices=seen.devices)
+            for pid, seen in sorted(self._known.items())
             if seen.devices
         ]
 
     @property
     def steps(self) -> dict[int, str]:
         """Processes of Slurm that each hold a step, and the jobs, where those are known."""
-        return {pid: seen.step for pid, seen in sorted(self._seen.items()) if seen.step is not None}
+        return {
+            pid: seen.step for pid, seen in sorted(self._known.items()) if seen.step is not None
+        }
 
     @property
     def hidden(self) -> int:
         """How many processes could not be looked at. The node's first one uses no device, and may
         be closed to root itself.
         """
-        return sum(seen.hidden for pid, seen in self._seen.items() if pid != _INIT)
+        return sum(seen.hidden for pid, seen in self._known.items() if pid != _INIT)
 
-    def idle(self, pid: int) -> bool:
+    def is_idle(self, pid: int) -> bool:
         """Whether it has ended, or was looked at and has no device open."""
-        seen = self._seen.get(pid)
+        seen = self._known.get(pid)
         return not self.veiled if seen is None else not (seen.hidden or seen.devices)
 
-    def stat(self, pid: int) -> Stat | None:
+    def read_stat(self, pid: int) -> Stat | None:
         """None where there is no such process any more."""
         with suppress(OSError, ValueError, IndexError):
             head, _, tail = read(f"{self._procfs}/{pid}/stat").rpartition(")")
@@ -168,7 +172,7 @@ class Table:
             )
         return None
 
-    def running(self, pid: int, name: str) -> Running:
+    def read_program(self, pid: int, name: str) -> RunningProgram:
         """What program a process runs, and for whom."""
         owner, path, file_owner = None, "", None
         with suppress(OSError):
@@ -176,33 +180,33 @@ class Table:
         with suppress(OSError):
             path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
             file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
-        return Running(name, owner, path, file_owner)
+        return RunningProgram(name, owner, path, file_owner)
 
-    def lineage(self, pid: int) -> Iterator[tuple[int, str]]:
+    def list_ancestors(self, pid: int) -> Iterator[tuple[int, str]]:
         """A process, its parent, and so on, each with its name, which is empty where it has
         ended.
         """
-        for _ in range(_PARENTS_MOST):
-            found = self.stat(pid)
+        for _ in range(_MAX_PARENTS):
+            found = self.read_stat(pid)
             yield pid, found.name if found is not None else ""
             if found is None or found.parent <= 0:
                 return
             pid = found.parent
 
-    def cgroups(self, pid: int) -> str:
+    def read_cgroups(self, pid: int) -> str:
         """In which it is, for each hierarchy a line; empty where that cannot be told."""
         with suppress(OSError):
             return read(f"{self._procfs}/{pid}/cgroup")
         return ""
 
-    def marked(self, pid: int) -> bool:
+    def is_marked(self, pid: int) -> bool:
         """Whether a run of ours started it, or something that started it."""
         with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
-            return any(one.startswith(_OUR_MARK) for one in file.read(_FILES_MOST).split(b"\0"))
+            return any(one.startswith(_OUR_MARK) for one in file.read(_MAX_FILES).split(b"\0"))
         return False
 
     @property
-    def blind(self) -> str:
+    def unreadable_reason(self) -> str:
         """Why there may be processes that are not seen here; empty where all are."""
         if self.outside:
             return "processes outside this container cannot be seen"
@@ -210,7 +214,7 @@ class Table:
             return "other users' processes are hidden (hidepid)"
         return f"{self.hidden} processes could not be looked at" if self.hidden else ""
 
-    def _look_around(self) -> None:
+    def _check_visibility(self) -> None:
         own = f"{self._procfs}/self"
         self.veiled = Path(own).exists() and not os.access(f"{self._procfs}/1/stat", os.R_OK)
         try:
@@ -219,12 +223,12 @@ class Table:
         except OSError:
             self.outside = False  # a tree that was laid out
 
-    def _look_at(self, pid: int, seen: _Seen, now: float) -> None:
+    def _update_process(self, pid: int, seen: _KnownProcess, now: float) -> None:
         young = now - seen.first < _YOUNG_S
         began = perf_counter()
         files = self._open_files(pid)
         if young or not seen.name or seen.step is not None or files != (False, seen.devices):
-            found = self.stat(pid)
+            found = self.read_stat(pid)
             if found is None:
                 files = (False, ())
             elif found.kernel:
@@ -232,21 +236,16 @@ class Table:
                 return
             else:
                 seen.name = found.name
-                seen.step = (
-                    self._step(pid, seen)
-                    if found.name == _STEPD and found.state not in "ZX"
-                    else None
-                )
-                if (
-                    found.state == "Z"
-                    # Its first thread has ended; others may go on, such as one that is stuck in the
-                    # driver
-                ):
+                is_step = found.name == _STEPD and found.state not in "ZX"
+                seen.step = self._find_step(pid, seen) if is_step else None
+                if found.state == "Z":
+                    # Its first thread has ended. Others may still run, such as one that is stuck
+                    # in the driver.
                     files = self._open_files_of_threads(pid) if found.threads > 1 else (False, ())
         seen.hidden, seen.devices = files
-        wait = (
-            _FRESH_S * (pid % _TURNS + 1) / _TURNS if now - seen.again > _FRESH_S else _FRESH_S
-        )  # not all at once after a pause
+        wait = _FRESH_S
+        if now - seen.again > _FRESH_S:  # after a pause: spread the processes over the period
+            wait = _FRESH_S * (pid % _TURNS + 1) / _TURNS
         seen.again = now + max(0.0 if young else wait, _SHARE * (perf_counter() - began))
 
     def _open_files(self, process: int | str) -> tuple[bool, tuple[str, ...]]:
@@ -255,8 +254,8 @@ class Table:
         found: set[str] = set()
         try:
             with os.scandir(folder) as entries:
-                for count, entry in enumerate(islice(entries, _FILES_MOST + 1)):
-                    if count == _FILES_MOST:
+                for count, entry in enumerate(islice(entries, _MAX_FILES + 1)):
+                    if count == _MAX_FILES:
                         return True, tuple(sorted(found))
                     try:
                         # A Path for each costs as much as the rest.
@@ -285,8 +284,8 @@ class Table:
                 return hidden, devices
         return False, ()
 
-    def _step(self, pid: int, seen: _Seen) -> str | None:
-        """The job of a slurmstepd: `slurmstepd: [123.0]`. None for one that is nobody's."""
+    def _find_step(self, pid: int, seen: _KnownProcess) -> str | None:
+        """The job of a slurmstepd: `slurmstepd: [123.0]`; "" if unknown, None if it has no job."""
         if seen.step:
             return seen.step
         try:
@@ -294,4 +293,6 @@ class Table:
         except OSError:
             return ""
         match = _STEP.match(line)
-        return match[1] if match else None if _KEEPER in line.split("\0") else ""
+        if match is not None:
+            return match[1]
+        return None if _KEEPER in line.split("\0") else ""

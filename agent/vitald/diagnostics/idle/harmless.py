@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_COMM = 15  # the kernel keeps so many characters of a name
+_MAX_NAME = 15  # the kernel keeps so many characters of a name
 SYSTEM_ACCOUNTS = range(1000)  # login.defs(5), SYS_UID_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningProgram:
     """What a process runs. `path` is empty where that cannot be looked at."""
 
     name: str
@@ -34,7 +34,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class KnownProgram:
     """`path`: as a package or image has it, by `source`. What lies in /usr/sbin counts in /usr/bin
     too, and the other way round.
     """
@@ -45,124 +45,128 @@ class Program:
 
 
 PROGRAMS = (
-    Program(
+    KnownProgram(
         "/usr/bin/nv-hostengine",
         "DCGM's host engine",
         "NVIDIA/DCGM, config-files/systemd/nvidia-dcgm.service.in",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/dcgm-exporter", "metrics", "NVIDIA/dcgm-exporter, docker/Dockerfile and Makefile"
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-cuda-mps-control",
         "Multi-Process Service: its clients are told by themselves",
         "Debian nvidia-cuda-mps",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-cuda-mps-server",
         "Multi-Process Service",
         "NVIDIA's driver installer; in Debian's nvidia-cuda-mps /usr/sbin",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/mps-control-daemon",
         "starts MPS in Kubernetes",
         "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-persistenced", "keeps the driver loaded", "Debian nvidia-persistenced"
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nv-fabricmanager", "the NVSwitch fabric", "NVIDIA's nvidia-fabricmanager.service"
     ),
-    Program(
+    KnownProgram(
         "/opt/nvidia/nvlsm/sbin/nvlsm",
         "the NVLink subnet manager",
         "named by nv-fabricmanager where it is not installed",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-imex",
         "memory exchange between nodes",
         "aws-parallelcluster-cookbook, nvidia-imex.service",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-powerd",
         "power management",
         "Fedora xorg-x11-drv-nvidia-power; in Debian's nvidia-powerd /usr/sbin",
     ),
-    Program("/usr/bin/nvidia-smi", "looks", "NVIDIA's driver installer"),
-    Program("/usr/lib/nvidia/current/nvidia-smi", "looks", "Debian nvidia-smi"),
-    Program("/usr/bin/nvtop", "looks", "Debian nvtop"),
-    Program(
+    KnownProgram("/usr/bin/nvidia-smi", "looks", "NVIDIA's driver installer"),
+    KnownProgram("/usr/lib/nvidia/current/nvidia-smi", "looks", "Debian nvidia-smi"),
+    KnownProgram("/usr/bin/nvtop", "looks", "Debian nvtop"),
+    KnownProgram(
         "/usr/bin/nvidia-device-plugin",
         "Kubernetes' device plugin",
         "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/gpu-feature-discovery",
         "labels of Kubernetes nodes",
         "NVIDIA/k8s-device-plugin, deployments/container/Dockerfile",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/gpu-kubelet-plugin",
         "Kubernetes' DRA driver",
         "NVIDIA/k8s-dra-driver-gpu, its image",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/compute-domain-kubelet-plugin",
         "Kubernetes' DRA driver",
         "NVIDIA/k8s-dra-driver-gpu, its image",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia-mig-manager",
         "Kubernetes' MIG manager",
         "NVIDIA/mig-parted, deployments/container/Dockerfile",
     ),
-    Program(
+    KnownProgram(
         "/usr/bin/nvidia_gpu_exporter", "metrics", "utkuozdemir/nvidia_gpu_exporter, Dockerfile"
     ),
-    Program(
+    KnownProgram(
         "/usr/sbin/slurmd",
         "reads energy counters through NVML; jobs have processes of their own",
         "Slurm's own packages",
     ),
-    Program("/usr/sbin/slurmd-wlm", "the same", "Debian slurmd"),
-    Program(
+    KnownProgram("/usr/sbin/slurmd-wlm", "the same", "Debian slurmd"),
+    KnownProgram(
         "/opt/slurm/sbin/slurmd",
         "the same",
         "AWS ParallelCluster and SageMaker HyperPod, slurmd.service",
     ),
-    Program(
+    KnownProgram(
         "/opt/aws/neuron/bin/neuron-monitor",
         "metrics",
         "AWS Neuron documentation, aws-neuronx-tools",
     ),
-    Program(
+    KnownProgram(
         "/opt/aws/neuron/bin/neuron-ls", "looks", "AWS Neuron documentation, aws-neuronx-tools"
     ),
-    Program(
+    KnownProgram(
         "/opt/aws/neuron/bin/neuron-top", "looks", "AWS Neuron documentation, aws-neuronx-tools"
     ),
-    Program(
+    KnownProgram(
         "/usr/local/bin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, since 0.5"
     ),
-    Program("/usr/sbin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, before 0.5"),
-    Program("/usr/sbin/netdata", "monitoring", "Debian netdata-core"),
-    Program("/usr/bin/telegraf", "monitoring", "influxdata/telegraf, telegraf.service"),
-    Program(
+    KnownProgram(
+        "/usr/sbin/gpud", "monitoring", "leptonai/gpud, pkg/gpud-manager/systemd, before 0.5"
+    ),
+    KnownProgram("/usr/sbin/netdata", "monitoring", "Debian netdata-core"),
+    KnownProgram("/usr/bin/telegraf", "monitoring", "influxdata/telegraf, telegraf.service"),
+    KnownProgram(
         "/usr/bin/otelcol-contrib", "monitoring", "OpenTelemetry documentation, the Debian package"
     ),
-    Program("/otelcol-contrib", "monitoring", "the image otel/opentelemetry-collector-contrib"),
-    Program(
+    KnownProgram(
+        "/otelcol-contrib", "monitoring", "the image otel/opentelemetry-collector-contrib"
+    ),
+    KnownProgram(
         "/opt/datadog-agent/bin/agent/agent",
         "monitoring",
         "DataDog/datadog-agent, omnibus/package-scripts: its files are dd-agent's",
     ),
-    Program(
+    KnownProgram(
         "/opt/datadog-agent/embedded/bin/system-probe",
         "monitoring",
         "DataDog/datadog-agent, omnibus/package-scripts",
     ),
-    Program(
+    KnownProgram(
         "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent",
         "monitoring",
         "aws/amazon-cloudwatch-agent, its RPM",
@@ -181,20 +185,23 @@ TESTS = (
 )
 
 
-class Programs:
+class KnownPrograms:
     """Some programs, and whether a process runs one of them."""
 
     def __init__(self, known: Iterable[str], system: range = SYSTEM_ACCOUNTS) -> None:
-        self._paths = frozenset(map(_merged, known))
-        self._names = frozenset(path.rpartition("/")[2][:_COMM] for path in self._paths)
+        self._paths = frozenset(map(_merge_bin_folders, known))
+        self._names = frozenset(path.rpartition("/")[2][:_MAX_NAME] for path in self._paths)
         self._system = system
 
-    def run_by(self, process: Running) -> bool:
+    def matches_process(self, process: RunningProgram) -> bool:
         if process.path:
-            return _merged(process.path) in self._paths and process.file_owner in self._system
+            return (
+                _merge_bin_folders(process.path) in self._paths
+                and process.file_owner in self._system
+            )
         return process.name in self._names and process.owner in self._system
 
 
-def _merged(path: str) -> str:
+def _merge_bin_folders(path: str) -> str:
     """Systems that have one folder for both lead the one to the other."""
     return f"/usr/bin/{path.removeprefix('/usr/sbin/')}" if path.startswith("/usr/sbin/") else path

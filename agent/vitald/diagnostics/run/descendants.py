@@ -51,12 +51,12 @@ class Process:
         return f"{presentable(self.name)} (pid {self.pid})"
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         """It has ended, and nobody has taken note yet."""
         return self.state in _DEAD
 
     @property
-    def stuck(self) -> bool:
+    def is_stuck(self) -> bool:
         """In the kernel, where no signal reaches it."""
         return self.state == _STUCK
 
@@ -74,11 +74,11 @@ class Descendants:
         self._told: set[tuple[int, int]] = set()
         self._bare: set[tuple[int, int]] = set()  # without any environment
         self._group_told = False
-        main = _process(procfs, pid)
+        main = _read_process(procfs, pid)
         self._since = main.started if main is not None else 0
         self._same = _same_namespace(procfs)
 
-    def sweep(self, number: int | None = None, *, deep: bool = True) -> list[Process]:
+    def sweep_processes(self, number: int | None = None, *, deep: bool = True) -> list[Process]:
         """The living ones, the program itself among them, each of them sent this signal; SIGTERM
         only once.
 
@@ -87,16 +87,16 @@ class Descendants:
         """
         if not self._same:
             raise OSError(f"{self._procfs} numbers processes otherwise than this process does")
-        found = self._find(deep)
+        found = self._find_processes(deep)
         self._known |= {(one.pid, one.started) for one in found}
         if number is not None:
             self.signal_group(number)
         for one in found:
-            if one.dead:
-                self._bury(one)
+            if one.is_dead:
+                self._reap_orphan(one)
             elif number is not None and one.group != self._pid:
-                self._send(one, number)
-        return [one for one in found if not one.dead]
+                self._send_signal(one, number)
+        return [one for one in found if not one.is_dead]
 
     def signal_group(self, number: int) -> None:
         """SIGTERM only once: a second one hurries some programs, which then do not stop what they
@@ -109,11 +109,11 @@ class Descendants:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
-    def _find(self, deep: bool) -> list[Process]:
-        everyone = [one for one in processes(self._procfs) if one.started >= self._since]
+    def _find_processes(self, deep: bool) -> list[Process]:
+        everyone = [one for one in list_processes(self._procfs) if one.started >= self._since]
         found = {one.pid: one for one in everyone if self._is_ours(one)}
         if deep:
-            found |= self._marked([one for one in everyone if one.pid not in found])
+            found |= self._find_marked([one for one in everyone if one.pid not in found])
         while more := {
             one.pid: one for one in everyone if one.parent in found and one.pid not in found
         }:
@@ -127,17 +127,18 @@ class Descendants:
             or (one.pid, one.started) in self._known
         )
 
-    def _marked(self, others: list[Process]) -> dict[int, Process]:
+    def _find_marked(self, others: list[Process]) -> dict[int, Process]:
         """Those whose environment has the marker. Empty ones are looked at again for a while:
         execve(2) may be under way.
         """
         found = {}
         until = time.monotonic() + _BECOMES_S
-        looked = [one for one in others if not one.dead and one.session != 0]  # 0: the kernel's own
+        # Session 0 holds the kernel's own threads.
+        looked = [one for one in others if not one.is_dead and one.session != 0]
         while True:
             bare = []
             for one in looked:
-                words = _environment(self._procfs, one.pid)
+                words = _read_environment(self._procfs, one.pid)
                 if self._marker in words:
                     found[one.pid] = one
                 elif words == [b""] and (one.pid, one.started) not in self._bare:
@@ -148,16 +149,15 @@ class Descendants:
             looked = bare
             time.sleep(_BECOMES_AGAIN_S)
 
-    def _send(self, one: Process, number: int) -> None:
+    def _send_signal(self, one: Process, number: int) -> None:
         if number == signal.SIGTERM and (one.pid, one.started) in self._told:
             return
         self._told.add((one.pid, one.started))
-        with suppress(
-            ProcessLookupError, PermissionError
-        ):  # it has ended, or is somebody else's: the next sweep shows which
+        # It has ended, or belongs to another user: the next sweep shows which.
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(one.pid, number)
 
-    def _bury(self, one: Process) -> None:
+    def _reap_orphan(self, one: Process) -> None:
         """Orphans are ours to reap where the daemon is its container's first process. The program
         itself is reaped last, by who started it.
         """
@@ -166,7 +166,9 @@ class Descendants:
                 os.waitpid(one.pid, os.WNOHANG)
 
 
-def leftovers(procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)) -> tuple[str, ...]:
+def find_leftovers(
+    procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)
+) -> tuple[str, ...]:
     """Diagnostics that go on without who started them, by the names of their programs: `nvvs (pid
     4711)`.
 
@@ -175,18 +177,18 @@ def leftovers(procfs: Path = Path("/proc"), names: Sequence[str] = ("nvvs",)) ->
     """
     named = (
         one
-        for one in processes(procfs)
-        if not one.dead and (one.name in names or _program(procfs, one.pid) in names)
+        for one in list_processes(procfs)
+        if not one.is_dead and (one.name in names or _read_program_name(procfs, one.pid) in names)
     )
     return tuple(str(one) for one in named if _is_systems(procfs, one.pid))
 
 
-def processes(procfs: Path) -> Iterator[Process]:
+def list_processes(procfs: Path) -> Iterator[Process]:
     """All that can be seen."""
     with os.scandir(procfs) as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
     for pid in sorted(pids):
-        if (one := _process(procfs, pid)) is not None:
+        if (one := _read_process(procfs, pid)) is not None:
             yield one
 
 
@@ -200,7 +202,7 @@ def _same_namespace(procfs: Path) -> bool:
         return False
 
 
-def _process(procfs: Path, pid: int) -> Process | None:
+def _read_process(procfs: Path, pid: int) -> Process | None:
     try:
         fd = os.open(f"{procfs}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -216,7 +218,7 @@ def _process(procfs: Path, pid: int) -> Process | None:
         return None  # it has ended meanwhile
 
 
-def _environment(procfs: Path, pid: int) -> list[bytes]:
+def _read_environment(procfs: Path, pid: int) -> list[bytes]:
     """Nothing where it may not be read: then it is another user's. One empty word where there is
     none.
     """
@@ -236,7 +238,7 @@ def _is_systems(procfs: Path, pid: int) -> bool:
     return uid < _FIRST_USER or uid == os.geteuid()
 
 
-def _program(procfs: Path, pid: int) -> str:
+def _read_program_name(procfs: Path, pid: int) -> str:
     """The name of the file that it runs; empty where that may not be known."""
     try:
         return Path(f"{procfs}/{pid}/exe").readlink().name.removesuffix(" (deleted)")

@@ -1,14 +1,14 @@
 """
-Running a program so that it really ends, and everything that it started with it.
+Runs a program with a deadline, and ends it together with everything that it started.
 
-Owns     its deadline, ending it, and what is kept of its output.
-Refuses  what the output means; which program runs when; processes that others started for it, such
-         as DCGM's engine (`leftovers` finds those).
+Processes that others started on its behalf, such as DCGM's engine, are not covered:
+`find_leftovers` finds those.
 
-SIGTERM first, for `dcgmi` then has the engine stop what runs there; SIGKILL after a grace. A child
-that it leaves behind is ended, too, also after a normal exit. The program is reaped last: until
-then its number, which is also its group's and session's, is nobody else's. What cannot be ended,
-because it hangs in the kernel or is another user's, is named, and left.
+SIGTERM comes first, since `dcgmi` then makes the engine stop its tests; SIGKILL follows after a
+grace period. Child processes left behind are ended too, also after a normal exit. The program is
+reaped last: until then no other process can get its id, which is also the id of its group and
+session. Processes that cannot be ended, because they hang in the kernel or belong to another user,
+are named in the result.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pathlib import Path
 import anyio
 
 from vitald.collectors.small_files import presentable
-from vitald.diagnostics.check import Command, Ended, Output
-from vitald.diagnostics.run.descendants import Process, leftovers
-from vitald.diagnostics.run.start import NotStarted, Started, start
+from vitald.diagnostics.check import Command, Output, ProgramEnd
+from vitald.diagnostics.run.descendants import Process, find_leftovers
+from vitald.diagnostics.run.start import NotStarted, Started, start_program
 from vitald.text import join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
-__all__ = ["MOST_BYTES", "Programs", "leftovers"]
+__all__ = ["MAX_BYTES", "Programs", "find_leftovers"]
 
-MOST_BYTES = 4 * 1024 * 1024  # of the output of one program, both streams together
+MAX_BYTES = 4 * 1024 * 1024  # of the output of one program, both streams together
 
 _START_S = 10.0  # a disk that does not answer
 _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
@@ -46,30 +46,32 @@ _AGAIN_S = 0.03  # between two of them
 _POLL_S = 0.05  # where the kernel has no pidfd
 _READ_BYTES = 256 * 1024
 _PIPE_READS = 8  # what a pipe can hold, and more
-_SHOWN = 4  # processes named in a sentence
+_MAX_NAMED = 4  # processes named in a sentence
 
 
 class Programs:
     """Runs one program at a time."""
 
-    def __init__(self, procfs: Path = Path("/proc"), most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, procfs: Path = Path("/proc"), max_bytes: int = MAX_BYTES) -> None:
         self._procfs = procfs
-        self._most_bytes = most_bytes
-        self._program: _Program | None = None
+        self._max_bytes = max_bytes
+        self._program: _ProgramRun | None = None
         self._task: asyncio.Task[Output] | None = None
 
     async def execute(self, command: Command) -> Output:
-        """Run it to its end. Whoever is cancelled while waiting for this gets that only when
-        nothing is left of it, within about a second.
+        """Runs it to its end. A cancellation is delivered when all its processes have ended, within
+        about a second.
         """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
-        program = self._program = _Program(command, self._procfs, self._most_bytes)
-        task = self._task = asyncio.create_task(program.run(), name=f"program {command.argv[:1]}")
+        program = self._program = _ProgramRun(command, self._procfs, self._max_bytes)
+        task = self._task = asyncio.create_task(
+            program.run_program(), name=f"program {command.argv[:1]}"
+        )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            program.hurry()
+            program.end_soon()
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([task])  # it bounds itself
             raise
@@ -79,19 +81,19 @@ class Programs:
         own where none is given. Again with a shorter one: sooner.
         """
         if self._program is not None:
-            self._program.end(Ended.CANCELLED, why, grace_s)
+            self._program.end_program(ProgramEnd.CANCELLED, why, grace_s)
 
     async def close(self) -> None:
         """End it, and return when that is done."""
         if self._program is not None and self._task is not None and not self._task.done():
-            self._program.hurry()
+            self._program.end_soon()
             await asyncio.wait([self._task])
 
 
-class _Program:
+class _ProgramRun:
     """One program from start to end."""
 
-    def __init__(self, command: Command, procfs: Path, most_bytes: int) -> None:
+    def __init__(self, command: Command, procfs: Path, max_bytes: int) -> None:
         self._command = command
         self._procfs = procfs
         self._loop = asyncio.get_running_loop()
@@ -99,15 +101,14 @@ class _Program:
         self._changed = asyncio.Event()
         self._lane = WorkerThread("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
-        self._kept = (_Kept(most_bytes // 2), _Kept(most_bytes // 2))
-        self._open: set[int] = set()
+        self._pipes = _OutputPipes(self._changed, max_bytes)
         self._pidfd = -1
         self._lock = threading.Lock()
         self._given_up = False
         self._started: Started | None = None
         self._exited: float | None = None
         self._code: int | None = None
-        self._ended: Ended | None = None  # by us
+        self._ended: ProgramEnd | None = None  # by us
         self._why = ""
         self._kill_at = float("inf")
         self._killed = False
@@ -117,9 +118,9 @@ class _Program:
 
     # --- from outside, on the loop
 
-    def end(self, ended: Ended, why: str, grace_s: float | None) -> None:
+    def end_program(self, ended: ProgramEnd, why: str, grace_s: float | None) -> None:
         """What it has said of its own accord stands: one that has just exited was not cancelled."""
-        self._look()
+        self._check_exit()
         if self._exited is None and self._ended is None:
             self._ended, self._why = ended, presentable(why)
         self._kill_at = min(
@@ -128,28 +129,28 @@ class _Program:
         )
         self._changed.set()
 
-    def hurry(self) -> None:
+    def end_soon(self) -> None:
         """The daemon stops."""
         self._last_s = _HURRY_S
-        self.end(Ended.CANCELLED, "the daemon stops", _HURRY_S)
+        self.end_program(ProgramEnd.CANCELLED, "the daemon stops", _HURRY_S)
 
     # --- its life
 
-    async def run(self) -> Output:
+    async def run_program(self) -> Output:
         try:
-            if failed := await self._start():
-                return self._output(Ended.NOT_STARTED, failed)
-            left = await self._see_through()
-            await self._settle()
-            return self._result(left)
+            if failed := await self._start_program():
+                return self._make_output(ProgramEnd.NOT_STARTED, failed)
+            left = await self._wait_for_end()
+            await self._drain_output()
+            return self._make_result(left)
         finally:
-            self._close()
+            self._release_resources()
 
-    async def _start(self) -> str:
+    async def _start_program(self) -> str:
         """Why it does not run; empty where it does."""
-        task = asyncio.create_task(self._lane.call(self._spawn, _START_S))
+        task = asyncio.create_task(self._lane.call(self._spawn_process, _START_S))
         task.add_done_callback(lambda _: self._changed.set())
-        await self._until(task.done, lambda: self._kill_at)
+        await self._wait_until(task.done, lambda: self._kill_at)
         if task.done() and not task.cancelled():
             error = task.exception()
             if isinstance(error, NotStarted):
@@ -160,16 +161,17 @@ class _Program:
             self._given_up = self._started is None
         if self._given_up:
             task.cancel()
+            elapsed_s = self._loop.time() - self._began
             return (
-                f"{self._name} does not start within {self._loop.time() - self._began:.1f} s: does"
+                f"{self._program_name} does not start within {elapsed_s:.1f} s: does"
                 " the disk that it is on answer?"
             )
-        self._watch()
+        self._watch_process()
         return ""
 
-    def _spawn(self) -> None:
+    def _spawn_process(self) -> None:
         """In the lane. Raises NotStarted."""
-        started = start(self._command, self._procfs)
+        started = start_program(self._command, self._procfs)
         with self._lock:
             if not self._given_up:
                 self._started = started
@@ -179,93 +181,90 @@ class _Program:
         for fd in started.pipes:
             os.close(fd)
 
-    async def _see_through(self) -> list[Process]:
+    async def _wait_for_end(self) -> list[Process]:
         """Until it has ended, and all that came from it. Returns what has not."""
         deadline = self._began + self._command.deadline_s
-        await self._until(
+        await self._wait_until(
             lambda: self._exited is not None or self._ended is not None, lambda: deadline
         )
         if self._exited is None:
             if self._ended is None:
-                self.end(Ended.DEADLINE, f"no end within {self._command.deadline_s:g} s", None)
-            sweeping = asyncio.create_task(self._sweep(signal.SIGTERM))
+                self.end_program(
+                    ProgramEnd.DEADLINE, f"no end within {self._command.deadline_s:g} s", None
+                )
+            sweeping = asyncio.create_task(self._sweep_processes(signal.SIGTERM))
             sweeping.add_done_callback(lambda _: self._changed.set())
             soon = self._loop.time() + _FIND_S
-            await self._until(sweeping.done, lambda: min(soon, self._kill_at))
-            self._signal(signal.SIGTERM)
-            await self._until(lambda: self._exited is not None, lambda: self._kill_at)
+            await self._wait_until(sweeping.done, lambda: min(soon, self._kill_at))
+            self._signal_group(signal.SIGTERM)
+            await self._wait_until(lambda: self._exited is not None, lambda: self._kill_at)
             if self._exited is None:
                 self._killed = True
-                self._signal(signal.SIGKILL)
+                self._signal_group(signal.SIGKILL)
             await sweeping
-        return await self._clear()
+        return await self._end_remaining()
 
-    async def _clear(self) -> list[Process]:
+    async def _end_remaining(self) -> list[Process]:
         """End what is left, the program itself among it where it was killed. Returns what does not
         end.
         """
         began = self._loop.time()
         killing: float | None = None
-        number: int | None = (
-            None if self._ended is None else signal.SIGTERM
-        )  # a child that is just about to end may do so
+        # After a normal exit a child that is about to end gets the time for it.
+        number: int | None = None if self._ended is None else signal.SIGTERM
         while True:
             now = self._loop.time()
             if self._killed or now >= min(self._kill_at, began + _LEFT_S):
                 number, killing = signal.SIGKILL, now if killing is None else killing
-            seen = await self._sweep(number)
-            self._look()
+            seen = await self._sweep_processes(number)
+            self._check_exit()
             if not seen and self._exited is not None:
                 if self._blind:
-                    self._signal(signal.SIGKILL)  # its group at least
+                    self._signal_group(signal.SIGKILL)  # its group at least
                 return []
             if killing is not None and now - killing >= self._last_s:
                 return seen
             if number is not None and self._ended is None and not self._behind:
                 self._behind = [str(one) for one in seen]
             number = number or signal.SIGTERM
-            await self._pause(_AGAIN_S)
+            await self._pause_for(_AGAIN_S)
 
-    async def _sweep(self, number: int | None) -> list[Process]:
+    async def _sweep_processes(self, number: int | None) -> list[Process]:
         """Look for all that comes from it and still lives, and send that a signal. Nothing where
         processes cannot be looked at.
         """
         assert self._started is not None
         try:
             return await self._lane.call(
-                partial(self._started.descendants.sweep, number, deep=self._deep), _SWEEP_S
+                partial(self._started.descendants.sweep_processes, number, deep=self._deep),
+                _SWEEP_S,
             )
         except ThreadStuck:
             self._blind = True
             if not self._deep:
                 return []
             self._lane.close()
-            self._deep, self._lane = (
-                False,
-                WorkerThread("diagnostic"),
-            )  # some process's environment hangs whoever reads it: without, then
-            return await self._sweep(number)
+            # Reading the environment of some process hangs: go on without environments.
+            self._deep, self._lane = False, WorkerThread("diagnostic")
+            return await self._sweep_processes(number)
         except OSError:
             self._blind = True
             return []
         except asyncio.CancelledError:
-            self.hurry()
-            return await self._sweep(number)
+            self.end_soon()
+            return await self._sweep_processes(number)
 
-    async def _settle(self) -> None:
+    async def _drain_output(self) -> None:
         """The end of the output. Somebody else may hold it open for ever."""
         until = self._loop.time() + _SETTLE_S
-        await self._until(lambda: not self._open, lambda: until)
-        for fd in tuple(self._open):
-            for _ in range(_PIPE_READS):
-                if not self._read(fd):
-                    break
+        await self._wait_until(lambda: not self._pipes.is_open, lambda: until)
+        self._pipes.drain_pipes()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause_for(self, seconds: float) -> None:
         until = self._loop.time() + seconds
-        await self._until(lambda: False, lambda: until)
+        await self._wait_until(lambda: False, lambda: until)
 
-    async def _until(self, done: Callable[[], bool], at: Callable[[], float]) -> None:
+    async def _wait_until(self, done: Callable[[], bool], at: Callable[[], float]) -> None:
         """Until something has happened, or a time, which may come nearer meanwhile."""
         while not done() and (seconds := at() - self._loop.time()) > 0:
             self._changed.clear()
@@ -273,30 +272,27 @@ class _Program:
             try:
                 await self._changed.wait()
             except asyncio.CancelledError:
-                self.hurry()
+                self.end_soon()
             finally:
                 timer.cancel()
 
     # --- the program's end and its output, as the loop sees them
 
-    def _watch(self) -> None:
+    def _watch_process(self) -> None:
         assert self._started is not None
-        for fd in self._started.pipes:
-            os.set_blocking(fd, False)
-            self._open.add(fd)
-            self._loop.add_reader(fd, self._read, fd)
+        self._pipes.watch_pipes(self._started.pipes)
         try:
             self._pidfd = os.pidfd_open(self._started.popen.pid)
-            self._loop.add_reader(self._pidfd, self._look)
+            self._loop.add_reader(self._pidfd, self._check_exit)
         except OSError:
-            self._poll()
+            self._poll_exit()
 
-    def _poll(self) -> None:
-        self._look()
+    def _poll_exit(self) -> None:
+        self._check_exit()
         if self._exited is None and self._started is not None:
-            self._loop.call_later(_POLL_S, self._poll)
+            self._loop.call_later(_POLL_S, self._poll_exit)
 
-    def _look(self) -> None:
+    def _check_exit(self) -> None:
         """Whether it has ended. It is not reaped yet."""
         if self._exited is not None:
             self._forget_pidfd()
@@ -316,24 +312,7 @@ class _Program:
         self._forget_pidfd()
         self._changed.set()
 
-    def _read(self, fd: int) -> bool:
-        """Take what is there. Whether there may be more."""
-        assert self._started is not None
-        try:
-            part = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            part = b""
-        if part:
-            self._kept[self._started.pipes.index(fd)].add(part)
-            return True
-        self._loop.remove_reader(fd)
-        self._open.discard(fd)
-        self._changed.set()
-        return False
-
-    def _signal(self, number: int) -> None:
+    def _signal_group(self, number: int) -> None:
         """To its group, without a look at all processes."""
         if self._started is not None:
             self._started.descendants.signal_group(number)
@@ -344,33 +323,31 @@ class _Program:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def _close(self) -> None:
+    def _release_resources(self) -> None:
         self._lane.close()
         started, self._started = self._started, None
         if started is None:
             return
-        for fd in started.pipes:
-            self._loop.remove_reader(fd)
-            os.close(fd)
+        self._pipes.close_pipes(started.pipes)
         self._forget_pidfd()
         if self._exited is None:
             started.descendants.signal_group(signal.SIGKILL)
-        _reap(started.popen)
+        _reap_process(started.popen)
 
     # --- what came of it
 
     @property
-    def _name(self) -> str:
+    def _program_name(self) -> str:
         return presentable(self._command.argv[0]) if self._command.argv else ""
 
-    def _result(self, left: list[Process]) -> Output:
+    def _make_result(self, left: list[Process]) -> Output:
         ended = self._ended or (
-            Ended.SIGNALLED if self._code is not None and self._code < 0 else Ended.EXITED
+            ProgramEnd.SIGNALLED if self._code is not None and self._code < 0 else ProgramEnd.EXITED
         )
         said = [self._why] if self._why else []
-        if ended is Ended.SIGNALLED:
-            said.append(f"ended by {_signal_words(-(self._code or 0))}")
-        if ended is Ended.EXITED and self._code is None:
+        if ended is ProgramEnd.SIGNALLED:
+            said.append(f"ended by {_describe_signal(-(self._code or 0))}")
+        if ended is ProgramEnd.EXITED and self._code is None:
             said.append(
                 "its exit code is not known: SIGCHLD is ignored here, or somebody else took it"
             )
@@ -378,23 +355,23 @@ class _Program:
             said.append("SIGTERM did not end it: killed")
         if self._behind:
             said.append(
-                f"it left behind {join_first(self._behind, _SHOWN)}"
+                f"it left behind {join_first(self._behind, _MAX_NAMED)}"
                 + ("" if left else ", now ended")
             )
         names = [str(one) for one in left]
         if self._exited is None and self._started is not None and not left:
-            names = [f"{self._name} (pid {self._started.popen.pid})"]
+            names = [f"{self._program_name} (pid {self._started.popen.pid})"]
         if names:
             said.append(
                 "cannot be ended: "
-                + join_first([f"{one}{_reason(one)}" for one in left] or names, _SHOWN)
+                + join_first([f"{one}{_describe_stuck(one)}" for one in left] or names, _MAX_NAMED)
             )
         if self._blind and (self._behind or names or self._ended):
             said.append("what it may have started elsewhere could not be looked for")
-        return self._output(ended, "; ".join(said), tuple(names))
+        return self._make_output(ended, "; ".join(said), tuple(names))
 
-    def _output(self, ended: Ended, why: str, left: tuple[str, ...] = ()) -> Output:
-        stdout, stderr = self._kept
+    def _make_output(self, ended: ProgramEnd, why: str, left: tuple[str, ...] = ()) -> Output:
+        stdout, stderr = self._pipes.streams
         return Output(
             ended=ended,
             stdout=stdout.text(),
@@ -407,7 +384,55 @@ class _Program:
         )
 
 
-class _Kept:
+class _OutputPipes:
+    """Reads the output of a program while it runs. `changed` is set when a pipe is at its end."""
+
+    def __init__(self, changed: asyncio.Event, max_bytes: int) -> None:
+        self.streams = (_KeptOutput(max_bytes // 2), _KeptOutput(max_bytes // 2))
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[int, _KeptOutput] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    def watch_pipes(self, pipes: tuple[int, ...]) -> None:
+        for fd, stream in zip(pipes, self.streams):
+            os.set_blocking(fd, False)
+            self._open[fd] = stream
+            self._loop.add_reader(fd, self._read_pipe, fd)
+
+    def drain_pipes(self) -> None:
+        """Reads what is in the pipes that others still hold open."""
+        for fd in tuple(self._open):
+            for _ in range(_PIPE_READS):
+                if not self._read_pipe(fd):
+                    break
+
+    def close_pipes(self, pipes: tuple[int, ...]) -> None:
+        for fd in pipes:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+    def _read_pipe(self, fd: int) -> bool:
+        """Reads what is there. True if there may be more."""
+        try:
+            part = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            part = b""
+        if part:
+            self._open[fd].add(part)
+            return True
+        self._loop.remove_reader(fd)
+        self._open.pop(fd, None)
+        self._changed.set()
+        return False
+
+
+class _KeptOutput:
     """The first and the last part of a stream."""
 
     def __init__(self, most: int) -> None:
@@ -437,7 +462,7 @@ class _Kept:
 _unreaped: list[subprocess.Popen[bytes]] = []  # that could not be ended when they should have
 
 
-def _reap(popen: subprocess.Popen[bytes]) -> None:
+def _reap_process(popen: subprocess.Popen[bytes]) -> None:
     _unreaped.append(popen)
     for one in tuple(_unreaped):
         try:
@@ -449,11 +474,11 @@ def _reap(popen: subprocess.Popen[bytes]) -> None:
             _unreaped.remove(one)
 
 
-def _reason(one: Process) -> str:
-    return ", which waits in the kernel" if one.stuck else ""
+def _describe_stuck(one: Process) -> str:
+    return ", which waits in the kernel" if one.is_stuck else ""
 
 
-def _signal_words(number: int) -> str:
+def _describe_signal(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:

@@ -92,10 +92,10 @@ class Started:
     descendants: Descendants
 
 
-def start(command: Command, procfs: Path) -> Started:
+def start_program(command: Command, procfs: Path) -> Started:
     """Raises NotStarted."""
     marker = secrets.token_hex(8)
-    environment = clean(os.environ) | dict(command.environment) | {MARKER: marker}
+    environment = clean_environment(os.environ) | dict(command.environment) | {MARKER: marker}
     reading, writing = zip(os.pipe(), os.pipe())
     try:
         popen = subprocess.Popen(
@@ -111,7 +111,7 @@ def start(command: Command, procfs: Path) -> Started:
         for fd in reading:
             os.close(fd)
         raise NotStarted(
-            _why(error, presentable("".join(command.argv[:1])), environment["PATH"])
+            _explain_failure(error, presentable("".join(command.argv[:1])), environment["PATH"])
         ) from error
     finally:
         for fd in writing:
@@ -121,7 +121,7 @@ def start(command: Command, procfs: Path) -> Started:
     return Started(popen, reading, Descendants(popen.pid, marker, procfs))
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the
     daemon's own.
     """
@@ -136,7 +136,7 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"LC_ALL": "C", "PATH": ":".join(dict.fromkeys((*folders, *FOLDERS)))}
 
 
-def _why(error: OSError | ValueError | IndexError, name: str, search: str) -> str:
+def _explain_failure(error: OSError | ValueError | IndexError, name: str, search: str) -> str:
     """Why a program does not start."""
     if not name or not isinstance(error, OSError):
         return (

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.small_files import presentable, why
-from vitald.diagnostics.check import Ended, Output
+from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
 from vitald.paths import is_root
@@ -34,36 +34,38 @@ NO_GPU = "there is no NVIDIA GPU on PCI"
 _FIGURE = re.compile(
     r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
 )
-_LINES = 20_000  # more than any of the tools prints
-_WIDTH = 1000
-_BEGINNINGS = 64  # places at which a JSON document is looked for
+_MAX_LINES = 20_000  # more than any of the tools prints
+_MAX_WIDTH = 1000
+_MAX_BEGINNINGS = 64  # places at which a JSON document is looked for
 # The first group of people; those below are the system's, such as Debian's staff, which may write
 # to /usr/local
-_USERS = 1000
-_LINKS = 40  # followed on one way, as the kernel does
+_FIRST_USER_GROUP = 1000
+_MAX_LINKS = 40  # followed on one way, as the kernel does
 
 
-def find(program: str, folders: Sequence[str] = ()) -> str:
+def find_program(program: str, folders: Sequence[str] = ()) -> str:
     """Where a program is: a path stands for itself, a name is looked for on PATH, then in these
     folders. Empty where it is not installed.
 
     Root runs nothing that an ordinary user could have put there, or can change: whoever starts the
     daemon by hand may have such a folder on his PATH.
     """
-    return next((place for place in _places(program, folders) if not _tampered(place)), "")
+    return next(
+        (place for place in _list_candidates(program, folders) if not _find_tampering(place)), ""
+    )
 
 
-def absent(program: str, folders: Sequence[str] = ()) -> str:
+def explain_absence(program: str, folders: Sequence[str] = ()) -> str:
     """That it is not installed, and where it was looked for."""
-    if refused := next(_places(program, folders), ""):
-        return f"{presentable(refused)} is not run as root: {presentable(_tampered(refused))}"
+    if refused := next(_list_candidates(program, folders), ""):
+        return f"{presentable(refused)} is not run as root: {presentable(_find_tampering(refused))}"
     if "/" in program:
         return f"{presentable(program)} is not there, or may not be executed"
     beside = f", nor in {', '.join(folders)}" if folders else ""
     return f"{presentable(program)} is not installed: it is not on PATH{beside}"
 
 
-def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
+def _list_candidates(program: str, folders: Sequence[str]) -> Iterator[str]:
     """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing
     in PATH) is no place.
     """
@@ -79,28 +81,28 @@ def _places(program: str, folders: Sequence[str]) -> Iterator[str]:
             yield place
 
 
-def _tampered(program: str) -> str:
+def _find_tampering(program: str) -> str:
     """Who but root could have put something else there; empty where nobody could, and where it is
     not root who runs it.
     """
     if not is_root():
         return ""
     try:
-        for place, found in _on_the_way(str(Path(program).absolute())):
+        for place, found in _walk_path(str(Path(program).absolute())):
             if found.st_uid:
                 return f"{place} belongs to uid {found.st_uid}"
             if found.st_mode & stat.S_IWOTH and not (
                 stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
             ):
                 return f"everybody may write to {place}"
-            if found.st_mode & stat.S_IWGRP and found.st_gid >= _USERS:
+            if found.st_mode & stat.S_IWGRP and found.st_gid >= _FIRST_USER_GROUP:
                 return f"the group {found.st_gid} may write to {place}"
     except OSError as error:
         return why(error)
     return ""
 
 
-def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
+def _walk_path(path: str) -> Iterator[tuple[str, os.stat_result]]:
     """Each folder and file that is passed in looking up a path, links followed. Raises OSError."""
     left, here, links = path.split("/")[::-1], "/", 0
     yield here, os.lstat(here)
@@ -109,7 +111,7 @@ def _on_the_way(path: str) -> Iterator[tuple[str, os.stat_result]]:
         found = os.lstat(there)
         if stat.S_ISLNK(found.st_mode):
             links += 1
-            if links > _LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             target = str(Path(there).readlink())
             here = "/" if target.startswith("/") else here
@@ -129,22 +131,22 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
     return len(gpus), inventory.error
 
 
-def not_run(what: str, output: Output) -> Report | None:
+def report_not_run(what: str, output: Output) -> Report | None:
     """The report on a program that nothing can be learned from, since it did not end by itself.
     None where it did, or ran too long.
     """
-    if output.ended in (Ended.EXITED, Ended.DEADLINE):
+    if output.ended in (ProgramEnd.EXITED, ProgramEnd.DEADLINE):
         return None
-    because = presentable(output.why) or _ending(output)
+    because = presentable(output.why) or _describe_end(output)
     said = {
-        Ended.NOT_STARTED: f"{what} could not be started: {because}",
-        Ended.CANCELLED: f"{what} was ended: {because}",
-        Ended.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
+        ProgramEnd.NOT_STARTED: f"{what} could not be started: {because}",
+        ProgramEnd.CANCELLED: f"{what} was ended: {because}",
+        ProgramEnd.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
     return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
 
 
-def _ending(output: Output) -> str:
+def _describe_end(output: Output) -> str:
     return (
         f"signal {-output.exit_code}"
         if output.exit_code is not None and output.exit_code < 0
@@ -152,22 +154,22 @@ def _ending(output: Output) -> str:
     )
 
 
-def lines(text: str) -> Iterator[str]:
+def split_lines(text: str) -> Iterator[str]:
     """Line by line, each of a length that can be matched against patterns."""
-    for line in text.splitlines()[:_LINES]:
-        yield line[:_WIDTH].rstrip()
+    for line in text.splitlines()[:_MAX_LINES]:
+        yield line[:_MAX_WIDTH].rstrip()
 
 
-def last_line(*texts: str) -> str:
+def find_last_line(*texts: str) -> str:
     """The last words of the first of these texts that has any, for people."""
     for text in texts:
-        for line in reversed(text[-8 * _WIDTH :].splitlines()):
+        for line in reversed(text[-8 * _MAX_WIDTH :].splitlines()):
             if line.strip():
                 return presentable(line.strip())
     return ""
 
 
-def figure(text: str) -> float | None:
+def parse_figure(text: str) -> float | None:
     """A finite figure that is not below 0, or None: `nan`, `inf` and `1_000` are none."""
     if not _FIGURE.fullmatch(text):
         return None
@@ -175,10 +177,10 @@ def figure(text: str) -> float | None:
     return value if math.isfinite(value) and value >= 0.0 else None
 
 
-def number(value: object) -> float | None:
+def parse_number(value: object) -> float | None:
     """The same of what a JSON document holds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return figure(value) if isinstance(value, str) else None
+        return parse_figure(value) if isinstance(value, str) else None
     try:
         made = float(value)
     except OverflowError:
@@ -186,12 +188,12 @@ def number(value: object) -> float | None:
     return made if math.isfinite(made) and made >= 0.0 else None
 
 
-def document(text: str) -> Mapping[str, object] | None:
+def find_document(text: str) -> Mapping[str, object] | None:
     """The first JSON object in a text that begins a line, whatever stands around it. None where
     there is no whole one.
     """
     decoder = json.JSONDecoder()
-    for begin in _beginnings(text):
+    for begin in _list_beginnings(text):
         try:
             found, _ = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
@@ -201,5 +203,7 @@ def document(text: str) -> Mapping[str, object] | None:
     return None
 
 
-def _beginnings(text: str) -> Iterable[int]:
-    return (match.end() for match in islice(re.finditer(r"(?m)^[ \t]*(?=\{)", text), _BEGINNINGS))
+def _list_beginnings(text: str) -> Iterable[int]:
+    return (
+        match.end() for match in islice(re.finditer(r"(?m)^[ \t]*(?=\{)", text), _MAX_BEGINNINGS)
+    )

@@ -25,7 +25,7 @@ from vitald.server.recovery_requester import Asking
 from vitald.server.request import PAGE, Refused, read_query
 from vitald.server.routes import components, gpus
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import Shown, outline
+from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -40,7 +40,7 @@ class NodeRoutes:
         self,
         context: RouteContext,
         interpreter: Interpreter,
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         recovery: Asking | None,
     ) -> None:
         self._context = context
@@ -103,7 +103,7 @@ class NodeRoutes:
                 for finding in sort_by_strength(board.trials)[:PAGE]
             ],
             "suspects": self._list_suspects(now),
-            "diagnostics": outline(self._diagnostics),
+            "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.shown() if self._recovery is not None else None,
             "ledger": _describe_ledger(board.ledger),
             "kernelLog": self._describe_kernel_log(),

@@ -1,0 +1,45 @@
+"""Single values of DCGM's documents, each read as the type that it should have."""
+
+from __future__ import annotations
+
+from vitald.text import replace_unprintable
+
+MAX_GPUS = 1024
+_NOT_SUPPORTED = "<<<NOT_SUPPORTED>>>"
+_MAX_TEXT = 600
+
+
+def to_int(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 1e9 else None
+    if isinstance(value, str) and len(value) < 12 and value.strip().isdecimal():
+        return int(value)
+    return None
+
+
+def to_index(value: object) -> int | None:
+    number = to_int(value)
+    return number if number is not None and 0 <= number < MAX_GPUS else None
+
+
+def text_of(value: object) -> str:
+    """On one line, printable, and not for ever."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        value = str(value) if isinstance(value, (int, float)) else type(value).__name__
+    line = " ".join(value[: 2 * _MAX_TEXT].split())[:_MAX_TEXT]
+    return replace_unprintable(line)
+
+
+def to_word(value: object) -> str:
+    return text_of(value)[:80] if isinstance(value, str) else ""
+
+
+def to_serial(value: object) -> str:
+    word = to_word(value)
+    return "" if word == _NOT_SUPPORTED else word
