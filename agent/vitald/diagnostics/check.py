@@ -1,9 +1,9 @@
 """
-The shape that every check has. A new one is one file in `checks/`.
+The interface of a check. A new check is one file in `checks/`.
 
 A check knows its program, whether it may run beside other work, how long it takes, and how to read
-what is printed. It does not start programs itself: it is given `execute`, so that deadlines,
-cancelling and the record are the same for all.
+its output. It starts programs through `execute` only, so that deadlines, cancellation and the
+record are the same for all checks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vitald.model.diagnostic import Report, RunRequest
 
 
 class ProgramEnd(Enum):
-    """How a program came to its end."""
+    """How a program ended."""
 
     EXITED = "exited"
-    SIGNALLED = "signalled"  # by somebody else
+    SIGNALLED = "signalled"  # from outside, or by a crash
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
     NOT_STARTED = "not started"  # `Output.why` says why
@@ -41,7 +41,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a program left behind. Text is decoded with replacement; of too much of it the middle is
+    """The output of a program. Text is decoded with replacement; if it is too long, the middle is
     dropped.
     """
 
@@ -66,22 +66,22 @@ class Check(Protocol):
     levels: tuple[int, ...]  # that it can be asked for at; (0,) where it has none
 
     def find_obstacle(self) -> str:
-        """Why it cannot run on this node at all, such as that its program is not installed; empty
-        where it can.
+        """Why the check cannot run on this node, such as a program that is not installed; "" if it
+        can.
         """
 
     def every_s(self, level: int) -> float:
-        """Its period; 0 where it runs on request only."""
+        """Its period in seconds; 0 if it runs on request only."""
 
     def needs_idle(self, level: int) -> bool:
-        """Whether other work on the devices and this hurt each other."""
+        """True if it must not run beside other work on the devices."""
 
     def expected_s(self, level: int) -> float:
-        """How long it usually takes."""
+        """Its usual duration in seconds."""
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        """Run it and read the result. Never raises for what a program does or prints: that is an
-        outcome.
+        """Runs the check and reads the result. Nothing that a program does or prints raises: it
+        becomes an outcome.
         """
 
 
@@ -90,4 +90,4 @@ class CatalogReader(Protocol):
     """A check that reads the catalogue."""
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """What codes mean: at the start, and when the catalogue was reloaded."""
+        """Takes the catalogue: at the start, and after it was reloaded."""
