@@ -229,7 +229,9 @@ def shown(
     told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> list[str]:
     """The lines of `vitald components`."""
-    monkeypatch.setattr(client, "ask", lambda *_: components.in_full(told.board, told.inventory))
+    monkeypatch.setattr(
+        client, "call_api", lambda *_: components.in_full(told.board, told.inventory)
+    )
     assert main(["components", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 

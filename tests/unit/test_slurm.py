@@ -108,8 +108,8 @@ def test_a_fault_of_ours_is_said_and_the_configuration_decides(
     def broken(*_: object, **__: object) -> dict[str, object]:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(command.client, "ask", broken)
-    monkeypatch.setattr(command.client, "status", broken)
+    monkeypatch.setattr(command.client, "call_api", broken)
+    monkeypatch.setattr(command.client, "read_status", broken)
     parser = argparse.ArgumentParser()
     command.options(parser)
     assert command.run(parser.parse_args([edge, "--config", str(path)])) == code
@@ -147,9 +147,11 @@ class Daemon:
     ) -> None:
         self.asked: list[str] = []
         self._answers = answers
-        monkeypatch.setattr(command.client, "status", lambda *_, **__: self._next("/v1/status"))
         monkeypatch.setattr(
-            command.client, "ask", lambda _, path, body=None: self._next(path, body)
+            command.client, "read_status", lambda *_, **__: self._next("/v1/status")
+        )
+        monkeypatch.setattr(
+            command.client, "call_api", lambda _, path, body=None: self._next(path, body)
         )
         monkeypatch.setenv("SLURM_JOB_ID", "7")
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import WrongUse, client, render, words
+from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -21,13 +21,13 @@ _VERSIONS = {
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--confirm", action="store_true", help="what is here now is right, and expected from now on"
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         default=None,
         metavar="TEXT",
         help="why, and who says so; needed to confirm",
@@ -38,25 +38,27 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0, whatever the answer is: whether the node is fit is said by `vitald check`."""
     if arguments.confirm and not arguments.reason:
-        raise WrongUse("--confirm needs to know why: --reason TEXT")
+        raise UsageError("--confirm needs to know why: --reason TEXT")
     if arguments.reason and not arguments.confirm:
-        raise WrongUse("--reason is for --confirm")
+        raise UsageError("--reason is for --confirm")
     answer: schema.Expected
     confirmed = None
     if arguments.confirm:
-        answer = told = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
+        answer = told = client.call_api(
+            arguments, "/v1/expect/confirm", {"reason": arguments.reason}
+        )
         confirmed = told["confirmed"]
     else:
-        answer = client.ask(arguments, "/v1/expect")
+        answer = client.call_api(arguments, "/v1/expect")
     if arguments.json:
         render.emit_json(answer)
         return 0
-    for line in _lines(answer, confirmed):
-        render.tell(line)
+    for line in _format_answer(answer, confirmed):
+        render.print_line(line)
     return 0
 
 
-def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
+def _format_answer(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
     counts = answer["counts"]
     if confirmed is not None:
         said = [
@@ -67,7 +69,7 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
         yield f"confirmed: {', '.join(said) or 'that there are none'}"
         yield ""
     if answer["instanceType"]:
-        yield f"machine: {render.safe(answer['instanceType'])}"
+        yield f"machine: {render.escape_text(answer['instanceType'])}"
         yield ""
     nothing = [one for one in counts if one["here"] == 0 and not one["expected"]]
     uncertain = [one for one in counts if one["here"] is None]
@@ -77,14 +79,14 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
         if one not in nothing and (one["here"] is not None or one["expected"] is not None)
     ]
     if rows:
-        yield from _table(
+        yield from _format_table(
             ("devices", "here", "expected", "", "because"),
-            [_count(one, answer) for one in rows],
+            [_build_count_row(one, answer) for one in rows],
             right=(1, 2),
         )
     if nothing:
         yield f"not here, and not expected: {', '.join(str(one['title']) for one in nothing)}"
-    reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
+    reasons = [render.escape_text(one["notObservable"]) or "not counted yet" for one in uncertain]
     for reason in dict.fromkeys(reasons):
         yield (
             "not known yet:"
@@ -94,18 +96,20 @@ def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iter
     versions = [one for one in answer["versions"] if one["here"] is not None or one["expected"]]
     if versions:
         yield ""
-        yield from _table(("versions", "here", "allowed", ""), [_version(one) for one in versions])
-    yield from _advice(answer, rows)
+        yield from _format_table(
+            ("versions", "here", "allowed", ""), [_build_version_row(one) for one in versions]
+        )
+    yield from _format_advice(answer, rows)
 
 
-def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
+def _format_advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
     """What somebody who reads this may want to do, or to wait for."""
     learns = (
         answer["healthyBoots"]
         and not answer["thisBootCounted"]
         and not all(one["confirmed"] for one in rows)
     )
-    differs = any(_differs(one) for one in rows)
+    differs = any(_is_different(one) for one in rows)
     if learns or differs:
         yield ""
     if learns:
@@ -120,7 +124,7 @@ def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> It
         )
 
 
-def _table(
+def _format_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
 ) -> Iterator[str]:
     """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that
@@ -140,16 +144,18 @@ def _table(
             for number in columns
         ]
         if row is head:
-            yield render.colour("  ".join(cells).rstrip(), "dim")
+            yield render.colour_text("  ".join(cells).rstrip(), "dim")
         else:
             marked = [
-                render.colour(cell, "bold", "yellow") if cell.strip() and not head[number] else cell
+                render.colour_text(cell, "bold", "yellow")
+                if cell.strip() and not head[number]
+                else cell
                 for number, cell in zip(columns, cells)
             ]
             yield "  ".join(marked).rstrip()
 
 
-def _count(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
+def _build_count_row(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
     unknown = (
         "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
     )
@@ -160,29 +166,29 @@ def _count(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...
         remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
     return (
         str(one["title"]),
-        _known(one["here"]),
-        _known(one["expected"]),
+        _format_count(one["here"]),
+        _format_count(one["expected"]),
         remark,
-        render.safe(one["because"]) or unknown,
+        render.escape_text(one["because"]) or unknown,
     )
 
 
-def _differs(one: schema.ExpectedCount) -> bool:
+def _is_different(one: schema.ExpectedCount) -> bool:
     return None not in (one["here"], one["expected"]) and one["here"] != one["expected"]
 
 
-def _version(one: schema.ExpectedVersion) -> tuple[str, ...]:
+def _build_version_row(one: schema.ExpectedVersion) -> tuple[str, ...]:
     here, expected = one["here"], one["expected"]
     differs = here is not None and expected and here not in expected
     name = _VERSIONS.get(str(one["name"]), str(one["name"]))
-    allowed = " or ".join(map(render.safe, expected)) or "any"
+    allowed = " or ".join(map(render.escape_text, expected)) or "any"
     return (
         name,
-        "not loaded" if here is None else render.safe(here),
+        "not loaded" if here is None else render.escape_text(here),
         allowed,
         "DIFFERS" if differs else "",
     )
 
 
-def _known(value: object) -> str:
+def _format_count(value: object) -> str:
     return "-" if value is None else str(value)

@@ -14,30 +14,30 @@ from vitald.cli import client, render
 if TYPE_CHECKING:
     from vitald.server import schema
 
-Show = Callable[["schema.Gpu"], str]
+Format = Callable[["schema.Gpu"], str]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/gpus, with every reading"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/gpus")
+    answer = client.call_api(arguments, "/v1/gpus")
     if arguments.json:
         render.emit_json(answer)
         return 0
     gpus = answer["gpus"]
     mixed = len({gpu["simulated"] for gpu in gpus}) > 1
     if gpus and gpus[0]["simulated"] and not mixed:
-        print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    wrong = _wrong(arguments, gpus)
-    shown = _fitting(gpus, max((len(codes) for codes in wrong), default=0))
+        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
+    wrong = _list_codes(arguments, gpus)
+    shown = _fit_columns(gpus, max((len(codes) for codes in wrong), default=0))
     if gpus:
         print(
-            render.colour(
+            render.colour_text(
                 "  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"
             )
         )
@@ -45,11 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         status = str(gpu["status"])
         words = [show(gpu).ljust(wide) for _, show, wide in shown]
         words.append(
-            status if status == "healthy" else f"{render.status_word(status)} {codes}".rstrip()
+            status if status == "healthy" else f"{render.colour_status(status)} {codes}".rstrip()
         )
         if mixed and gpu["simulated"]:
-            words.append(render.colour("SIMULATED", "bold", "magenta"))
-        render.tell("  ".join(words))
+            words.append(render.colour_text("SIMULATED", "bold", "magenta"))
+        render.print_line("  ".join(words))
     source = answer["source"]
     if not gpus:
         print(
@@ -61,24 +61,26 @@ def run(arguments: argparse.Namespace) -> int:
         said = (
             "NVML is not asked: [nvml] enabled = false"
             if source is None
-            else f"source nvml is {source['state']}: {render.safe(source['detail'])}"
+            else f"source nvml is {source['state']}: {render.escape_text(source['detail'])}"
         )
-        render.tell(f"these are not the present values: {said}")
+        render.print_line(f"these are not the present values: {said}")
     return 0
 
 
-def _wrong(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
+def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
     """The codes of what is wrong with each GPU."""
     found: list[schema.Finding] = []
     if any(gpu["findings"] for gpu in gpus):
-        found = client.ask(arguments, "/v1/findings", limit=1000)["findings"]
+        found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
     return [
-        " ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"])
+        " ".join(
+            render.escape_text(one["code"]) for one in found if one["component"] == gpu["component"]
+        )
         for gpu in gpus
     ]
 
 
-def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, int]]:
+def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Format, int]]:
     """The columns for which this terminal has room beside a status and so many characters of codes,
     and how wide each is.
     """
@@ -86,76 +88,76 @@ def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, in
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
         for title, show in _COLUMNS
     ]
-    room = render.width() - len("UNHEALTHY ") - codes
-    for title in _LESS:
+    room = render.get_width() - len("UNHEALTHY ") - codes
+    for title in _OMITTED_FIRST:
         if sum(wide + 2 for _, _, wide in shown) <= room:
             break
         shown = [one for one in shown if one[0] != title]
     return shown
 
 
-def _of(gpu: schema.Gpu, name: str) -> float | None:
+def _read_number(gpu: schema.Gpu, name: str) -> float | None:
     value = gpu["readings"].get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _who(gpu: schema.Gpu, name: str) -> str:
+def _read_identity(gpu: schema.Gpu, name: str) -> str:
     value = gpu["identity"].get(name)
-    return render.safe(value) if value not in (None, "") else "-"
+    return render.escape_text(value) if value not in (None, "") else "-"
 
 
-def _number(name: str, unit: str = "", scale: float = 1.0) -> Show:
+def _format_reading(name: str, unit: str = "", scale: float = 1.0) -> Format:
     def show(gpu: schema.Gpu) -> str:
-        value = _of(gpu, name)
+        value = _read_number(gpu, name)
         return "-" if value is None else f"{value * scale:.0f}{unit}"
 
     return show
 
 
-def _memory(gpu: schema.Gpu) -> str:
-    used, total = _of(gpu, "memory_used_bytes"), _of(gpu, "memory_total_bytes")
+def _format_memory(gpu: schema.Gpu) -> str:
+    used, total = _read_number(gpu, "memory_used_bytes"), _read_number(gpu, "memory_total_bytes")
     return "-" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f}G"
 
 
-def _remap(gpu: schema.Gpu) -> str:
+def _format_remap(gpu: schema.Gpu) -> str:
     """Rows remapped, and whether one waits or failed."""
     rows, pending, failed = (
-        _of(gpu, name)
+        _read_number(gpu, name)
         for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed")
     )
     if rows is None:
-        pages = _of(gpu, "retired_pages")
+        pages = _read_number(gpu, "retired_pages")
         return "-" if pages is None else f"{pages:.0f} pages"
     return f"{rows:.0f}" + (" FAILED" if failed else " pending" if pending else "")
 
 
-def _links(gpu: schema.Gpu) -> str:
-    active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks_expected")
+def _format_links(gpu: schema.Gpu) -> str:
+    active, links = _read_number(gpu, "nvlinks_active"), _read_number(gpu, "nvlinks_expected")
     if links is None:
-        links = _of(gpu, "nvlinks")
+        links = _read_number(gpu, "nvlinks")
     return "-" if active is None or links is None else f"{active:.0f}/{links:.0f}"
 
 
-def _pcie(gpu: schema.Gpu) -> str:
-    generation, width = _of(gpu, "pcie_generation"), _of(gpu, "pcie_width")
+def _format_pcie(gpu: schema.Gpu) -> str:
+    generation, width = _read_number(gpu, "pcie_generation"), _read_number(gpu, "pcie_width")
     return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
 
 
-_COLUMNS: tuple[tuple[str, Show], ...] = (
-    ("gpu", lambda gpu: render.safe(gpu["pci"])),
-    ("minor", lambda gpu: _who(gpu, "minor")),
-    ("model", lambda gpu: _who(gpu, "name").removeprefix("NVIDIA ")),
-    ("serial", lambda gpu: _who(gpu, "serial")),
-    ("temp", _number("temperature_celsius", "C")),
-    ("power", _number("power_watts", "W")),
-    ("util", _number("utilization_ratio", "%", 100)),
-    ("memory", _memory),
-    ("ecc unc", _number("ecc_uncorrected")),
-    ("remap", _remap),
-    ("nvlink", _links),
-    ("pcie", _pcie),
+_COLUMNS: tuple[tuple[str, Format], ...] = (
+    ("gpu", lambda gpu: render.escape_text(gpu["pci"])),
+    ("minor", lambda gpu: _read_identity(gpu, "minor")),
+    ("model", lambda gpu: _read_identity(gpu, "name").removeprefix("NVIDIA ")),
+    ("serial", lambda gpu: _read_identity(gpu, "serial")),
+    ("temp", _format_reading("temperature_celsius", "C")),
+    ("power", _format_reading("power_watts", "W")),
+    ("util", _format_reading("utilization_ratio", "%", 100)),
+    ("memory", _format_memory),
+    ("ecc unc", _format_reading("ecc_uncorrected")),
+    ("remap", _format_remap),
+    ("nvlink", _format_links),
+    ("pcie", _format_pcie),
 )
-_LESS = (
+_OMITTED_FIRST = (
     "model",
     "serial",
     "pcie",

@@ -7,20 +7,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import WrongUse, client, render, words
+from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_WAIT_S = 15.0
+_TIMEOUT_S = 15.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--for",
         dest="seconds",
-        type=words.duration(1, words.DAY_S, "1s to 24h"),
+        type=words.parse_duration(1, words.DAY_S, "1s to 24h"),
         default=600.0,
         metavar="TIME",
         help='for how long, e.g. "10m" (default)',
@@ -28,14 +28,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         action="append",
-        type=words.pci,
+        type=words.parse_pci,
         default=[],
         metavar="GPU",
         help="only this one, by PCI address; may be said again",
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         default=None,
         metavar="TEXT",
         help="what for, and who is it; needed to release",
@@ -46,9 +46,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
-    arguments.timeout = max(arguments.timeout, _WAIT_S)
+    arguments.timeout = max(arguments.timeout, _TIMEOUT_S)
     if arguments.end:
-        over = client.ask(arguments, "/v1/release/end", {})
+        over = client.call_api(arguments, "/v1/release/end", {})
         if arguments.json:
             render.emit_json(over)
         else:
@@ -59,24 +59,24 @@ def run(arguments: argparse.Namespace) -> int:
             )
         return 0
     if not arguments.reason:
-        raise WrongUse("a release needs to know what for: --reason TEXT")
+        raise UsageError("a release needs to know what for: --reason TEXT")
     body: schema.ReleaseRequest = {
         "seconds": arguments.seconds,
         "gpus": arguments.device,
         "reason": arguments.reason,
     }
-    answer = client.ask(arguments, "/v1/release", body)
+    answer = client.call_api(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)
     else:
-        _show(answer)
+        _show_release(answer)
     return 0 if answer["free"] else 10
 
 
-def _show(answer: schema.Released) -> None:
+def _show_release(answer: schema.Released) -> None:
     what = ", ".join(answer["gpus"]) or "all GPUs"
     print(
-        f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end"
+        f"released {render.escape_text(what)} until {render.format_time(answer['until'])}; vitald release --end"
         " takes them back earlier"
     )
     for pid in answer["stuck"]:
@@ -85,7 +85,7 @@ def _show(answer: schema.Released) -> None:
             " frees the device"
         )
     for holder in answer["holders"]:
-        print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
+        print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
     hidden = answer["notLookedAt"]
     if hidden:
         who = "other processes" if hidden < 0 else f"{hidden} processes of other users"

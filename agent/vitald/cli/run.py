@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         log.configure(config.log.level, config.log.format)
     except (configs.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
-        _last_words(error.errors[0])
+        _report_failure(error.errors[0])
         return EX_CONFIG
     import structlog
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for note in config.notes:
         structlog.get_logger("config").warning("key_changed", told=note)
-    give_back_early()
+    return_memory_early()
 
     async def main() -> None:
         daemon = Daemon(config, path)
@@ -63,12 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(main())
     except (CannotStart, NoThread) as error:
         print(f"vitald: {error}", file=sys.stderr)
-        _last_words(str(error))
+        _report_failure(str(error))
         return EX_UNAVAILABLE
     return 0
 
 
-def give_back_early() -> None:
+def return_memory_early() -> None:
     """Have large blocks of memory given back to the kernel as soon as they are free.
 
     glibc begins with that, but raises the threshold to the largest block that it ever got back, up
@@ -79,7 +79,7 @@ def give_back_early() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def _last_words(text: str) -> None:
+def _report_failure(text: str) -> None:
     """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
     from vitald.systemd import Notifier
 

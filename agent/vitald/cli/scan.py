@@ -33,7 +33,7 @@ from vitald.cli.check import EXIT
 from vitald.cli.render import Json
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
-_ENDED, _LISTED = (
+_MAX_ENDED, _MAX_LISTED = (
     4096,
     20,
 )  # faults remembered that ended within the log, and how many a person is shown
@@ -49,7 +49,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=words.profile,
+        type=words.parse_profile,
         metavar="NAME",
         default=None,
         help="judge by another profile",
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
-        return _scan(arguments, config, catalog)
+        return _scan_log(arguments, config, catalog)
     except CannotUnpack as error:
         print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedFinding:
     """What the log tells the end of: a fault of a device, however often it came and went."""
 
     finding: Finding  # the latest
@@ -105,21 +105,21 @@ class _Ended:
     cause: str
 
 
-def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
+def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
     from vitald.collectors.kernel_log.interpret import Interpreter
     from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
 
     reader = Interpreter(
         catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace
     )
-    scan = _Scan(arguments, catalog)
+    scan = _LogScan(arguments, catalog)
     with opened(arguments.file) as stream:
         saved = SavedLog(stream, reader)
-        scan.read(saved)
-    return scan.tell(saved.coverage, device_reset=config.policy.device_reset)
+        scan.read_log(saved)
+    return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
 
 
-class _Scan:
+class _LogScan:
     """The events of a log, judged; and what is said of them."""
 
     def __init__(self, arguments: argparse.Namespace, catalog: Catalog) -> None:
@@ -129,22 +129,22 @@ class _Scan:
         self._catalog = catalog
         self._judge = Judge(catalog)
         self._stamps: dict[FindingKey, tuple[Stamp, Stamp]] = {}  # of its first line and its last
-        self._ended: dict[FindingKey, _Ended] = {}
+        self._ended: dict[FindingKey, _EndedFinding] = {}
         self._forgotten = 0  # ends beyond those
         self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
-    def read(self, saved: SavedLog) -> None:
+    def read_log(self, saved: SavedLog) -> None:
         """Lines are shown as they are read, and judged in the order in which they were written."""
-        for told in saved.lived(self._shown(saved.told())):
+        for told in saved.lived(self._show_lines(saved.told())):
             (event,) = told.events
             if event is not None:
-                self._note(self._judge.apply(event), event.time, told.stamp)
+                self._note_lines(self._judge.apply(event), event.time, told.stamp)
                 self._judge.take_changes()
         self._until = saved.until
-        self._note(self._judge.expire(self._until), self._until, None)
+        self._note_lines(self._judge.expire(self._until), self._until, None)
 
-    def _shown(self, told: Iterator[Told]) -> Iterator[Told]:
+    def _show_lines(self, told: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
 
         for one in told:
@@ -155,19 +155,19 @@ class _Scan:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
                 self._drills += event.simulated
-                self._show(one.stamp, one.raw, event)
+                self._show_line(one.stamp, one.raw, event)
             yield one
 
-    def _note(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
+    def _note_lines(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
         """Which lines each finding had: its first and its last."""
         for change in changes:
             found, key = change.finding, change.finding.key
             if not found.open:
-                self._end(change)
+                self._note_end(change)
             elif here is not None and (key not in self._stamps or found.last >= time):
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
-    def _end(self, change: Transition) -> None:
+    def _note_end(self, change: Transition) -> None:
         from vitald.judge.findings import TOLD
 
         found, key = change.finding, change.finding.key
@@ -176,12 +176,12 @@ class _Scan:
             return  # what its cause explains is told with that
         before = self._ended.pop(key, None)  # the latest stands last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
-        self._ended[key] = _Ended(found, first, stamps[1], count + found.count, change.cause)
-        if len(self._ended) > _ENDED:
+        self._ended[key] = _EndedFinding(found, first, stamps[1], count + found.count, change.cause)
+        if len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
             self._forgotten += 1
 
-    def _show(self, stamp: Stamp, line: bytes, event: Event) -> None:
+    def _show_line(self, stamp: Stamp, line: bytes, event: Event) -> None:
         from vitald.server import serialize
 
         shown = serialize.scan_event(
@@ -190,19 +190,19 @@ class _Scan:
         if self._json:
             print(json.dumps(shown))
             return
-        mark = render.colour("written by a process ", "magenta") if event.hearsay else ""
+        mark = render.colour_text("written by a process ", "magenta") if event.hearsay else ""
         mark = (
             mark
             if event.judged
-            else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
+            else render.colour_text("UNTRUSTED (written by a process, not judged) ", "magenta")
         )
-        mark = render.colour("SIMULATED (a drill) ", "magenta") if event.simulated else mark
+        mark = render.colour_text("SIMULATED (a drill) ", "magenta") if event.simulated else mark
         print(
             f"{stamp.number:>8}  {event.code:<24}"
-            f" {mark}{render.cut(event.raw, render.width() - 36)}"
+            f" {mark}{render.cut_text(event.raw, render.get_width() - 36)}"
         )
 
-    def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
+    def report_verdict(self, coverage: Coverage, *, device_reset: bool) -> int:
         """The verdict, and what could not be read. The exit code."""
         from vitald.judge.verdict import by_strength, fold
 
@@ -210,11 +210,11 @@ class _Scan:
         told = {incident.id: incident for incident in self._judge.incidents}
         real = [found for found in standing if not found.simulated]
         verdict = fold(real, [], self._until, told, device_reset=device_reset)
-        verdict = _with_problem(
+        verdict = _add_problem(
             replace(verdict, simulated=len(real) < len(standing)), coverage.problem
         )
         findings = [
-            self._dated(found)
+            self._add_lines(found)
             for found in [
                 *by_strength(real),
                 *by_strength([one for one in standing if one.simulated]),
@@ -223,14 +223,14 @@ class _Scan:
         if self._json:
             self._print_json(verdict, coverage, findings)
         else:
-            self._print(verdict, coverage, findings)
+            self._print_report(verdict, coverage, findings)
         return EXIT[verdict.status.value]
 
-    def _dated(self, found: Finding) -> schema.Finding:
+    def _add_lines(self, found: Finding) -> schema.Finding:
         from vitald.server import serialize
 
         first, last = self._stamps[found.key]
-        until = f", last {_words(last)}" if last != first else ""
+        until = f", last {_describe_stamp(last)}" if last != first else ""
         shown = {
             **serialize.finding(found, self._catalog),
             "confirmed": None,  # there is no other witness in a log
@@ -239,11 +239,11 @@ class _Scan:
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
-            "seen": f"{_words(first)}, {render.times(found.count)}{until}",
+            "seen": f"{_describe_stamp(first)}, {render.describe_count(found.count)}{until}",
         }
         return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
 
-    def _history(self) -> list[Json]:
+    def _list_ended(self) -> list[Json]:
         """What ended within the log, the strongest first; what came back after its end is among
         what stands, too.
         """
@@ -261,7 +261,7 @@ class _Scan:
                 "firstLine": one.first.number,
                 "lastLine": one.last.number,
                 "ended": one.cause,
-                "seen": f"{render.times(one.count)}, last {_words(one.last)}",
+                "seen": f"{render.describe_count(one.count)}, last {_describe_stamp(one.last)}",
             }
             for one in sorted(
                 self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number)
@@ -295,7 +295,7 @@ class _Scan:
         told = {
             "asOf": as_of,
             "findings": findings,
-            "ended": self._history(),
+            "ended": self._list_ended(),
             "endedNotListed": self._forgotten,
         }
         print(
@@ -304,7 +304,9 @@ class _Scan:
             )
         )
 
-    def _print(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
+    def _print_report(
+        self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
+    ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         print(
             f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not"
@@ -313,60 +315,64 @@ class _Scan:
         if coverage.unread:
             print(f"{coverage.unread} not read, though they have words that fault lines have:")
             for number, raw in coverage.shown:
-                print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
+                print(
+                    f"{number:>8}  {render.cut_text(render.escape_text(raw), render.get_width() - 10)}"
+                )
         if len(coverage.hosts) > 1:
             print(
-                f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}),"
+                f"lines of {len(coverage.hosts)} hosts ({render.escape_text(', '.join(coverage.hosts))}),"
                 " judged as if of one node"
             )
-        up = render.flag_words(
+        up = render.describe_flags(
             findings,
             {
                 "rebootRequired": verdict.reboot_required,
                 "replacementRequired": verdict.replacement_required,
             },
         )
-        flags = [render.colour(word, "bold", "red") for word in up]
+        flags = [render.colour_text(word, "bold", "red") for word in up]
         as_of = (
-            f"as of its latest line: {_words(coverage.latest)}"
+            f"as of its latest line: {_describe_stamp(coverage.latest)}"
             if coverage.latest is not None
             else ""
         )
         print(
             "  ".join(
-                [render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]
+                [render.colour_status(verdict.status.value), *flags, *([as_of] if as_of else [])]
             )
         )
         if coverage.problem:
-            render.tell(f"  {render.safe(coverage.problem)}")
+            render.print_line(f"  {render.escape_text(coverage.problem)}")
         for finding in findings:
-            for text in render.finding_lines(finding):
-                render.tell(text)
-        history = self._history()
+            for text in render.format_finding(finding):
+                render.print_line(text)
+        history = self._list_ended()
         if history:
-            render.tell("  ended within the log:")
-        for one in history[:_LISTED]:
-            what = f"{render.safe(one['component'])}  {render.safe(one['title'])}  {one['code']}"
-            render.tell(f"    {what}: {one['seen']}; {render.safe(one['ended'])}")
-        more = len(history) - _LISTED + self._forgotten
+            render.print_line("  ended within the log:")
+        for one in history[:_MAX_LISTED]:
+            what = f"{render.escape_text(one['component'])}  {render.escape_text(one['title'])}  {one['code']}"
+            render.print_line(f"    {what}: {one['seen']}; {render.escape_text(one['ended'])}")
+        more = len(history) - _MAX_LISTED + self._forgotten
         if more > 0:
-            render.tell(f"    and {more} more{'' if self._forgotten else ': --json lists them'}")
+            render.print_line(
+                f"    and {more} more{'' if self._forgotten else ': --json lists them'}"
+            )
 
 
-def _words(stamp: Stamp) -> str:
+def _describe_stamp(stamp: Stamp) -> str:
     """When a line was written, and which it is."""
     from vitald.server import serialize
 
     where = f"line {stamp.number}"
     if stamp.time is not None:
         moment = serialize.moment(stamp.time)
-        return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
+        return f"{render.format_time(moment)} ({render.format_age(moment)} ago, {where})"
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
     return f"{where}, which has no date"
 
 
-def _with_problem(verdict: Verdict, problem: str) -> Verdict:
+def _add_problem(verdict: Verdict, problem: str) -> Verdict:
     """A log that could not be read says nothing, unless what was read says enough."""
     from vitald.model import Status
 

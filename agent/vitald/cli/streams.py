@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Unwritten(Exception):
+class OutputError(Exception):
     """Standard output cannot be written. No OSError: who reads a file shall not take it for
     theirs.
     """
@@ -33,11 +33,11 @@ class Unwritten(Exception):
         super().__init__(error.strerror or str(error))
 
 
-class ReaderGone(Unwritten):
+class ReaderGone(OutputError):
     """Whoever read standard output has gone, as `head` does: no error."""
 
 
-class _Raw(io.FileIO):
+class _RawStream(io.FileIO):
     """A descriptor that somebody else opened, perhaps without blocking."""
 
     def __init__(self, fd: int) -> None:
@@ -51,17 +51,17 @@ class _Raw(io.FileIO):
         return written
 
 
-class _Answers(_Raw):
+class _StandardOutput(_RawStream):
     def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data)
         except BrokenPipeError as error:
             raise ReaderGone(error) from None
         except OSError as error:
-            raise Unwritten(error) from None
+            raise OutputError(error) from None
 
 
-class _Remarks(_Raw):
+class _StandardError(_RawStream):
     lost = False
 
     def write(self, data: ReadableBuffer) -> int:
@@ -77,7 +77,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._before = sys.stdin, sys.stdout, sys.stderr
-        self._remarks: _Remarks | None = None
+        self._remarks: _StandardError | None = None
 
     @property
     def lost_remarks(self) -> bool:
@@ -86,14 +86,14 @@ class Streams:
 
     def __enter__(self) -> Streams:
         if None in self._before:
-            _occupy()
+            _occupy_descriptors()
         if sys.stdin is None:
             sys.stdin = open(0, closefd=False)  # reading it is refused, as of one that is closed
         if sys.stdout is sys.__stdout__:
-            sys.stdout = _text(_Answers(1), sys.__stdout__)
+            sys.stdout = _wrap_text(_StandardOutput(1), sys.__stdout__)
         if sys.stderr is sys.__stderr__:
-            self._remarks = _Remarks(2)
-            sys.stderr = _text(
+            self._remarks = _StandardError(2)
+            sys.stderr = _wrap_text(
                 self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace"
             )
         return self
@@ -108,14 +108,14 @@ class Streams:
 
     def discard(self) -> None:
         """What is left in the buffer goes nowhere: the interpreter would exit with 120 over it."""
-        if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Answers):
+        if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _StandardOutput):
             fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(fd, 1)
             os.close(fd)
             sys.stdout.flush()
 
 
-def _occupy() -> None:
+def _occupy_descriptors() -> None:
     """A closed one of the three would become the next file or socket that is opened.
 
     What stands in its place can neither be read nor written.
@@ -127,8 +127,8 @@ def _occupy() -> None:
             os.open(os.devnull, flags)  # the lowest that is free
 
 
-def _text(
-    raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
+def _wrap_text(
+    raw: _RawStream, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
 ) -> TextIO:
     """As the interpreter made it; what its character set has no sign for is written as an
     escape.

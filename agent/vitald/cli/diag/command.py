@@ -17,7 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, cast
 
-from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, Failed, WrongUse, client, render, words
+from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, CommandFailed, UsageError, client, render, words
 from vitald.cli.diag import read as diag_read
 from vitald.cli.diag import views
 from vitald.cli.diag.progress import Progress
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
-_USUAL_S = {3: 1800.0, 4: 7200.0}  # levels with full load for long, unless the daemon knows better
-_LAST_GPU = 4095  # as the daemon has it
-_EVERY_S = 0.5
-_PATIENCE_S = (
+_EXPECTED_S = {
+    3: 1800.0,
+    4: 7200.0,
+}  # levels with full load for long, unless the daemon knows better
+_MAX_GPU = 4095  # as the daemon has it
+_POLL_S = 0.5
+_MAX_SILENCE_S = (
     20.0  # for a daemon that is being restarted, and for a result that is on its way to the disk
 )
 _DEFAULT_REASON = "asked on the command line"
@@ -37,11 +40,11 @@ _DEFAULT_REASON = "asked on the command line"
 
 def options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    run_ = _add(what, "run", "run one now, and follow it to its end")
+    run_ = _add_verb(what, "run", "run one now, and follow it to its end")
     run_.add_argument(
         "level",
         nargs="?",
-        type=_level,
+        type=_parse_level,
         metavar="LEVEL",
         help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours",
     )
@@ -54,7 +57,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     run_.add_argument(
         "--gpu",
         action="append",
-        type=words.number(0, _LAST_GPU, "a GPU's number"),
+        type=words.parse_number(0, _MAX_GPU, "a GPU's number"),
         default=[],
         metavar="N",
         help="only this GPU, by number; may be said again",
@@ -66,7 +69,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     run_.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         default=None,
         metavar="TEXT",
         help="what for; needed from level 3 on",
@@ -74,36 +77,40 @@ def options(parser: argparse.ArgumentParser) -> None:
     run_.add_argument("--yes", action="store_true", help="do not ask back from level 3 on")
     run_.add_argument("--no-wait", action="store_true", help="ask for it, and do not follow it")
     run_.add_argument("--json", action="store_true", help="the result as JSON")
-    list_ = _add(
+    list_ = _add_verb(
         what, "list", "what can be run here, what comes next, and what the last runs came to"
     )
     list_.add_argument(
         "--limit",
-        type=words.number(1, 1000),
+        type=words.parse_number(1, 1000),
         default=10,
         metavar="N",
         help="so many of the last runs (default: 10)",
     )
     list_.add_argument("--json", action="store_true", help="both as JSON")
-    show = _add(what, "show", "one run in full")
+    show = _add_verb(what, "show", "one run in full")
     show.add_argument(
-        "id", type=_run_id, metavar="ID|last", help="the run, as vitald diag list shows it"
+        "id", type=_parse_run_id, metavar="ID|last", help="the run, as vitald diag list shows it"
     )
     show.add_argument("--raw", action="store_true", help="only what its program printed")
     show.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/diagnostics/runs/ID"
     )
-    cancel = _add(what, "cancel", "end a run, or take it out of the queue")
+    cancel = _add_verb(what, "cancel", "end a run, or take it out of the queue")
     cancel.add_argument(
         "id",
         nargs="?",
-        type=_run_id,
+        type=_parse_run_id,
         default=None,
         metavar="ID",
         help="which (default: the one that runs)",
     )
     cancel.add_argument(
-        "--reason", type=words.reason, required=True, metavar="TEXT", help="why, and who says so"
+        "--reason",
+        type=words.parse_reason,
+        required=True,
+        metavar="TEXT",
+        help="why, and who says so",
     )
     cancel.add_argument("--json", action="store_true", help="the answer as JSON")
     help_ = "explain what a diagnostic printed, wherever it ran: vitald diag read FILE|-"
@@ -112,12 +119,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     diag_read.options(read)
 
 
-def _add(
+def _add_verb(
     what: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help_: str
 ) -> argparse.ArgumentParser:
     parser = what.add_parser(name, help=help_, description=help_)
-    client.options(parser)
-    parser.set_defaults(do={"run": _run, "list": _list, "show": _show, "cancel": _cancel}[name])
+    client.add_connection_options(parser)
+    parser.set_defaults(
+        do={"run": _run_diagnostic, "list": _list_runs, "show": _show_run, "cancel": _cancel_run}[
+            name
+        ]
+    )
     return parser
 
 
@@ -125,23 +136,23 @@ def run(arguments: argparse.Namespace) -> int:
     return cast("int", arguments.do(arguments))
 
 
-def _level(text: str) -> int:
+def _parse_level(text: str) -> int:
     if text not in ("1", "2", "3", "4"):
-        raise words.Wrong("a level from 1 to 4 (a check is named with --check)", text)
+        raise words.InvalidArgument("a level from 1 to 4 (a check is named with --check)", text)
     return int(text)
 
 
-def _run_id(text: str) -> str:
+def _parse_run_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}", text):
-        raise words.Wrong("a run's id as vitald diag list shows it", text)
+        raise words.InvalidArgument("a run's id as vitald diag list shows it", text)
     return text
 
 
 # --- run
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.level in _USUAL_S:
+def _run_diagnostic(arguments: argparse.Namespace) -> int:
+    if arguments.level in _EXPECTED_S:
         _ask_for_consent(arguments)
     body: schema.RunDiagnosticRequest = {
         "check": arguments.check,
@@ -151,19 +162,19 @@ def _run(arguments: argparse.Namespace) -> int:
     }
     if arguments.level is not None:
         body["level"] = arguments.level
-    asked = client.ask(arguments, "/v1/diagnostics/run", body)["going"]
+    asked = client.call_api(arguments, "/v1/diagnostics/run", body)["going"]
     if arguments.no_wait:
         if arguments.json:
             render.emit_json({"going": asked})
         else:
             print(
-                f"asked for {views.words(asked)}: vitald diag show {asked['id']} when it has ended"
+                f"asked for {views.format_name(asked)}: vitald diag show {asked['id']} when it has ended"
             )
         return 0
     try:
-        result = _follow(arguments, asked)
+        result = _follow_run(arguments, asked)
     except KeyboardInterrupt:
-        print(f"\n{views.words(asked)} goes on without you ({asked['id']})", file=sys.stderr)
+        print(f"\n{views.format_name(asked)} goes on without you ({asked['id']})", file=sys.stderr)
         print(f"  end it: vitald diag cancel {asked['id']} --reason TEXT", file=sys.stderr)
         print(f"  its result, when it has ended: vitald diag show {asked['id']}", file=sys.stderr)
         return INTERRUPTED
@@ -177,12 +188,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(result)
     else:
-        for line in views.full(result):
-            render.tell(line)
-    return exit_code(result)
+        for line in views.format_run(result):
+            render.print_line(line)
+    return choose_exit_code(result)
 
 
-def exit_code(result: schema.DiagnosticRun) -> int:
+def choose_exit_code(result: schema.DiagnosticRun) -> int:
     return (
         EXIT["inconclusive"]
         if result["preempted"]
@@ -190,7 +201,7 @@ def exit_code(result: schema.DiagnosticRun) -> int:
     )
 
 
-class _Declined(Failed):
+class _ConsentDenied(CommandFailed):
     """Whoever was asked back does not want it."""
 
     exit_code = EX_UNAVAILABLE
@@ -200,18 +211,18 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
     """Returns where somebody knows what it means and wants it. Raises WrongUse, or _Declined."""
     level = arguments.level
     if not arguments.reason:
-        raise WrongUse(
+        raise UsageError(
             f"level {level} takes the node out of work for long: say what for, with --reason TEXT"
         )
     if arguments.yes:
         return
-    usual = _USUAL_S[level]
-    for one in client.ask(arguments, "/v1/diagnostics")["checks"]:
+    usual = _EXPECTED_S[level]
+    for one in client.call_api(arguments, "/v1/diagnostics")["checks"]:
         if one["name"] == arguments.check:
             usual = one["expected"].get(str(level)) or usual
     print(
         f"{arguments.check} level {level} puts full load on every GPU for about"
-        f" {views.span(usual)}.",
+        f" {views.format_duration(usual)}.",
         file=sys.stderr,
     )
     print(
@@ -219,41 +230,41 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
         file=sys.stderr,
     )
     if not sys.stdin.isatty():
-        raise WrongUse("nobody is here to be asked: say --yes")
+        raise UsageError("nobody is here to be asked: say --yes")
     print("Run it? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise _Declined("not asked for")
+        raise _ConsentDenied("not asked for")
 
 
-def _follow(
+def _follow_run(
     arguments: argparse.Namespace, asked: schema.DiagnosticGoing
 ) -> schema.DiagnosticRunInFull | None:
     """The run, once it has ended; None where there is no trace of it."""
     answered = time.monotonic()
     with Progress(sys.stderr if arguments.json else sys.stdout, quiet=arguments.json) as progress:
-        progress.show(asked)
+        progress.show_run(asked)
         while True:
             try:
-                going = client.ask(arguments, "/v1/diagnostics")["going"]
+                going = client.call_api(arguments, "/v1/diagnostics")["going"]
             except client.NoAnswer:
-                if time.monotonic() - answered > _PATIENCE_S:
+                if time.monotonic() - answered > _MAX_SILENCE_S:
                     raise
-                progress.say("the daemon does not answer")
+                progress.show_line("the daemon does not answer")
             else:
                 answered = time.monotonic()
                 mine = next((one for one in going if one["id"] == asked["id"]), None)
                 if mine is None:
                     break
-                progress.show(mine, behind=None if mine is going[0] else going[0])
-            time.sleep(_EVERY_S)
-    return _result(arguments, str(asked["id"]))
+                progress.show_run(mine, behind=None if mine is going[0] else going[0])
+            time.sleep(_POLL_S)
+    return _read_result(arguments, str(asked["id"]))
 
 
-def _result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:
-    until = time.monotonic() + _PATIENCE_S
+def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:
+    until = time.monotonic() + _MAX_SILENCE_S
     while True:
         try:
-            return client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+            return client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
         except client.Refused as error:
             if error.status not in (404, 503) or time.monotonic() > until:
                 if error.status == 404:
@@ -262,27 +273,27 @@ def _result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFu
         except client.NoAnswer:
             if time.monotonic() > until:
                 raise
-        time.sleep(_EVERY_S / 5)
+        time.sleep(_POLL_S / 5)
 
 
 # --- the others
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/diagnostics")
-    runs = client.ask(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
+def _list_runs(arguments: argparse.Namespace) -> int:
+    answer = client.call_api(arguments, "/v1/diagnostics")
+    runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
     if arguments.json:
         render.emit_json({**answer, "runs": runs})
         return 0
-    for line in views.overview(answer, runs):
-        render.tell(line)
+    for line in views.format_overview(answer, runs):
+        render.print_line(line)
     return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show_run(arguments: argparse.Namespace) -> int:
     id_ = arguments.id
     if id_ == "last":
-        runs = client.ask(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
+        runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
         if not runs:
             print(
                 "vitald: no run is remembered: vitald diag list shows what can be run",
@@ -290,14 +301,14 @@ def _show(arguments: argparse.Namespace) -> int:
             )
             return EX_UNAVAILABLE
         id_ = str(runs[0]["id"])
-    found = client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+    found = client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
     if arguments.json:
         render.emit_json(found)
     elif arguments.raw:
         _print_raw(str(found["raw"]))
     else:
-        for line in views.full(found):
-            render.tell(line)
+        for line in views.format_run(found):
+            render.print_line(line)
     return 0
 
 
@@ -309,20 +320,20 @@ def _print_raw(text: str) -> None:
         print("nothing is kept of what it printed", file=sys.stderr)
     elif sys.stdout.isatty():
         for line in text.expandtabs().splitlines():
-            print(render.safe(line))
+            print(render.escape_text(line))
     else:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def _cancel(arguments: argparse.Namespace) -> int:
+def _cancel_run(arguments: argparse.Namespace) -> int:
     body: schema.CancelDiagnosticRequest = {"reason": arguments.reason}
     if arguments.id is not None:
         body["id"] = arguments.id
-    answer = client.ask(arguments, "/v1/diagnostics/cancel", body)
+    answer = client.call_api(arguments, "/v1/diagnostics/cancel", body)
     if arguments.json:
         render.emit_json(answer)
         return 0
     ended = answer["going"]
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
-    print(f"{views.words(ended)} was {how}: vitald diag show {ended['id']}")
+    print(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
     return 0

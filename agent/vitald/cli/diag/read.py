@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 _HEALTH_EXIT = {"Healthy": 0, "Warning": 10, "Failure": 20}
-_MOST_BYTES = 64 * 1024 * 1024
-_WIDEST = 120
-_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,32}m")
+_MAX_BYTES = 64 * 1024 * 1024
+_MAX_COLUMNS = 120
+_COLOUR_CODES = re.compile(rb"\x1b\[[0-9;]{0,32}m")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -44,14 +44,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--exit-code",
-        type=words.number(-64, 255),
+        type=words.parse_number(-64, 255),
         default=None,
         metavar="N",
         help="how it ended; below 0: the signal",
     )
     parser.add_argument(
         "--level",
-        type=words.number(1, 4),
+        type=words.parse_number(1, 4),
         choices=(1, 2, 3, 4),
         default=None,
         help="that was asked for (default: by the tests that are there)",
@@ -77,7 +77,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=words.profile,
+        type=words.parse_profile,
         metavar="NAME",
         default=None,
         help="read by another profile",
@@ -100,24 +100,24 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
-        printed = _content(arguments.file)
-        stderr = _content(str(arguments.stderr)) if arguments.stderr is not None else b""
+        printed = _read_content(arguments.file)
+        stderr = _read_content(str(arguments.stderr)) if arguments.stderr is not None else b""
     except OSError as error:
         print(
-            f"vitald: {render.safe(error.filename or arguments.file)}: {error.strerror}",
+            f"vitald: {render.escape_text(error.filename or arguments.file)}: {error.strerror}",
             file=sys.stderr,
         )
         return EX_NOINPUT
     except CannotUnpack as error:
-        print(f"vitald: {render.safe(arguments.file)}: {error}", file=sys.stderr)
+        print(f"vitald: {render.escape_text(arguments.file)}: {error}", file=sys.stderr)
         return EX_NOINPUT
-    kind = arguments.of or _kind(printed, arguments)
+    kind = arguments.of or _detect_command(printed, arguments)
     if kind != "diag":
-        return _short(kind, printed.decode("utf-8", "replace"), arguments)
-    return _diag(printed, stderr, arguments, catalog)
+        return _report_answer(kind, printed.decode("utf-8", "replace"), arguments)
+    return _report_diagnostic(printed, stderr, arguments, catalog)
 
 
-def _content(file: str) -> bytes:
+def _read_content(file: str) -> bytes:
     """As it was printed: unpacked, from UTF-16 where another system saved it, without a viewer's
     colours.
     """
@@ -127,10 +127,10 @@ def _content(file: str) -> bytes:
         sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream,
         io.BufferedReader(Unpacked(stream)) as unpacked,
     ):
-        return _COLOURS.sub(b"", unpacked.read(_MOST_BYTES))
+        return _COLOUR_CODES.sub(b"", unpacked.read(_MAX_BYTES))
 
 
-def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
+def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """What it is an answer to."""
     from vitald.diagnostics import tool
     from vitald.diagnostics.dcgm import answers, document
@@ -153,7 +153,7 @@ def _kind(printed: bytes, arguments: argparse.Namespace) -> str:
 # --- the short answers
 
 
-def _short(kind: str, text: str, arguments: argparse.Namespace) -> int:
+def _report_answer(kind: str, text: str, arguments: argparse.Namespace) -> int:
     from vitald.diagnostics.dcgm import answers
 
     said: Json
@@ -164,7 +164,7 @@ def _short(kind: str, text: str, arguments: argparse.Namespace) -> int:
             {"version": version or None, "reason": "" if version else "no version in it"},
             0 if version else 30,
         )
-        lines = [f"dcgmi {render.safe(version)}"]
+        lines = [f"dcgmi {render.escape_text(version)}"]
     elif answers.no_engine(text) or kind == "no engine":
         values: Json = {"health": None} if kind == "health" else {"gpu_count": None}
         values = {"health": None, "gpu_count": None} if kind == "no engine" else values
@@ -179,18 +179,20 @@ def _short(kind: str, text: str, arguments: argparse.Namespace) -> int:
         )
         lines = [f"{count} GPU{'' if count == 1 else 's'}"]
     else:
-        said, lines = _health(text)
+        said, lines = _read_health(text)
         code = _HEALTH_EXIT.get(str(said["health"]), 30)
     if arguments.json:
         render.emit_json(said)
         return code
     if "error" in said or not lines:
-        lines = [f"{render.colour('NO ANSWER', 'bold', 'magenta')}  {render.safe(said['reason'])}"]
+        lines = [
+            f"{render.colour_text('NO ANSWER', 'bold', 'magenta')}  {render.escape_text(said['reason'])}"
+        ]
     print("\n".join(lines))
     return code
 
 
-def _health(text: str) -> tuple[Json, list[str]]:
+def _read_health(text: str) -> tuple[Json, list[str]]:
     from vitald.diagnostics.checks import dcgm_health
     from vitald.diagnostics.dcgm import answers
 
@@ -212,20 +214,22 @@ def _health(text: str) -> tuple[Json, list[str]]:
     blamed: Json = {"culprit_gpus": gpus} if answer.overall != "Healthy" else {}
     colours = {"Healthy": "green", "Warning": "yellow", "Failure": "red"}
     lines = [
-        f"{render.colour(answer.overall.upper(), 'bold', colours[answer.overall])}  dcgmi health"
+        f"{render.colour_text(answer.overall.upper(), 'bold', colours[answer.overall])}  dcgmi health"
     ]
     lines += [
-        f"  {render.safe(one.where) or '-'}  {render.safe(one.system)}: {render.safe(one.value)} "
-        f" {render.safe(one.text)}"
+        f"  {render.escape_text(one.where) or '-'}  {render.escape_text(one.system)}: {render.escape_text(one.value)} "
+        f" {render.escape_text(one.text)}"
         for one in answer.complaints
     ]
-    return {"health": answer.overall, **blamed, "reason": render.safe(reason)}, lines
+    return {"health": answer.overall, **blamed, "reason": render.escape_text(reason)}, lines
 
 
 # --- diag
 
 
-def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog: Catalog) -> int:
+def _report_diagnostic(
+    printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog: Catalog
+) -> int:
     from vitald.diagnostics.dcgm import reading
     from vitald.diagnostics.dcgm.meanings import Meanings
 
@@ -237,21 +241,21 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
         stderr=stderr,
     )
     if arguments.json:
-        notes = list(_notes(report, printed, arguments))
-        render.emit_json({**as_json(report), **({"notes": notes} if notes else {})})
+        notes = list(_list_notes(report, printed, arguments))
+        render.emit_json({**serialize_report(report), **({"notes": notes} if notes else {})})
     else:
-        level = (arguments.level or _level(report)) if report.tests else 0
+        level = (arguments.level or _detect_level(report)) if report.tests else 0
         for line in (
-            *_told(report, level),
-            *_gpus(report),
-            *_tests(report),
-            *_faults(report, catalog),
+            *_format_outcome(report, level),
+            *_format_gpus(report),
+            *_format_tests(report),
+            *_format_faults(report, catalog),
         ):
             print(line)
-        notes = list(_notes(report, printed, arguments))
+        notes = list(_list_notes(report, printed, arguments))
         print(
             (
-                "\n".join(["", *(render.colour(f"  note: {note}", "dim") for note in notes)])
+                "\n".join(["", *(render.colour_text(f"  note: {note}", "dim") for note in notes)])
                 if notes
                 else ""
             ),
@@ -260,7 +264,7 @@ def _diag(printed: bytes, stderr: bytes, arguments: argparse.Namespace, catalog:
     return EXIT[report.outcome.value]
 
 
-def _level(report: Report) -> int:
+def _detect_level(report: Report) -> int:
     """By the tests that are there; 0 where they are not those of any level."""
     from vitald.diagnostics.dcgm import reading
 
@@ -273,7 +277,7 @@ def _level(report: Report) -> int:
     )
 
 
-def as_json(report: Report) -> Json:
+def serialize_report(report: Report) -> Json:
     """What was found, as it was printed: findings that were only concluded are in the outcome, not
     among the errors.
     """
@@ -300,14 +304,14 @@ def as_json(report: Report) -> Json:
                 "gpu": None if fault.by_text else fault.gpu,
                 "error_id": fault.error_id,
             }
-            for fault in printed_faults(report)
+            for fault in list_printed_faults(report)
         ],
         "culprit_gpus": list(report.culprits),
         "reason": report.reason,
     }
 
 
-def printed_faults(report: Report) -> list[Fault]:
+def list_printed_faults(report: Report) -> list[Fault]:
     """Each warning once, also where it names several GPUs."""
     found: dict[tuple[object, ...], Fault] = {}
     for fault in report.faults:
@@ -317,7 +321,7 @@ def printed_faults(report: Report) -> list[Fault]:
     return list(found.values())
 
 
-def _told(report: Report, level: int) -> Iterator[str]:
+def _format_outcome(report: Report, level: int) -> Iterator[str]:
     known = [
         f"DCGM {report.dcgm_version}" if report.dcgm_version else "",
         f"driver {report.driver_version}" if report.driver_version else "",
@@ -334,11 +338,11 @@ def _told(report: Report, level: int) -> Iterator[str]:
     )
     about = [ran, *known, models]
     yield (
-        f"{views.outcome_word(report.outcome.value)}  {render.safe(', '.join(filter(None, about)))}"
+        f"{views.format_outcome(report.outcome.value)}  {render.escape_text(', '.join(filter(None, about)))}"
     )
-    columns = max(40, min(render.width(), _WIDEST) - 9)
-    yield from _wrapped("why", report.reason, columns)
-    yield from _wrapped("means", views.MEANING.get(report.outcome.value, ""), columns)
+    columns = max(40, min(render.get_width(), _MAX_COLUMNS) - 9)
+    yield from _wrap_text("why", report.reason, columns)
+    yield from _wrap_text("means", views.MEANINGS.get(report.outcome.value, ""), columns)
     asking = [fault.confirm for fault in report.faults if fault.remedy is report.remedy]
     from vitald.model.diagnostic import Remedy
 
@@ -347,10 +351,10 @@ def _told(report: Report, level: int) -> Iterator[str]:
         "reboot": report.reboot_required and bool(certain & {Remedy.RESET_GPU, Remedy.REBOOT}),
         "replace": report.replacement_required and Remedy.REPLACE in certain,
     }
-    yield from views.todo(report.remedy.value, **flags, confirm=asking)
+    yield from views.format_action(report.remedy.value, **flags, confirm=asking)
 
 
-def _gpus(report: Report) -> Iterator[str]:
+def _format_gpus(report: Report) -> Iterator[str]:
     """Who is to blame for what, and who is not."""
     there = sorted({int(gpu) for test in report.tests for gpu in test.gpus} | set(report.culprits))
     if not report.culprits:
@@ -371,26 +375,26 @@ def _gpus(report: Report) -> Iterator[str]:
         said.setdefault(f"to blame: {', '.join(numbers[:6])}", []).append(gpu)
     well = [gpu for gpu in there if gpu not in report.culprits]
     for what, gpus in [*said.items(), *([("not to blame", well)] if well else [])]:
-        yield f"  {render.colour(f'GPU {join_ranges(gpus)}'.ljust(14), 'bold')} {render.safe(what)}"
+        yield f"  {render.colour_text(f'GPU {join_ranges(gpus)}'.ljust(14), 'bold')} {render.escape_text(what)}"
 
 
-def _tests(report: Report) -> Iterator[str]:
+def _format_tests(report: Report) -> Iterator[str]:
     if not report.tests:
         return
     yield ""
     rows = [
         (
-            f"  {render.safe(test.name)}",
-            render.safe(test.category) or "-",
-            render.safe(test.status) or "-",
-            _by_status(test.gpus, test.cpus),
+            f"  {render.escape_text(test.name)}",
+            render.escape_text(test.category) or "-",
+            render.escape_text(test.status) or "-",
+            _group_by_status(test.gpus, test.cpus),
         )
         for test in report.tests
     ]
-    yield from views.table(("  test", "category", "status", "by device, as printed"), rows)
+    yield from views.format_table(("  test", "category", "status", "by device, as printed"), rows)
 
 
-def _by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
+def _group_by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
     parts = []
     for kind, statuses in (("GPU", gpus), ("CPU", cpus)):
         by: dict[str, list[int]] = {}
@@ -398,43 +402,43 @@ def _by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
             by.setdefault(str(status), []).append(int(index))
         worst_first = sorted(by.items(), key=lambda one: one[0].lower() == "pass")
         parts += [
-            f"{render.safe(status)} {kind} {join_ranges(numbers)}"
+            f"{render.escape_text(status)} {kind} {join_ranges(numbers)}"
             for status, numbers in worst_first
         ]
     return ", ".join(parts) or "-"
 
 
-def _faults(report: Report, catalog: Catalog) -> Iterator[str]:
+def _format_faults(report: Report, catalog: Catalog) -> Iterator[str]:
     """Each kind of finding once, with what it means."""
     groups: dict[tuple[str, str], list[Fault]] = {}
     for fault in report.faults:
         groups.setdefault((fault.code, fault.test), []).append(fault)
-    columns = max(40, min(render.width(), _WIDEST) - 9)
+    columns = max(40, min(render.get_width(), _MAX_COLUMNS) - 9)
     for (code, test), faults in sorted(groups.items(), key=lambda one: -one[1][0].remedy.rank):
         rule = catalog.rule(code)
         gpus = [fault.gpu for fault in faults if fault.gpu is not None]
-        who = f"GPU {join_ranges(gpus)}: " if gpus else _devices(faults)
+        who = f"GPU {join_ranges(gpus)}: " if gpus else _name_devices(faults)
         yield ""
         yield (
-            f"  {render.colour(render.safe(who) + rule.title, 'bold')} "
-            f" {render.colour(f'{code} {render.safe(test)}', 'dim')}"
+            f"  {render.colour_text(render.escape_text(who) + rule.title, 'bold')} "
+            f" {render.colour_text(f'{code} {render.escape_text(test)}', 'dim')}"
         )
-        yield from _wrapped("means", rule.meaning, columns)
-        yield from _wrapped("hint", rule.advice, columns)
-        asks = views.TODO.get(faults[0].remedy.value, "")
+        yield from _wrap_text("means", rule.meaning, columns)
+        yield from _wrap_text("hint", rule.advice, columns)
+        asks = views.ACTIONS.get(faults[0].remedy.value, "")
         if asks:
             yield (
                 "  do    "
-                f" {asks}{views.once(str(faults[0].remedy.value), [fault.confirm for fault in faults])}"
+                f" {asks}{views.format_confirmation(str(faults[0].remedy.value), [fault.confirm for fault in faults])}"
             )
         texts = list(dict.fromkeys(fault.text for fault in faults))
         for text in texts[:2]:
-            yield f"  says   {render.cut(render.safe(text), columns)}"
+            yield f"  says   {render.cut_text(render.escape_text(text), columns)}"
         if len(texts) > 2:
             yield f"         and {len(texts) - 2} more like this"
 
 
-def _devices(faults: list[Fault]) -> str:
+def _name_devices(faults: list[Fault]) -> str:
     """`CPU 1: `"""
     return "".join(
         f"{one.replace('cpu/', 'CPU ')}: "
@@ -442,7 +446,7 @@ def _devices(faults: list[Fault]) -> str:
     )
 
 
-def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Iterator[str]:
+def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Iterator[str]:
     """What a reader should know of how far this goes."""
     from vitald.diagnostics.dcgm import answers, document
 
@@ -460,8 +464,8 @@ def _notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Ite
         )
 
 
-def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
+def _wrap_text(label: str, text: str, columns: int) -> Iterator[str]:
     import textwrap
 
-    for number, line in enumerate(textwrap.wrap(render.safe(text), columns)[:8]):
+    for number, line in enumerate(textwrap.wrap(render.escape_text(text), columns)[:8]):
         yield f"  {label if number == 0 else '':<6} {line}"

@@ -22,16 +22,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-_BLOCK = 512
-_END = 2 * _BLOCK
+_BLOCK_BYTES = 512
+_END_BYTES = 2 * _BLOCK_BYTES
 _LEVEL = 6
-_RESERVE = (
+_RESERVE_BYTES = (
     1024 * 1024
 )  # what the compressor still holds, and what is said at the end of what is missing
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
-class Full(Exception):
+class ArchiveFull(Exception):
     """With this the archive would be larger than it may be; it is as it was before."""
 
 
@@ -49,36 +49,36 @@ class Archive:
         self._file = file
         self._folder = folder
         self._time = int(time)
-        self._most = max(_RESERVE, most) - _RESERVE
+        self._most = max(_RESERVE_BYTES, most) - _RESERVE_BYTES
         self._crc, self._size = 0, 0
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         # By hand, since a compressor that can be copied is one that can take back what it was
         # given: gzip's own header and trailer.
-        self._put(struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", self._time, 0, 3))
+        self._write_raw(struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", self._time, 0, 3))
 
-    def add(self, name: str, data: bytes) -> None:
-        self.stream(name, len(data), (data,))
+    def add_member(self, name: str, data: bytes) -> None:
+        self.stream_member(name, len(data), (data,))
 
-    def stream(self, name: str, size: int, parts: Iterable[bytes]) -> None:
+    def stream_member(self, name: str, size: int, parts: Iterable[bytes]) -> None:
         """A member that comes in parts, of `size` bytes together. Raises Full."""
         before = self._compressor.copy(), self._crc, self._size, self._file.tell()
         try:
-            self._write(self._header(name, size))
+            self._compress(self._build_header(name, size))
             written = 0
             for part in parts:
                 written += len(part)
-                self._write(part)
+                self._compress(part)
                 if self._file.tell() > self._most:
-                    raise Full(
+                    raise ArchiveFull(
                         "with it the archive would be larger than"
-                        f" {self._most + _RESERVE >> 20} MiB"
+                        f" {self._most + _RESERVE_BYTES >> 20} MiB"
                     )
             if written != size:
                 raise ValueError(f"{size} bytes were said, {written} came")
-            self._write(bytes(-size % _BLOCK))
+            self._compress(bytes(-size % _BLOCK_BYTES))
         except BaseException:
             self._compressor, self._crc, self._size, place = before
-            with _writing():
+            with _convert_errors():
                 self._file.seek(place)
                 self._file.truncate()
             raise
@@ -87,29 +87,36 @@ class Archive:
         """The last member, for which there always is room, and the end. Returns the size of it all
         in bytes.
         """
-        self._write(self._header(name, len(data)) + data + bytes(-len(data) % _BLOCK) + bytes(_END))
-        self._put(self._compressor.flush() + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
-        with _writing():
+        self._compress(
+            self._build_header(name, len(data))
+            + data
+            + bytes(-len(data) % _BLOCK_BYTES)
+            + bytes(_END_BYTES)
+        )
+        self._write_raw(
+            self._compressor.flush() + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
+        )
+        with _convert_errors():
             self._file.flush()
         return self._file.tell()
 
-    def _header(self, name: str, size: int) -> bytes:
+    def _build_header(self, name: str, size: int) -> bytes:
         member = tarfile.TarInfo(f"{self._folder}/{name}")
         member.size, member.mtime, member.mode = size, self._time, 0o600
         return member.tobuf(tarfile.USTAR_FORMAT)
 
-    def _write(self, data: bytes) -> None:
+    def _compress(self, data: bytes) -> None:
         self._crc = zlib.crc32(data, self._crc)
         self._size += len(data)
-        self._put(self._compressor.compress(data))
+        self._write_raw(self._compressor.compress(data))
 
-    def _put(self, data: bytes) -> None:
-        with _writing():
+    def _write_raw(self, data: bytes) -> None:
+        with _convert_errors():
             self._file.write(data)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -117,20 +124,20 @@ def _writing() -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+def create_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
     """A file to write, and what puts it at `path` once it is complete; without that nothing is left
     of it. Raises CannotWrite.
     """
-    _check(path, force=force)
+    _check_target(path, force=force)
     beside = path.with_name(f".{path.name[:80]}.{secrets.token_hex(6)}.part")
 
     def publish() -> None:
-        with _writing():
+        with _convert_errors():
             file.flush()
             os.fsync(file.fileno())
-            _place(beside, path, force=force)
+            _publish(beside, path, force=force)
 
-    with _writing():
+    with _convert_errors():
         fd = os.open(
             beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
@@ -143,8 +150,8 @@ def new_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[
         beside.unlink(missing_ok=True)
 
 
-def _check(path: Path, *, force: bool) -> None:
-    with _writing():
+def _check_target(path: Path, *, force: bool) -> None:
+    with _convert_errors():
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:
@@ -157,8 +164,8 @@ def _check(path: Path, *, force: bool) -> None:
             raise CannotWrite("there is such a file already; --force replaces it")
 
 
-def _place(made: Path, path: Path, *, force: bool) -> None:
-    _check(path, force=force)
+def _publish(made: Path, path: Path, *, force: bool) -> None:
+    _check_target(path, force=force)
     if not force:
         try:
             os.link(

@@ -25,19 +25,19 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__, tomlfile
 from vitald import config as configs
-from vitald.cli import Failed, client, render, status, why
+from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
-from vitald.cli.report.archive import Archive, CannotWrite, Full
+from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite
 from vitald.cli.report.history import (
-    PAGE,
-    FromDaemon,
-    FromLedger,
+    MAX_PAGE,
+    DaemonHistory,
+    EventPages,
     History,
-    Pages,
-    raw_ledger,
+    LedgerHistory,
+    open_raw_ledger,
 )
-from vitald.cli.report.redact import Redactor, configuration
+from vitald.cli.report.redact import Redactor, redact_configuration
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.text import escape_unprintable
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONFIG = Path("/etc/vitald/config.toml")
 _CONFIG_BYTES = 1024 * 1024
-_EVENTS_S = 120.0
+_MAX_EVENTS_S = 120.0
 _WHYS, _RUNS, _TOLD = 100, 100, 50
 _CHUNK = 1024 * 1024
-_PLACES = ("paths", "kernel_log", "socket", "metrics", "recovery")
+_LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
 README = """\
 What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts and JSON only. All times are UTC.
@@ -83,7 +83,7 @@ but ledger/. Evidence is left as it is: a secret that a program printed to a log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReportOptions:
     """What was asked for."""
 
     since: float
@@ -95,7 +95,7 @@ class Wanted:
     most: int  # bytes of the archive
 
 
-class _Part:
+class _PartGuard:
     """What goes wrong with one part is said, and the others are written: hence the one
     catch-all.
     """
@@ -118,10 +118,10 @@ class _Part:
         return True
 
 
-class Report:
+class SupportReport:
     """Writes the parts into an archive. `missing`: what could not be got, and why."""
 
-    def __init__(self, archive: Archive, wanted: Wanted, now: float) -> None:
+    def __init__(self, archive: Archive, wanted: ReportOptions, now: float) -> None:
         self.missing: list[tuple[str, str]] = []
         self._archive = archive
         self._wanted = wanted
@@ -133,47 +133,52 @@ class Report:
     def write(self) -> int:
         """All of it, to the end of the archive. Returns its size in bytes."""
         shown = self._read_config()
-        self._text("README.txt", README)
-        with self._part("config.toml"):
-            self._text("config.toml", shown)
-        history = self._history()
+        self._add_text("README.txt", README)
+        with self._guard_part("config.toml"):
+            self._add_text("config.toml", shown)
+        history = self._open_history()
         try:
-            self._told(history)
-            with self._part("summary.txt"):
-                self._text("summary.txt", self._summary.getvalue())
-            runs = self._listed(history)
-            self._from_machine(runs)
+            self._add_node_state(history)
+            with self._guard_part("summary.txt"):
+                self._add_text("summary.txt", self._summary.getvalue())
+            runs = self._list_runs(history)
+            self._add_machine_state(runs)
             if history is not None:
-                self._runs(history, runs)
-                self._events(history)
+                self._add_runs(history, runs)
+                self._add_events(history)
         finally:
-            if isinstance(history, FromLedger):
+            if isinstance(history, LedgerHistory):
                 history.close()
         if self._wanted.ledger:
-            self._ledger()
+            self._add_ledger()
         said = "".join(f"{part}: {text}\n" for part, text in self.missing) or "nothing is missing\n"
         return self._archive.close(
-            "errors.txt", self._redactor.scrub(_presentable(said).encode(errors="replace"))
+            "errors.txt",
+            self._redactor.remove_secrets(_escape_lines(said).encode(errors="replace")),
         )
 
     # --- how a part is written
 
-    def _part(self, name: str) -> _Part:
-        return _Part(partial(self._miss, name))
+    def _guard_part(self, name: str) -> _PartGuard:
+        return _PartGuard(partial(self._note_missing, name))
 
-    def _miss(self, name: str, why_: str) -> None:
-        self.missing.append((name, self._redactor.text(" ".join(why_.split()))[:500]))
+    def _note_missing(self, name: str, why_: str) -> None:
+        self.missing.append((name, self._redactor.redact_text(" ".join(why_.split()))[:500]))
 
-    def _text(self, name: str, text: str) -> None:
-        self._archive.add(name, self._redactor.scrub(_presentable(text).encode(errors="replace")))
+    def _add_text(self, name: str, text: str) -> None:
+        self._archive.add_member(
+            name, self._redactor.remove_secrets(_escape_lines(text).encode(errors="replace"))
+        )
 
-    def _json(self, name: str, value: object) -> None:
-        self._archive.add(name, self._redactor.scrub(json.dumps(value, indent=1).encode() + b"\n"))
+    def _add_json(self, name: str, value: object) -> None:
+        self._archive.add_member(
+            name, self._redactor.remove_secrets(json.dumps(value, indent=1).encode() + b"\n")
+        )
 
-    def _line(self, value: object) -> bytes:
-        return self._redactor.scrub(json.dumps(value).encode() + b"\n")
+    def _format_line(self, value: object) -> bytes:
+        return self._redactor.remove_secrets(json.dumps(value).encode() + b"\n")
 
-    def _say(self, title: str, lines: Iterable[str]) -> None:
+    def _add_section(self, title: str, lines: Iterable[str]) -> None:
         """A section of the summary. It is built as the lines come, so what goes wrong half way
         leaves the first half.
         """
@@ -194,24 +199,24 @@ class Report:
             with path.open("rb") as file:
                 text = file.read(_CONFIG_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            self._miss("config.toml", f"{path}: {error.strerror}")
+            self._note_missing("config.toml", f"{path}: {error.strerror}")
             return f"# {path}: {error.strerror}\n"
-        shown, wrong = configuration(text, self._redactor)
+        shown, wrong = redact_configuration(text, self._redactor)
         errors = [wrong] if wrong else []
         try:
             tables = tomlfile.parse(text, str(path))
-            self._config = _understood(tables)
+            self._config = _parse_known_sections(tables)
             self._config = configs.parse(text, tables, str(path))
         except configs.ConfigError as error:
             errors += error.errors
         except ValueError as error:
             errors.append(str(error))
         said = [f"{path}, written anew: without comments, and without what may be a secret"]
-        said += [f"redacted: {one}" for one in self._redactor.said]
-        said += [f"wrong: {self._redactor.text(one)}" for one in errors]
+        said += [f"redacted: {one}" for one in self._redactor.redactions]
+        said += [f"wrong: {self._redactor.redact_text(one)}" for one in errors]
         return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
 
-    def _history(self) -> History | None:
+    def _open_history(self) -> History | None:
         """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the
         head of the summary.
         """
@@ -219,45 +224,47 @@ class Report:
         place = self._wanted.socket or (
             configured if configured.exists() else client.default_socket()
         )
-        daemon = FromDaemon(
-            partial(client.ask, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
+        daemon = DaemonHistory(
+            partial(client.call_api, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         )
-        ledger: FromLedger | None = None
+        ledger: LedgerHistory | None = None
         try:
-            told = daemon.status()
-        except Failed as error:
+            told = daemon.read_status()
+        except CommandFailed as error:
             silent = str(error)
-            self._miss("all that only the daemon knows", silent)
+            self._note_missing("all that only the daemon knows", silent)
         else:
-            with self._part("status.json"):
-                self._head(
+            with self._guard_part("status.json"):
+                self._write_head(
                     f"vitald {told['version']}, pid {told['pid']}, answers; profile"
                     f" {told['profile']}, boot {told['bootId']}"
                 )
-                self._json("status.json", told)
+                self._add_json("status.json", told)
                 with redirect_stdout(io.StringIO()) as printed:
-                    status.show(told)
-                self._say("vitald status", printed.getvalue().splitlines())
+                    status.show_status(told)
+                self._add_section("vitald status", printed.getvalue().splitlines())
             return daemon
-        with self._part("the ledger instead"):
-            ledger = FromLedger(self._config)
-            remembered = ledger.status()
-            self._head(
+        with self._guard_part("the ledger instead"):
+            ledger = LedgerHistory(self._config)
+            remembered = ledger.read_status()
+            self._write_head(
                 f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until"
                 f" {remembered['until']}"
             )
             flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
-            self._say("as it was then", [", ".join([str(remembered["remembered"]), *flags])])
-            self._json("status.json", {**remembered, "error": silent})
+            self._add_section(
+                "as it was then", [", ".join([str(remembered["remembered"]), *flags])]
+            )
+            self._add_json("status.json", {**remembered, "error": silent})
         if ledger is None:
-            self._head(
+            self._write_head(
                 f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
                 " says why"
             )
-            self._json("status.json", {"status": "unknown", "error": silent})
+            self._add_json("status.json", {"status": "unknown", "error": silent})
         return ledger
 
-    def _head(self, state: str) -> None:
+    def _write_head(self, state: str) -> None:
         made = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._now))
         name, since = (
             os.uname().nodename,
@@ -276,75 +283,83 @@ class Report:
 
     # --- what is told of the node
 
-    def _told(self, history: History | None) -> None:
+    def _add_node_state(self, history: History | None) -> None:
         if history is None:
             return
-        opened, cleared = self._findings(history)
-        with self._part("incidents.json"):
-            self._json("incidents.json", history.incidents())
+        opened, cleared = self._add_findings(history)
+        with self._guard_part("incidents.json"):
+            self._add_json("incidents.json", history.list_incidents())
         chains: list[schema.Why] = []
-        with self._part("why.json"):
+        with self._guard_part("why.json"):
             for one in opened[:_WHYS]:
-                chains.append(history.why(one["id"]))
+                chains.append(history.explain_finding(one["id"]))
             if len(opened) > _WHYS:
-                self._miss(
+                self._note_missing(
                     "why.json", f"of {len(opened)} open findings the first {_WHYS} are explained"
                 )
-        with self._part("why.json"):
-            self._json("why.json", chains)
-        with self._part("summary.txt"):
-            self._say(
+        with self._guard_part("why.json"):
+            self._add_json("why.json", chains)
+        with self._guard_part("summary.txt"):
+            self._add_section(
                 f"open findings: {len(opened) or 'none'}",
-                _spaced(partial(render.finding_lines, full=True), opened[:_TOLD]),
+                _separate(partial(render.format_finding, full=True), opened[:_TOLD]),
             )
-            self._say(
+            self._add_section(
                 f"findings that ended: {len(cleared) or 'none'}",
-                _spaced(render.finding_lines, cleared[:_TOLD]),
+                _separate(render.format_finding, cleared[:_TOLD]),
             )
             if chains:
-                self._say("how the open findings came to be", _spaced(why.lines, chains[:_TOLD]))
-        self._inventory(history)
+                self._add_section(
+                    "how the open findings came to be", _separate(why.format_chain, chains[:_TOLD])
+                )
+        self._add_inventory(history)
 
-    def _findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
+    def _add_findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
         opened: list[schema.Finding] = []
         cleared: list[schema.Finding] = []
-        with self._part("findings.json"):
-            opened = history.opened()
-            ended = history.cleared()
-            cleared = [one for one in ended if _ended(one) >= self._wanted.since]
-            if len(cleared) == PAGE:
-                self._miss("findings.json", f"of those that ended the newest {PAGE} are told")
-            if len(opened) == PAGE:
-                self._miss("findings.json", f"of those that are open {PAGE} are told")
-        with self._part("findings.json"):
-            self._json("findings.json", {"open": opened, "cleared": cleared})
+        with self._guard_part("findings.json"):
+            opened = history.list_open()
+            ended = history.list_cleared()
+            cleared = [one for one in ended if _read_end(one) >= self._wanted.since]
+            if len(cleared) == MAX_PAGE:
+                self._note_missing(
+                    "findings.json", f"of those that ended the newest {MAX_PAGE} are told"
+                )
+            if len(opened) == MAX_PAGE:
+                self._note_missing("findings.json", f"of those that are open {MAX_PAGE} are told")
+        with self._guard_part("findings.json"):
+            self._add_json("findings.json", {"open": opened, "cleared": cleared})
         return opened, cleared
 
-    def _inventory(self, history: History) -> None:
-        if isinstance(history, FromDaemon):
+    def _add_inventory(self, history: History) -> None:
+        if isinstance(history, DaemonHistory):
             for name, path in (
                 ("inventory/components.json", "/v1/components"),
                 ("inventory/gpus.json", "/v1/gpus"),
                 ("inventory/expected.json", "/v1/expect"),
                 ("diagnostics/checks.json", "/v1/diagnostics"),
             ):
-                with self._part(name):
-                    self._json(name, history.ask(path))
-        if isinstance(history, FromLedger):
-            with self._part("inventory/devices.json"):
-                self._json("inventory/devices.json", history.devices())
+                with self._guard_part(name):
+                    self._add_json(name, history.call_api(path))
+        if isinstance(history, LedgerHistory):
+            with self._guard_part("inventory/devices.json"):
+                self._add_json("inventory/devices.json", history.list_devices())
 
-    def _listed(self, history: History | None) -> list[schema.DiagnosticRun]:
+    def _list_runs(self, history: History | None) -> list[schema.DiagnosticRun]:
         """The runs of the time that was asked for, the newest first."""
-        with self._part("diagnostics/runs.json"):
+        with self._guard_part("diagnostics/runs.json"):
             return (
-                [one for one in history.runs() if _moment(one["ended"]) >= self._wanted.since]
+                [
+                    one
+                    for one in history.list_runs()
+                    if _parse_timestamp(one["ended"]) >= self._wanted.since
+                ]
                 if history is not None
                 else []
             )
         return []
 
-    def _runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
+    def _add_runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
         """All of them, and what the newest printed, and those that did not pass."""
         told: list[dict[str, object]] = []
         kept = 0
@@ -353,73 +368,75 @@ class Report:
             shown: dict[str, object] = {**one}
             if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
                 kept += 1
-                with self._part(name):
-                    shown = {**history.run(one["id"])}
+                with self._guard_part(name):
+                    shown = {**history.read_run(one["id"])}
                     raw = str(shown.pop("raw"))
                     if raw:
-                        self._text(name, raw if raw.endswith("\n") else f"{raw}\n")
+                        self._add_text(name, raw if raw.endswith("\n") else f"{raw}\n")
                         shown["printed"] = name
             told.append(shown)
-        with self._part("diagnostics/runs.json"):
-            self._json("diagnostics/runs.json", told)
+        with self._guard_part("diagnostics/runs.json"):
+            self._add_json("diagnostics/runs.json", told)
 
-    def _events(self, history: History) -> None:
+    def _add_events(self, history: History) -> None:
         name = "events.jsonl"
-        with self._part(name):
-            pages = Pages(
+        with self._guard_part(name):
+            pages = EventPages(
                 history,
                 self._wanted.since,
-                self._line,
+                self._format_line,
                 most=self._wanted.most,
-                until=time.monotonic() + _EVENTS_S,
+                until=time.monotonic() + _MAX_EVENTS_S,
             )
             while True:
                 try:
-                    self._archive.stream(name, pages.size, pages)
+                    self._archive.stream_member(name, pages.size, pages)
                     break
-                except Full:
-                    if not pages.halve():
+                except ArchiveFull:
+                    if not pages.drop_older_half():
                         raise
             if pages.cut:
-                self._miss(name, pages.cut)
+                self._note_missing(name, pages.cut)
 
     # --- what the machine itself tells
 
-    def _from_machine(self, runs: list[schema.DiagnosticRun]) -> None:
+    def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
-        with self._part("inventory/pci.json"):
-            self._json("inventory/pci.json", _pci(config.paths.sysfs))
-        with self._part("versions.json"):
+        with self._guard_part("inventory/pci.json"):
+            self._add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
+        with self._guard_part("versions.json"):
             dcgm = next((one["dcgmVersion"] for one in runs if one["dcgmVersion"]), None)
-            self._json(
+            self._add_json(
                 "versions.json",
-                {**machine.versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
+                {**machine.list_versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
             )
-        with self._part("service.txt"):
-            self._text("service.txt", machine.service())
-        with self._part("recovery/decisions.jsonl"):
+        with self._guard_part("service.txt"):
+            self._add_text("service.txt", machine.read_service())
+        with self._guard_part("recovery/decisions.jsonl"):
             decisions = config.recovery.state / "decisions.jsonl"
             if decisions.exists():  # most nodes recover nothing by themselves
-                lines = [self._line(one) for one in machine.decisions(decisions)]
-                self._archive.add("recovery/decisions.jsonl", b"".join(lines))
-        with self._part("metrics.txt"):
-            self._text("metrics.txt", machine.scrape(config.metrics.listen, self._wanted.timeout))
+                lines = [self._format_line(one) for one in machine.read_decisions(decisions)]
+                self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
+        with self._guard_part("metrics.txt"):
+            self._add_text(
+                "metrics.txt", machine.scrape_metrics(config.metrics.listen, self._wanted.timeout)
+            )
         if not self._wanted.logs:
-            self._miss("vitald.log and kernel.log", "left out, as was asked for")
+            self._note_missing("vitald.log and kernel.log", "left out, as was asked for")
             return
         logs: tuple[tuple[str, Callable[[], str]], ...] = (
-            ("vitald.log", machine.own_log),
-            ("kernel.log", lambda: machine.kernel_messages(config.kernel_log.path)),
+            ("vitald.log", machine.read_own_log),
+            ("kernel.log", lambda: machine.read_kernel_messages(config.kernel_log.path)),
         )
         for name, read in logs:
-            with self._part(name):
-                self._text(name, self._redactor.log(read()))
+            with self._guard_part(name):
+                self._add_text(name, self._redactor.redact_log(read()))
 
-    def _ledger(self) -> None:
-        with self._part("ledger/"), raw_ledger(self._config.paths.state) as files:
+    def _add_ledger(self) -> None:
+        with self._guard_part("ledger/"), open_raw_ledger(self._config.paths.state) as files:
             for name, size, file in files:
-                with self._part(f"ledger/{name}"):
-                    self._archive.stream(
+                with self._guard_part(f"ledger/{name}"):
+                    self._archive.stream_member(
                         f"ledger/{name}",
                         size,
                         _read_chunks(file, size),
@@ -431,10 +448,10 @@ def _read_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
     return iter(lambda: file.read(min(_CHUNK, size - file.tell())), b"")
 
 
-def _understood(tables: tomlfile.Table) -> configs.Config:
+def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
     """Where things are, as far as a file that may be wrong elsewhere says."""
     right: tomlfile.Table = {}
-    for section in _PLACES:
+    for section in _LOCATION_SECTIONS:
         try:
             if section in tables:
                 configs.parse("", {**right, section: tables[section]}, "")
@@ -444,7 +461,7 @@ def _understood(tables: tomlfile.Table) -> configs.Config:
     return configs.parse("", right, "")
 
 
-def _pci(sysfs: Path) -> list[Json]:
+def _list_pci_devices(sysfs: Path) -> list[Json]:
     inventory = PciInventory(sysfs)
     inventory.read()
     if inventory.error:
@@ -464,21 +481,21 @@ def _pci(sysfs: Path) -> list[Json]:
     ]
 
 
-def _spaced(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
+def _separate(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
     for one in told:
         yield from lines(one)
         yield ""
 
 
-def _ended(finding: schema.Finding) -> float:
-    return _moment(finding["clearedAt"])
+def _read_end(finding: schema.Finding) -> float:
+    return _parse_timestamp(finding["clearedAt"])
 
 
-def _moment(text: object) -> float:
-    when = render.parse(text)
+def _parse_timestamp(text: object) -> float:
+    when = render.parse_time(text)
     return when.timestamp() if when is not None else 0.0
 
 
-def _presentable(text: str) -> str:
+def _escape_lines(text: str) -> str:
     """Lines, without anything that a terminal would obey."""
     return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

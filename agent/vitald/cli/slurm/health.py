@@ -72,7 +72,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     a step.
     """
     try:
-        jobs: list[schema.Job] = daemon.ask("/v1/jobs")["running"]
+        jobs: list[schema.Job] = daemon.call_api("/v1/jobs")["running"]
     except (client.NoAnswer, client.Refused):
         return
     names = [str(job["job"]) for job in jobs]
@@ -85,7 +85,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
             continue
         body = {"event": "end", "job": name, **end.exit_state}
         try:
-            daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+            daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
         except (client.NoAnswer, client.Refused) as error:
             report(f"the end of job {name} was not noted: {error}")
         else:
