@@ -387,7 +387,7 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
     terminal.until("memory")
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.code() == 130
-    assert "goes on without you" in terminal.shown
+    assert "dcgm level 2 continues" in terminal.shown
     assert "vitald diag cancel 20261118T134640-1-dcgm --reason TEXT" in terminal.shown
     assert "Traceback" not in terminal.shown
     assert (fake.cancelled, len(fake.going)) == ([], 1)
@@ -427,7 +427,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     assert re.search(
         r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE
     )
-    assert shown.endswith("\nno run is remembered\n")
+    assert shown.endswith("\nno runs yet\n")
 
     now = time.time()
     fake.remembered = [
@@ -477,7 +477,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 
 def test_show(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("show", "last") == 69
-    assert "no run is remembered" in capsys.readouterr().err
+    assert "no runs yet" in capsys.readouterr().err
     fake.remembered = [
         run_of(FAILED, raw="$ dcgmi diag\n{}\n", exit_code=226, command="dcgmi diag -r 2 -j"),
         slow_link(),

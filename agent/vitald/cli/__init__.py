@@ -24,7 +24,7 @@ INTERRUPTED, READER_GONE = 130, 141
 
 
 class Verb(NamedTuple):
-    """A verb: its module in this package has `options(parser)` and `run(arguments) -> exit code`."""
+    """Its module, of this package, has `options(parser)` and `run(arguments) -> exit code`."""
 
     module: str
     help: str
@@ -154,8 +154,13 @@ def _list_verbs() -> Iterator[str]:
         if group != heading:
             heading = group
             yield from ("", heading)
-        indents = {"initial_indent": f"  {name:<11} ", "subsequent_indent": " " * 14}
-        yield from textwrap.wrap(help_, 80, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
+        yield from textwrap.wrap(
+            help_,
+            80,
+            initial_indent=f"  {name:<11} ",
+            subsequent_indent=" " * 14,
+            break_on_hyphens=False,
+        )
 
 
 def build_parser(verbs: Collection[str] = VERBS.keys()) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""`vitald clear ID --reason TEXT`: close a finding. The caller, the time and the reason are kept."""
+"""`vitald clear ID --reason TEXT`: close a finding. Caller, time and reason are recorded."""
 
 from __future__ import annotations
 

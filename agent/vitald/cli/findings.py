@@ -1,4 +1,4 @@
-"""`vitald findings`: what is wrong now, each in full; with --cleared what was."""
+"""`vitald findings`: the open findings in full; with --cleared those that ended."""
 
 from __future__ import annotations
 

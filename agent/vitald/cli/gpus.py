@@ -1,4 +1,4 @@
-"""`vitald gpus`: the GPUs at a glance, one line each. What nobody knows is a dash, never a zero.
+"""`vitald gpus`: the GPUs at a glance, one line each. An unknown value is a dash, never a zero.
 
 `minor` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
 """
@@ -29,60 +29,59 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(answer)
         return 0
-    gpus = answer["gpus"]
-    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
-    if gpus and gpus[0]["simulated"] and not mixed:
-        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    wrong = _list_codes(arguments, gpus)
-    shown = _fit_columns(gpus, max((len(codes) for codes in wrong), default=0))
+    gpus, source = answer["gpus"], answer["source"]
     if gpus:
-        print(
-            render.colour_text(
-                "  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"
-            )
-        )
-    for gpu, codes in zip(gpus, wrong):
-        status = str(gpu["status"])
-        words = [show(gpu).ljust(wide) for _, show, wide in shown]
-        words.append(
-            status if status == "healthy" else f"{render.colour_status(status)} {codes}".rstrip()
-        )
-        if mixed and gpu["simulated"]:
-            words.append(render.colour_text("SIMULATED", "bold", "magenta"))
-        render.print_line("  ".join(words))
-    source = answer["source"]
-    if not gpus:
-        print(
-            "no GPU on PCI"
-            if source is not None
-            else "NVML is not asked on this node: [nvml] enabled = false"
-        )
-    elif source is None or source["state"] != "ok":
-        said = (
-            "NVML is not asked: [nvml] enabled = false"
-            if source is None
-            else f"source nvml is {source['state']}: {render.escape_text(source['detail'])}"
-        )
-        render.print_line(f"these are not the present values: {said}")
+        _show_table(gpus, _list_codes(arguments, gpus))
+    disabled = "[nvml] enabled = false"
+    if not gpus and source is not None:
+        print("no GPU on PCI")
+    elif not gpus:
+        print(f"NVML is not asked on this node: {disabled}")
+    elif source is None:
+        render.print_line(f"these are not the present values: NVML is not asked: {disabled}")
+    elif source["state"] != "ok":
+        state = f"source nvml is {source['state']}: {render.escape_text(source['detail'])}"
+        render.print_line(f"these are not the present values: {state}")
     return 0
 
 
+def _show_table(gpus: Sequence[schema.Gpu], codes: Sequence[str]) -> None:
+    """`codes`: of the open findings of each GPU."""
+    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
+    if gpus[0]["simulated"] and not mixed:
+        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
+    columns = _fit_columns(gpus, max(map(len, codes)))
+    titles = "  ".join([*(title.ljust(width) for title, _, width in columns), "status"])
+    print(render.colour_text(titles, "dim"))
+    for gpu, code in zip(gpus, codes):
+        cells = [show(gpu).ljust(width) for _, show, width in columns]
+        status = str(gpu["status"])
+        if status != "healthy":
+            status = f"{render.colour_status(status)} {code}".rstrip()
+        cells.append(status)
+        if mixed and gpu["simulated"]:
+            cells.append(render.colour_text("SIMULATED", "bold", "magenta"))
+        render.print_line("  ".join(cells))
+
+
 def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
-    """The codes of what is wrong with each GPU."""
+    """The codes of the open findings of each GPU."""
     found: list[schema.Finding] = []
     if any(gpu["findings"] for gpu in gpus):
         found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
     return [
         " ".join(
-            render.escape_text(one["code"]) for one in found if one["component"] == gpu["component"]
+            render.escape_text(finding["code"])
+            for finding in found
+            if finding["component"] == gpu["component"]
         )
         for gpu in gpus
     ]
 
 
 def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Format, int]]:
-    """The columns for which this terminal has room beside a status and so many characters of codes,
-    and how wide each is.
+    """The columns for which the terminal has room beside a status and so many characters of codes,
+    each with its width.
     """
     shown = [
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
@@ -92,7 +91,7 @@ def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Form
     for title in _OMITTED_FIRST:
         if sum(wide + 2 for _, _, wide in shown) <= room:
             break
-        shown = [one for one in shown if one[0] != title]
+        shown = [column for column in shown if column[0] != title]
     return shown
 
 
@@ -128,7 +127,9 @@ def _format_remap(gpu: schema.Gpu) -> str:
     if rows is None:
         pages = _read_number(gpu, "retired_pages")
         return "-" if pages is None else f"{pages:.0f} pages"
-    return f"{rows:.0f}" + (" FAILED" if failed else " pending" if pending else "")
+    if failed:
+        return f"{rows:.0f} FAILED"
+    return f"{rows:.0f} pending" if pending else f"{rows:.0f}"
 
 
 def _format_links(gpu: schema.Gpu) -> str:
@@ -157,13 +158,5 @@ _COLUMNS: tuple[tuple[str, Format], ...] = (
     ("nvlink", _format_links),
     ("pcie", _format_pcie),
 )
-_OMITTED_FIRST = (
-    "model",
-    "serial",
-    "pcie",
-    "util",
-    "remap",
-    "power",
-    "nvlink",
-    "minor",
-)  # columns that a narrow terminal leaves out, one by one
+# Columns that a narrow terminal omits, one by one.
+_OMITTED_FIRST = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")

@@ -1,5 +1,5 @@
-"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It
-comes back by itself.
+"""`vitald release --for 10m --reason TEXT`: release the GPUs, so that they can be reset. vitald takes
+them back by itself.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=words.parse_pci,
         default=[],
         metavar="GPU",
-        help="only this one, by PCI address; may be said again",
+        help="only this one, by PCI address; repeatable",
     )
     parser.add_argument(
         "--reason",
         type=words.parse_reason,
         default=None,
         metavar="TEXT",
-        help="what for, and who is it; needed to release",
+        help="reason, recorded with the caller; needed to release",
     )
     parser.add_argument("--end", action="store_true", help="take everything back now")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
+    """0: no process is known to have the devices open. 10: some process has."""
     arguments.timeout = max(arguments.timeout, _TIMEOUT_S)
     if arguments.end:
         over = client.call_api(arguments, "/v1/release/end", {})
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         return 0
     if not arguments.reason:
-        raise UsageError("a release needs to know what for: --reason TEXT")
+        raise UsageError("a release needs a reason: --reason TEXT")
     body: schema.ReleaseRequest = {
         "seconds": arguments.seconds,
         "gpus": arguments.device,
@@ -74,11 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_release(answer: schema.Released) -> None:
-    what = ", ".join(answer["gpus"]) or "all GPUs"
-    print(
-        f"released {render.escape_text(what)} until {render.format_time(answer['until'])}; vitald release --end"
-        " takes them back earlier"
-    )
+    gpus = render.escape_text(", ".join(answer["gpus"]) or "all GPUs")
+    until = render.format_time(answer["until"])
+    print(f"released {gpus} until {until}; vitald release --end takes them back earlier")
     for pid in answer["stuck"]:
         print(
             f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
@@ -88,10 +86,10 @@ def _show_release(answer: schema.Released) -> None:
         print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
     hidden = answer["notLookedAt"]
     if hidden:
-        who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
+        processes = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(
-            f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has"
-            " them open"
+            f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which others"
+            " have them open"
         )
     if answer["free"]:
-        print("  nobody is seen to have them open")
+        print("  no process is known to have them open")

@@ -1,5 +1,5 @@
-"""`vitald remedy ID --reason TEXT`: record that the remedy of a finding has begun. The finding stays
-open until evidence shows that the remedy held.
+"""`vitald remedy ID --reason TEXT`: record that the remedy of a finding has begun. The finding
+stays open until evidence shows that the remedy held.
 """
 
 from __future__ import annotations

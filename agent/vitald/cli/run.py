@@ -1,4 +1,4 @@
-"""`vitald run`: the daemon, in the foreground; systemd or a container keeps it."""
+"""`vitald run`: the daemon, in the foreground, as systemd or a container runs it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    gc.disable()  # until start-up is over: it makes much, and nearly all of it stays
+    gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import config as configs
     from vitald import log
     from vitald.catalog import CatalogError
 
     if sys.__stderr__ is not None:
-        sys.stderr = (
-            sys.__stderr__
-        )  # the log must see that a line cannot be written, to connect to the journal anew
+        # The log must notice that a line cannot be written, to reconnect to the journal.
+        sys.stderr = sys.__stderr__
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def main() -> None:
         daemon = Daemon(config, path)
         gc.collect()
-        gc.freeze()  # what start-up made stays; the collector need not look at it again
+        gc.freeze()  # the objects of start-up stay: collections need not visit them
         gc.enable()
         await daemon.run()
 
@@ -80,7 +79,7 @@ def return_memory_early() -> None:
 
 
 def _report_failure(text: str) -> None:
-    """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
+    """Report it to systemd: `systemctl status` shows it, and `vitald status` without a daemon."""
     from vitald.systemd import Notifier
 
     Notifier().status(" ".join(text.split())[:500])

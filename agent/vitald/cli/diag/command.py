@@ -1,12 +1,14 @@
 """
 `vitald diag run|list|show|cancel|read`: programs that test the hardware.
 
-`run` asks the daemon, then follows the run to its end. Exit codes of `run`:
+`run` requests a run of the daemon and follows it to its end. Exit codes of `run`:
 
-    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict:
-    inconclusive, error, made room for work
+    0     pass
+    10    correct the settings of the node first (config, not_applicable)
+    20    fail
+    30    no verdict: inconclusive, error, pre-empted
 
-Ctrl-C lets go of the display, never of the run.
+Ctrl-C ends the display, not the run.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import argparse
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, CommandFailed, UsageError, client, render, words
+from vitald.cli.diag import overview, views
 from vitald.cli.diag import read as diag_read
-from vitald.cli.diag import views
 from vitald.cli.diag.progress import Progress
 
 if TYPE_CHECKING:
@@ -32,60 +35,23 @@ _EXPECTED_S = {
 }  # levels with full load for long, unless the daemon knows better
 _MAX_GPU = 4095  # as the daemon has it
 _POLL_S = 0.5
-_MAX_SILENCE_S = (
-    20.0  # for a daemon that is being restarted, and for a result that is on its way to the disk
-)
+# A daemon may be restarting, or still writing the result to disk.
+_MAX_SILENCE_S = 20.0
 _DEFAULT_REASON = "asked on the command line"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    run_ = _add_verb(what, "run", "run one now, and follow it to its end")
-    run_.add_argument(
-        "level",
-        nargs="?",
-        type=_parse_level,
-        metavar="LEVEL",
-        help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours",
-    )
-    run_.add_argument(
-        "--check",
-        default="dcgm",
-        metavar="NAME",
-        help="which check (default: dcgm); vitald diag list shows them",
-    )
-    run_.add_argument(
-        "--gpu",
-        action="append",
-        type=words.parse_number(0, _MAX_GPU, "a GPU's number"),
-        default=[],
-        metavar="N",
-        help="only this GPU, by number; may be said again",
-    )
-    run_.add_argument(
-        "--busy",
-        action="store_true",
-        help="also while others use the devices: both get slower, and it may fail for that alone",
-    )
-    run_.add_argument(
-        "--reason",
-        type=words.parse_reason,
-        default=None,
-        metavar="TEXT",
-        help="what for; needed from level 3 on",
-    )
-    run_.add_argument("--yes", action="store_true", help="do not ask back from level 3 on")
-    run_.add_argument("--no-wait", action="store_true", help="ask for it, and do not follow it")
-    run_.add_argument("--json", action="store_true", help="the result as JSON")
+    _add_run_options(_add_verb(what, "run", "run one now, and follow it to its end"))
     list_ = _add_verb(
-        what, "list", "what can be run here, what comes next, and what the last runs came to"
+        what, "list", "what can be run here, what comes next, and the outcomes of the last runs"
     )
     list_.add_argument(
         "--limit",
         type=words.parse_number(1, 1000),
         default=10,
         metavar="N",
-        help="so many of the last runs (default: 10)",
+        help="number of recent runs (default: 10)",
     )
     list_.add_argument("--json", action="store_true", help="both as JSON")
     show = _add_verb(what, "show", "one run in full")
@@ -110,13 +76,52 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=words.parse_reason,
         required=True,
         metavar="TEXT",
-        help="why, and who says so",
+        help="reason, recorded with the caller",
     )
     cancel.add_argument("--json", action="store_true", help="the answer as JSON")
     help_ = "explain what a diagnostic printed, wherever it ran: vitald diag read FILE|-"
     read = what.add_parser("read", help=help_, description=help_)
     read.set_defaults(do=diag_read.run)
     diag_read.options(read)
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "level",
+        nargs="?",
+        type=_parse_level,
+        metavar="LEVEL",
+        help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours",
+    )
+    parser.add_argument(
+        "--check",
+        default="dcgm",
+        metavar="NAME",
+        help="which check (default: dcgm); vitald diag list shows them",
+    )
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        type=words.parse_number(0, _MAX_GPU, "a GPU's number"),
+        default=[],
+        metavar="N",
+        help="only this GPU, by number; repeatable",
+    )
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="also while the devices are in use: both get slower, and it may fail for that alone",
+    )
+    parser.add_argument(
+        "--reason",
+        type=words.parse_reason,
+        default=None,
+        metavar="TEXT",
+        help="reason, recorded with the caller; needed from level 3 on",
+    )
+    parser.add_argument("--yes", action="store_true", help="skip confirmation from level 3 on")
+    parser.add_argument("--no-wait", action="store_true", help="request it, and do not follow it")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
 def _add_verb(
@@ -133,7 +138,8 @@ def _add_verb(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return cast("int", arguments.do(arguments))
+    run_verb: Callable[[argparse.Namespace], int] = arguments.do
+    return run_verb(arguments)
 
 
 def _parse_level(text: str) -> int:
@@ -167,14 +173,13 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
         if arguments.json:
             render.emit_json({"going": asked})
         else:
-            print(
-                f"asked for {views.format_name(asked)}: vitald diag show {asked['id']} when it has ended"
-            )
+            name = views.format_name(asked)
+            print(f"asked for {name}: vitald diag show {asked['id']} when it has ended")
         return 0
     try:
         result = _follow_run(arguments, asked)
     except KeyboardInterrupt:
-        print(f"\n{views.format_name(asked)} goes on without you ({asked['id']})", file=sys.stderr)
+        print(f"\n{views.format_name(asked)} continues ({asked['id']})", file=sys.stderr)
         print(f"  end it: vitald diag cancel {asked['id']} --reason TEXT", file=sys.stderr)
         print(f"  its result, when it has ended: vitald diag show {asked['id']}", file=sys.stderr)
         return INTERRUPTED
@@ -194,25 +199,23 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
 
 
 def choose_exit_code(result: schema.DiagnosticRun) -> int:
-    return (
-        EXIT["inconclusive"]
-        if result["preempted"]
-        else EXIT.get(str(result["outcome"]), EXIT["error"])
-    )
+    if result["preempted"]:
+        return EXIT["inconclusive"]
+    return EXIT.get(str(result["outcome"]), EXIT["error"])
 
 
 class _ConsentDenied(CommandFailed):
-    """Whoever was asked back does not want it."""
+    """The operator did not confirm the run."""
 
     exit_code = EX_UNAVAILABLE
 
 
 def _ask_for_consent(arguments: argparse.Namespace) -> None:
-    """Returns where somebody knows what it means and wants it. Raises WrongUse, or _Declined."""
+    """Ask for confirmation of a long run. Raises UsageError or _ConsentDenied without it."""
     level = arguments.level
     if not arguments.reason:
         raise UsageError(
-            f"level {level} takes the node out of work for long: say what for, with --reason TEXT"
+            f"level {level} takes the node out of service for long: it needs --reason TEXT"
         )
     if arguments.yes:
         return
@@ -226,20 +229,20 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
         file=sys.stderr,
     )
     print(
-        "Nobody can work on the node meanwhile; a job that arrives ends the run without a result.",
+        "No job can run on the node meanwhile; a job that arrives ends the run without a result.",
         file=sys.stderr,
     )
     if not sys.stdin.isatty():
-        raise UsageError("nobody is here to be asked: say --yes")
+        raise UsageError("not confirmed: standard input is no terminal, so say --yes")
     print("Run it? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise _ConsentDenied("not asked for")
+        raise _ConsentDenied("not confirmed: nothing was requested")
 
 
 def _follow_run(
     arguments: argparse.Namespace, asked: schema.DiagnosticGoing
 ) -> schema.DiagnosticRunInFull | None:
-    """The run, once it has ended; None where there is no trace of it."""
+    """The run, once it has ended; None if it left no result."""
     answered = time.monotonic()
     with Progress(sys.stderr if arguments.json else sys.stdout, quiet=arguments.json) as progress:
         progress.show_run(asked)
@@ -285,7 +288,7 @@ def _list_runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json({**answer, "runs": runs})
         return 0
-    for line in views.format_overview(answer, runs):
+    for line in overview.format_overview(answer, runs):
         render.print_line(line)
     return 0
 
@@ -296,7 +299,7 @@ def _show_run(arguments: argparse.Namespace) -> int:
         runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
         if not runs:
             print(
-                "vitald: no run is remembered: vitald diag list shows what can be run",
+                "vitald: no runs yet: vitald diag list shows what can be run",
                 file=sys.stderr,
             )
             return EX_UNAVAILABLE
@@ -313,9 +316,7 @@ def _show_run(arguments: argparse.Namespace) -> int:
 
 
 def _print_raw(text: str) -> None:
-    """As it was printed into a file or a pipe, such as to `vitald diag read -`; without what a
-    terminal would obey on one.
-    """
+    """Unchanged to a file or a pipe, such as `vitald diag read -`; escaped on a terminal."""
     if not text:
         print("nothing is kept of what it printed", file=sys.stderr)
     elif sys.stdout.isatty():

@@ -1,10 +1,11 @@
 """
 `vitald report`: one archive for a support case, readable without vitald.
 
-It is written whatever state the node is in. Where the daemon does not answer, its ledger is read;
-each part that cannot be got is named in `errors.txt` with the reason, and the rest is there.
+It is written in any state of the node. If the daemon does not answer, its ledger is read; each part
+that is unavailable is named in `errors.txt` with the reason.
 
-    0 written, if need be without some parts   69 not written
+    0    written, perhaps without some parts
+    69   not written
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="FILE|DIR|-",
-        help="where to (default: here, named for host and time)",
+        help="where to (default: here, named after host and time)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there already")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--since",
         type=words.parse_duration(1, _MAX_AGE_S, "1s to 3650d"),
@@ -65,7 +66,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledger",
         action="store_true",
-        help="with the ledger itself, as it is: nothing is redacted in it",
+        help="with the ledger itself, unchanged: nothing is redacted in it",
     )
     parser.add_argument(
         "--config",
@@ -86,9 +87,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=words.parse_seconds(600),
         default=10.0,
         metavar="SECONDS",
-        help="for each answer (default: 10)",
+        help="timeout per answer (default: 10)",
     )
-    parser.add_argument("--json", action="store_true", help="say as JSON what was written")
+    parser.add_argument("--json", action="store_true", help="report as JSON what was written")
 
 
 def _parse_size(text: str) -> int:
@@ -124,30 +125,34 @@ def run(arguments: argparse.Namespace) -> int:
     except CannotWrite as error:
         print(f"vitald: {render.escape_text(path)}: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
-    said = sys.stderr if str(path) == "-" else sys.stdout
-    if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "file": str(path),
-                    "bytes": size,
-                    "missing": [{"part": part, "why": text} for part, text in missing],
-                }
-            ),
-            file=said,
-        )
-        return 0
-    print(f"{render.escape_text(path)}  {size / 1024:.0f} KiB", file=said)
-    for part, text in missing:
-        print(f"  without {part}: {render.escape_text(text)}", file=said)
-    print(_HINT, file=said)
+    # With `--output -` standard output is the archive.
+    _print_result(arguments, path, size, missing, sys.stderr if str(path) == "-" else sys.stdout)
     return 0
+
+
+def _print_result(
+    arguments: argparse.Namespace,
+    path: Path,
+    size: int,
+    missing: list[tuple[str, str]],
+    stream: IO[str],
+) -> None:
+    """`size`: bytes. `missing`: part and reason."""
+    if arguments.json:
+        parts = [{"part": part, "why": why} for part, why in missing]
+        result = {"file": str(path), "bytes": size, "missing": parts}
+        print(json.dumps(result), file=stream)
+        return
+    print(f"{render.escape_text(path)}  {size / 1024:.0f} KiB", file=stream)
+    for part, why in missing:
+        print(f"  without {part}: {render.escape_text(why)}", file=stream)
+    print(_HINT, file=stream)
 
 
 def _write_report(
     arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
 ) -> tuple[int, list[tuple[str, str]]]:
-    os.environ["TZ"] = "UTC"  # whoever reads it is elsewhere
+    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
     time.tzset()
     archive = Archive(file, name, now, arguments.max_size)
     wanted = ReportOptions(

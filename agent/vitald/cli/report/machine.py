@@ -1,9 +1,8 @@
 """
-What `vitald report` takes from the machine itself: versions, the service, its log, the kernel's
+What `vitald report` reads from the machine itself: versions, the service, its log, the kernel's
 messages, a scrape of the metrics.
 
-Owns     that nothing of it can hang or grow: each has a deadline and a bound, and of what is too
-         long the newest is kept.
+Owns     a deadline and a size limit for each part; of what is too long the newest is kept.
 Refuses  programs from the caller's PATH, and files behind links.
 """
 
@@ -73,11 +72,11 @@ _MODULES = ("nvidia", "nvidia_peermem", "neuron", "efa", "ib_core", "mlx5_core",
 
 
 class Unavailable(Exception):
-    """There is no such thing on this machine, or not for whoever asks; the text says why."""
+    """Not on this machine, or not readable by this user; the text says why."""
 
 
 def list_versions(procfs: Path, sysfs: Path) -> Json:
-    """Of everything that a finding may hang on. What is not installed is null."""
+    """The versions of everything that a finding may depend on; null if it is not installed."""
     try:
         distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:
@@ -125,7 +124,7 @@ def _read_first_line(path: Path) -> str | None:
 
 
 def read_service() -> str:
-    """How systemd sees us."""
+    """The state of our units, from systemd."""
     return run_program("systemctl", "show", f"--property={','.join(_PROPERTIES)}", *UNITS)
 
 
@@ -154,7 +153,7 @@ def read_kernel_messages(path: Path) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError as error:
-        raise Unavailable(f"{path}: {error.strerror}: it takes root or CAP_SYSLOG") from error
+        raise Unavailable(f"{path}: {error.strerror}: needs root or CAP_SYSLOG") from error
     lines: deque[str] = deque(maxlen=_MAX_LINES)
     end = time.monotonic() + _TIMEOUT_S
     try:
@@ -162,14 +161,12 @@ def read_kernel_messages(path: Path) -> str:
             try:
                 record = KernelRecord.parse(os.read(fd, _MAX_RECORD_BYTES))
             except (BrokenPipeError, TornRecord):
-                continue  # it was overwritten before we came to it
+                continue  # overwritten before it was read
             except BlockingIOError:
                 break
-            who = "kernel" if record.from_kernel else "USER SPACE"
-            lines.append(
-                f"[{record.usec / 1e6:12.6f}] {who} <{record.level}>"
-                f" {record.text.decode('ascii', 'replace')}\n"
-            )
+            origin = "kernel" if record.from_kernel else "USER SPACE"
+            text = record.text.decode("ascii", "replace")
+            lines.append(f"[{record.usec / 1e6:12.6f}] {origin} <{record.level}> {text}\n")
     finally:
         os.close(fd)
     return "".join(lines)
@@ -183,7 +180,7 @@ def read_tail(path: Path) -> str:
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
-            raise Unavailable(f"{path} is no ordinary file")
+            raise Unavailable(f"{path} is no regular file")
         cut = about.st_size > _MAX_TEXT_BYTES
         file.seek(max(0, about.st_size - _MAX_TEXT_BYTES))
         data = file.read(_MAX_TEXT_BYTES)
@@ -195,7 +192,7 @@ def read_tail(path: Path) -> str:
 
 
 def read_decisions(path: Path) -> list[Json]:
-    """What the recovery decided and why: JSON, one a line."""
+    """The decision log of the recovery: one JSON object a line."""
     found: list[Json] = []
     for line in read_tail(path).splitlines():
         with suppress(ValueError, RecursionError):  # the line that was being written
@@ -206,7 +203,7 @@ def read_decisions(path: Path) -> list[Json]:
 
 
 def scrape_metrics(listen: Listen | None, seconds: float) -> str:
-    """The metrics, as Prometheus would get them."""
+    """The metrics in the Prometheus text format. `seconds`: timeout of each operation."""
     if listen is None or listen.port == 0:
         raise Unavailable("no address is configured")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)
@@ -230,7 +227,7 @@ def scrape_metrics(listen: Listen | None, seconds: float) -> str:
 
 
 def run_program(program: str, *arguments: str) -> str:
-    """What a program of the system prints, as far as it is bounded. Raises NotHere."""
+    """The standard output of a system program, within limits. Raises Unavailable."""
     path = shutil.which(program, path=_PATH)
     if path is None:
         raise Unavailable(f"no {program} here")
