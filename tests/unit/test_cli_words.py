@@ -218,8 +218,8 @@ def test_the_group_is_named(tmp_path: Path) -> None:
         made.bind(str(place))
     for gid, said in (
         (0, "be root"),
-        (1, "be a member of the group daemon, or root"),
-        (54321, "be a member of the group 54321, or root"),
+        (1, "join the group daemon, or be root"),
+        (54321, "join the group 54321, or be root"),
     ):
         if os.geteuid() == 0 or gid == os.getgid():
             os.chown(place, -1, gid)

@@ -27,7 +27,8 @@ from vitald.cli import CommandFailed
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
-from vitald.cli.report.history import MAX_PAGE, DaemonHistory, EventPages
+from vitald.cli.report.event_pages import EventPages
+from vitald.cli.report.history import MAX_PAGE, DaemonHistory
 from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config import example as example_config

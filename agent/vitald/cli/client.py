@@ -1,13 +1,12 @@
 """
-Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library
-costs more to import than the whole answer takes).
+Client of the daemon: HTTP over its Unix socket, with the standard library only (importing an HTTP
+client library costs more than the whole request).
 
-Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer
-         may be at most: bytes, depth, tables and lists. A command run by root must not be led, nor
-         filled up, by whoever put a socket in the daemon's place.
+Owns     which listener root accepts: only a socket that root or the daemon's user listens on. The
+         limits of an answer: bytes, depth, tables and lists. Whoever puts a socket in the daemon's
+         place must not mislead a command run by root, nor fill its memory.
 
-Another user's command is not held to the first: what it reads can make it do no more than that user
-may.
+Commands of other users accept any listener: a false answer gives it no more than the user's rights.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import quote, urlencode
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
 DAEMON_USER = "vitald"  # the daemon's, as the package makes it
-# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a
-# diagnostic printed, 2 MiB before it is JSON.
+# Limits of an answer. The largest real ones: 1,000 events or findings of some 2 KiB each; the
+# output of a diagnostic, 2 MiB before it is JSON.
 _MAX_BYTES, _MAX_DEPTH, _MAX_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
 _MAX_LINE_BYTES = 1024 * 1024  # of /v1/watch
 _PIECE_BYTES = 64 * 1024
@@ -52,7 +51,7 @@ class NoAnswer(CommandFailed):
 
 
 class UntrustedListener(NoAnswer):
-    """Somebody else than the daemon listens there: whatever he answers is none."""
+    """The process that listens on the socket is not the daemon."""
 
 
 class Refused(CommandFailed):
@@ -67,7 +66,7 @@ class Refused(CommandFailed):
 
 
 class AnswerTable(Json):
-    """A part of an answer. A daemon of another version may leave out what this command shows."""
+    """A table of an answer. A daemon of another version may not have every key."""
 
     def __init__(self, pairs: Json, of: str) -> None:
         super().__init__(pairs)
@@ -78,9 +77,7 @@ class AnswerTable(Json):
 
 
 def default_socket() -> Path:
-    """Where the daemon listens by default, for this user; root's daemon is looked for where the
-    user runs none.
-    """
+    """Where the daemon listens by default, for this user: root's daemon if the user runs none."""
     if os.geteuid() == 0:
         return _SYSTEM_SOCKET
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -110,9 +107,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch
-    it.
-    """
+    """One deadline for the whole exchange: a server that sends single bytes cannot extend it."""
 
     def __init__(self, path: Path, deadline: float | None) -> None:
         super().__init__("vitald")
@@ -123,8 +118,8 @@ class _Connection(http.client.HTTPConnection):
         self.sock = _DeadlineSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.deadline = self._deadline
         if (left := self.sock.seconds_left()) is not None:
-            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and
-            # whoever floods the socket keeps us out.
+            # Blocking: with a timeout of Python's, connecting to a full queue fails at once
+            # (EAGAIN), so that flooding the socket would keep us out.
             self.sock.setsockopt(
                 socket.SOL_SOCKET,
                 socket.SO_SNDTIMEO,
@@ -153,8 +148,8 @@ class _DeadlineSocket(socket.socket):
 
 
 def find_owners() -> frozenset[int]:
-    """Who may speak for the daemon: root, and its user."""
-    import pwd  # only where it is not root who listens
+    """The user ids that may listen on the daemon's socket: root's and its own user's."""
+    import pwd  # most commands need not know
 
     try:
         return frozenset({0, pwd.getpwnam(DAEMON_USER).pw_uid})
@@ -163,7 +158,7 @@ def find_owners() -> frozenset[int]:
 
 
 def _check_listener(sock: socket.socket, place: Path) -> None:
-    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it
+    """Raises UntrustedListener. The kernel keeps the user that called listen(2): root, if systemd
     holds the socket.
     """
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -318,7 +313,7 @@ def call_api(
     body: schema.EndReleaseRequest,
     **query: object,
 ) -> schema.ReleaseEnded: ...
-@overload  # whoever asks for what is not known until then
+@overload  # a path that is not known until run time
 def call_api(
     arguments: argparse.Namespace,
     path: str,
@@ -362,7 +357,7 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
 
 
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
-    """The changes from /v1/watch, as they come."""
+    """The changes from /v1/watch, as they arrive."""
     with _send_request(arguments, "/v1/watch", None, {}, None) as response:
         for line in response.read_lines():
             yield cast("schema.WatchLine", line)
@@ -392,18 +387,16 @@ class _Response:
             raise _explain_no_answer(self._place, error) from error
         value = self._parse_json(text)
         if self._response.status >= 400:
-            # A path, a parameter or a key that the one has and the other has not.
-            foreign = (
-                f"of the daemon: {self._foreign}"
-                if self._foreign and self._response.status in (400, 404, 405)
-                else ""
-            )
-            hints = filter(None, [str(value.get("hint", "")), foreign])
-            raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
+            hints = [str(value.get("hint", ""))]
+            # Another version may lack the path, the parameter or the key.
+            if self._foreign and self._response.status in (400, 404, 405):
+                hints.append(f"of the daemon: {self._foreign}")
+            hint = "; ".join(filter(None, hints))
+            raise Refused(self._response.status, str(value.get("error", "")), hint)
         return value
 
     def _read_body(self) -> bytearray:
-        """In pieces: in one, an answer of tiny chunks would be as many objects."""
+        """In pieces: read at once, an answer of tiny chunks would be as many objects."""
         text = bytearray()
         while len(text) <= _MAX_BYTES and (part := self._response.read(_PIECE_BYTES)):
             text += part
@@ -414,7 +407,7 @@ class _Response:
         return text
 
     def _parse_json(self, text: bytes | bytearray) -> Json:
-        """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
+        """Raises NoAnswer if it is no JSON object, or one beyond the limits."""
         if text.count(b"{") + text.count(b"[") > _MAX_PARTS:
             raise NoAnswer(
                 f"an answer of more than {_MAX_PARTS} parts from {self._place}: is that vitald's"
@@ -452,22 +445,26 @@ class _Response:
 
 
 def _is_deep(value: object) -> bool:
-    """Whether lists and tables lie deeper in each other than in any answer. Without recursion,
-    whose end is what this is to prevent.
+    """Whether lists and tables are nested deeper than in any answer. Without recursion, whose
+    limit is what this guards.
     """
     level = [value]
     for _ in range(_MAX_DEPTH):
-        inner = (
-            part
-            for one in level
-            for part in (
-                one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-            )
-        )
-        level = [part for part in inner if isinstance(part, (dict, list))]
+        level = [
+            inner
+            for outer in level
+            for inner in _list_parts(outer)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return False
     return True
+
+
+def _list_parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _send_request(
@@ -496,42 +493,39 @@ def _send_request(
 
 def _explain_no_answer(place: Path, error: Exception) -> NoAnswer:
     if isinstance(error, PermissionError):
-        return NoAnswer(f"not allowed to ask on {place}: be {_name_allowed_group(place)}root")
+        return NoAnswer(f"not allowed to ask on {place}: {_name_allowed_group(place)}root")
     why = _explain_daemon_exit() if place == _SYSTEM_SOCKET else ""
     if isinstance(error, FileNotFoundError):
-        return NoAnswer(
-            f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}"
-        )
+        hint = why or "is the daemon running? try: systemctl status vitald"
+        return NoAnswer(f"no socket at {place}: {hint}")
     if isinstance(error, ConnectionRefusedError):
-        return NoAnswer(
-            f"nobody listens on {place}:"
-            f" {why or 'the daemon has stopped; try: systemctl status vitald'}"
-        )
+        hint = why or "the daemon has stopped; try: systemctl status vitald"
+        return NoAnswer(f"nobody listens on {place}: {hint}")
     if isinstance(error, TimeoutError):
-        return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
+        return NoAnswer(f"no answer on {place} in time" + (f": {why}" if why else ""))
     return NoAnswer(f"no answer on {place}: {why or error}")
 
 
 def _name_allowed_group(place: Path) -> str:
-    """The group whose members may ask, where it is not root's own."""
+    """The group whose members may connect, unless it is root's."""
     import grp
 
     try:
         gid = place.stat().st_gid
-        return f"a member of the group {grp.getgrgid(gid).gr_name}, or " if gid else ""
+        return f"join the group {grp.getgrgid(gid).gr_name}, or be " if gid else "be "
     except OSError:
-        return "a member of the socket's group, or "
+        return "join the socket's group, or be "
     except KeyError:
-        return f"a member of the group {gid}, or "
+        return f"join the group {gid}, or be "
 
 
 def _explain_daemon_exit() -> str:
-    """What systemd knows of a daemon that could not start and is not tried again: its last words,
+    """Why the daemon could not start and is not restarted, from systemd: its last status text,
     else what its exit code means.
     """
     if not _SYSTEMD_FOLDER.is_dir():
         return ""
-    import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs
+    import subprocess  # only without an answer: it is a large part of the cost of `vitald check`
 
     command = [
         _SYSTEMCTL,
@@ -540,7 +534,7 @@ def _explain_daemon_exit() -> str:
         "--property=ActiveState,ExecMainStatus,StatusText",
     ]
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -550,13 +544,11 @@ def _explain_daemon_exit() -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    unit = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    unit = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     code = unit.get("ExecMainStatus", "")
     if unit.get("ActiveState") == "active" or code not in (str(EX_UNAVAILABLE), str(EX_CONFIG)):
         return ""
-    meant = (
-        "its configuration is wrong; try: vitald config check"
-        if code == str(EX_CONFIG)
-        else "try: journalctl -u vitald -n 20"
-    )
-    return f"the daemon could not start: {unit.get('StatusText') or meant}"
+    meaning = "try: journalctl -u vitald -n 20"
+    if code == str(EX_CONFIG):
+        meaning = "its configuration is wrong; try: vitald config check"
+    return f"the daemon could not start: {unit.get('StatusText') or meaning}"

@@ -2,14 +2,14 @@
 `vitald inject xid 79`: a drill on a live node.
 
 Announces the exact line over the socket (root only), writes it to the real kernel log, and waits
-until the daemon has seen it. The event and its finding are marked `simulated` wherever they show,
-and end by themselves or with `vitald clear`. The kernel's rate limit for writers drops lines
-silently, so silence is told as such.
+until the daemon has read it. The event and its finding are marked `simulated` everywhere, and end
+by themselves or with `vitald clear`. The kernel's rate limit for writers drops lines without an
+error; the command reports that the line did not come back.
 
 Owns     where the line is written: to the kernel log of this machine's configuration, and only if
          it is one (agent/vitald/recovery/files.py).
-Refuses  being told so by the daemon. What it says to that is compared, and a difference is told
-         before anything is written.
+Refuses  a path given by the daemon. It is compared with the configured one, and a difference is an
+         error before anything is written.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _MESSAGES = {
 # The device of a drill on a node that has none.
 _ABSENT_DEVICE = "0000:65:00.0"
 _MAX_LINE = 900
+_ROOT_ONLY = "a drill writes to the kernel log, which only root may"
 
 
 class _DrillKind(str):
@@ -110,57 +111,53 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vitald: where the kernel log is cannot be told: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        line = (
-            message
-            if arguments.kind == "line"
-            else _build_line(arguments.kind, int(message), _choose_device(arguments))
-        )
-        seen = _announce_and_write(arguments, log, line)
+        line = message
+        if arguments.kind != "line":
+            line = _build_line(arguments.kind, int(message), _choose_device(arguments))
+        drill = _announce_and_write(arguments, log, line)
     except files.Untrusted as error:
-        print(f"vitald: {error}: the drill was not written", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return _report_failure(f"{error}: the drill was not written")
     except client.Refused as error:
         if error.status != 403:
             raise
-        print(
-            f"vitald: a drill writes to the kernel log, which only root may: {error}",
-            file=sys.stderr,
-        )
-        return EX_UNAVAILABLE
+        return _report_failure(f"{_ROOT_ONLY}: {error}")
     except PermissionError:
-        print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return _report_failure(_ROOT_ONLY)
     except OSError as error:
-        print(f"vitald: {log.path}: {error.strerror}: the drill was not written", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return _report_failure(f"{log.path}: {error.strerror}: the drill was not written")
     if arguments.json:
-        render.emit_json(seen)
-    if seen["state"] != "seen":
-        print(
-            "vitald: the line was written but never came back from the kernel log", file=sys.stderr
-        )
+        render.emit_json(drill)
+    if drill["state"] != "seen":
+        _report_failure("the line was written but never came back from the kernel log")
         print(_explain_drop(log), file=sys.stderr)
         return EX_UNAVAILABLE
     if not arguments.json:
-        finding = seen["finding"]
-        print(f"injected: {line}")
-        if finding is None:
-            print(
-                "the catalogue asks for nothing here, so it is an event without a finding: see"
-                " vitald events"
-            )
-        else:
-            number = render.escape_text(finding)
-            print(
-                f"finding #{number}, simulated, until {render.format_time(seen['simulatedUntil'])}"
-            )
-            print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
+        _show_drill(drill, line)
     return 0
 
 
+def _report_failure(text: str) -> int:
+    print(f"vitald: {text}", file=sys.stderr)
+    return EX_UNAVAILABLE
+
+
+def _show_drill(drill: schema.Drill, line: str) -> None:
+    print(f"injected: {line}")
+    finding = drill["finding"]
+    if finding is None:
+        print(
+            "the catalogue requires no action here, so it is an event without a finding: see vitald"
+            " events"
+        )
+        return
+    number = render.escape_text(finding)
+    print(f"finding #{number}, simulated, until {render.format_time(drill['simulatedUntil'])}")
+    print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
+
+
 def _find_kernel_log(path: Path) -> KernelLog:
-    """Where it is, by this machine's configuration: for root by one that nobody else can write.
-    Raises Untrusted, ConfigError.
+    """The kernel log by this machine's configuration; root takes it from a file that only root can
+    write. Raises Untrusted, ConfigError.
     """
     if os.geteuid() == 0:
         return inputs.read_config(path).kernel_log
@@ -188,16 +185,18 @@ def _read_message(kind: _DrillKind, code: str | None) -> str:
 
 
 def _choose_device(arguments: argparse.Namespace) -> str:
-    """The one that was named; else one of this node's own, a healthy one first."""
+    """The device of the command line; else one of this node's, a healthy one first."""
     if arguments.device is not None:
         return str(arguments.device)
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
     listed = client.call_api(arguments, "/v1/components")["components"]
-    # Who is on PCI, or was read: not the ghost of another drill.
+    # Only what is on PCI or was read: a device of another drill is neither.
     here = [
-        one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])
+        component
+        for component in listed
+        if component["kind"] == wanted and (component["attributes"] or component["sources"])
     ]
-    here.sort(key=lambda one: one["status"] != "healthy")
+    here.sort(key=lambda component: component["status"] != "healthy")
     if here:
         return _check_address(str(here[0]["name"]).partition("/")[2])
     what = "GPU" if wanted == "gpu" else "NVSwitch"
@@ -207,9 +206,7 @@ def _choose_device(arguments: argparse.Namespace) -> str:
 
 
 def _check_address(said: str) -> str:
-    """What becomes a part of the line must be an address, whatever the daemon says. Raises
-    NoAnswer.
-    """
+    """The address, which goes into the line, if the daemon's answer is one. Raises NoAnswer."""
     try:
         return words.parse_pci(said)
     except words.InvalidArgument as error:
@@ -217,9 +214,7 @@ def _check_address(said: str) -> str:
 
 
 def _build_line(kind: str, code: int, pci: str) -> str:
-    """A line as the driver writes it; the process name marks it as a drill for whoever reads the
-    raw log.
-    """
+    """A line as the driver writes it; the process name marks it as a drill in the raw log."""
     if kind == "sxid":
         return (
             f"nvidia-nvswitch0: SXid (PCI:{pci}): {code:05d}, Fatal, Link 38 vitald drill"
@@ -231,9 +226,7 @@ def _build_line(kind: str, code: int, pci: str) -> str:
 
 
 def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
-    """What became of it. A record needs its newline: without one the kernel keeps it open for
-    continuation. Raises Untrusted, OSError.
-    """
+    """The drill, once the daemon has read the line or the time is up. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
         drill = client.call_api(
@@ -246,6 +239,7 @@ def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str
             )
             raise files.Untrusted(f"{said}: name its configuration with --config")
         prefix = "<4>" if log.source == "kmsg" else ""
+        # Without a newline the kernel keeps the record open for continuation.
         os.write(fd, f"{prefix}{line}\n".encode())
     finally:
         os.close(fd)
@@ -273,7 +267,7 @@ def _explain_drop(log: KernelLog) -> str:
             "the kernel's rate limit drops writers' lines (kernel.printk_devkmsg=ratelimit): wait 5"
             " s and try again"
         )
-    return (
-        f"kernel.printk_devkmsg is {setting}:"
-        f" {'writing is switched off' if setting == 'off' else 'see vitald status for the source'}"
-    )
+    hint = "see vitald status for the source"
+    if setting == "off":
+        hint = "writing is switched off"
+    return f"kernel.printk_devkmsg is {setting}: {hint}"

@@ -1,5 +1,5 @@
-"""`vitald release --for 10m --reason TEXT`: release the GPUs, so that they can be reset. vitald takes
-them back by itself.
+"""`vitald release --for 10m --reason TEXT`: release the GPUs, so that they can be reset. vitald
+takes them back after that time.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _show_release(answer: schema.Released) -> None:
     if hidden:
         processes = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(
-            f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which others"
+            f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which"
             " have them open"
         )
     if answer["free"]:

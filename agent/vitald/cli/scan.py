@@ -1,12 +1,11 @@
 """
-`vitald scan FILE|-`: judge a saved kernel log of any form, as a daemon that had lived through it.
+`vitald scan FILE|-`: judge a saved kernel log of any format, as a daemon of that time would.
 
-The lines are judged at their own times, so that quiet times, windows and boots are the log's; the
-verdict is of its last line, and what ended before is told as history. Constant memory: lines are
-read one at a time, and what is remembered of them is bounded. Lines that a process wrote (a raw
+The lines are judged at their own times: quiet periods, windows and boots are those of the log. The
+verdict is that of the last line; what ended before is listed as history. Memory is constant: lines
+are read one at a time, and what is kept of them is bounded. Lines that a process wrote (a raw
 record or a `<prio>` with facility 1 or more) are marked, and judged as the daemon would
-([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over
-long ago.
+([kernel_log] userspace). A drill is shown and marked, and has no part in the verdict.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -33,10 +32,8 @@ from vitald.cli.check import EXIT
 from vitald.cli.render import Json
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
-_MAX_ENDED, _MAX_LISTED = (
-    4096,
-    20,
-)  # faults remembered that ended within the log, and how many a person is shown
+# Findings that ended within the log: how many are kept, and how many are printed.
+_MAX_ENDED, _MAX_LISTED = 4096, 20
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +55,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--userspace",
         choices=USERSPACE,
         default=None,
-        help="what records that a process wrote are taken for (default: as configured)",
+        help="how to treat records that a process wrote (default: as configured)",
     )
     parser.add_argument(
         "--accept-userspace",
@@ -96,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _EndedFinding:
-    """What the log tells the end of: a fault of a device, however often it came and went."""
+    """A fault of a device that ended within the log, however often it recurred."""
 
     finding: Finding  # the latest
     first: Stamp
@@ -120,7 +117,7 @@ def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -
 
 
 class _LogScan:
-    """The events of a log, judged; and what is said of them."""
+    """Judges the events of a log, and reports on them."""
 
     def __init__(self, arguments: argparse.Namespace, catalog: Catalog) -> None:
         from vitald.judge.engine import Judge
@@ -130,7 +127,7 @@ class _LogScan:
         self._judge = Judge(catalog)
         self._stamps: dict[FindingKey, tuple[Stamp, Stamp]] = {}  # of its first line and its last
         self._ended: dict[FindingKey, _EndedFinding] = {}
-        self._forgotten = 0  # ends beyond those
+        self._forgotten = 0  # ended findings beyond _MAX_ENDED
         self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
@@ -144,22 +141,21 @@ class _LogScan:
         self._until = saved.until
         self._note_lines(self._judge.expire(self._until), self._until, None)
 
-    def _show_lines(self, told: Iterator[Told]) -> Iterator[Told]:
+    def _show_lines(self, lines: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
 
-        for one in told:
-            (event,) = one.events
-            if (
-                event is not None and one.stamp is not None and not one.context
-            ):  # context only explains others
+        for line in lines:
+            (event,) = line.events
+            # A line of context only explains others.
+            if event is not None and line.stamp is not None and not line.context:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
                 self._drills += event.simulated
-                self._show_line(one.stamp, one.raw, event)
-            yield one
+                self._show_line(line.stamp, line.raw, event)
+            yield line
 
     def _note_lines(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
-        """Which lines each finding had: its first and its last."""
+        """Keeps the first and the last line of each finding."""
         for change in changes:
             found, key = change.finding, change.finding.key
             if not found.open:
@@ -173,8 +169,8 @@ class _LogScan:
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
         if stamps is None or found.shadow or found.simulated or change.cause.startswith(TOLD):
-            return  # what its cause explains is told with that
-        before = self._ended.pop(key, None)  # the latest stands last
+            return  # a suppressed consequence, listed with its cause
+        before = self._ended.pop(key, None)  # the latest is last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
         self._ended[key] = _EndedFinding(found, first, stamps[1], count + found.count, change.cause)
         if len(self._ended) > _MAX_ENDED:
@@ -190,36 +186,23 @@ class _LogScan:
         if self._json:
             print(json.dumps(shown))
             return
-        mark = render.colour_text("written by a process ", "magenta") if event.hearsay else ""
-        mark = (
-            mark
-            if event.judged
-            else render.colour_text("UNTRUSTED (written by a process, not judged) ", "magenta")
-        )
-        mark = render.colour_text("SIMULATED (a drill) ", "magenta") if event.simulated else mark
-        print(
-            f"{stamp.number:>8}  {event.code:<24}"
-            f" {mark}{render.cut_text(event.raw, render.get_width() - 36)}"
-        )
+        mark = _mark_event(event)
+        mark = render.colour_text(mark, "magenta") if mark else ""
+        raw = render.cut_text(event.raw, render.get_width() - 36)
+        print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
     def report_verdict(self, coverage: Coverage, *, device_reset: bool) -> int:
-        """The verdict, and what could not be read. The exit code."""
+        """Prints the verdict, and what could not be read. Returns the exit code."""
         from vitald.judge.verdict import by_strength, fold
 
-        standing = [found for found in self._judge.opened if not found.shadow]
-        told = {incident.id: incident for incident in self._judge.incidents}
-        real = [found for found in standing if not found.simulated]
-        verdict = fold(real, [], self._until, told, device_reset=device_reset)
-        verdict = _add_problem(
-            replace(verdict, simulated=len(real) < len(standing)), coverage.problem
-        )
-        findings = [
-            self._add_lines(found)
-            for found in [
-                *by_strength(real),
-                *by_strength([one for one in standing if one.simulated]),
-            ]
-        ]
+        opened = [found for found in self._judge.opened if not found.shadow]
+        incidents = {incident.id: incident for incident in self._judge.incidents}
+        real = [found for found in opened if not found.simulated]
+        drills = [found for found in opened if found.simulated]
+        verdict = fold(real, [], self._until, incidents, device_reset=device_reset)
+        verdict = _add_problem(replace(verdict, simulated=bool(drills)), coverage.problem)
+        by_rank = [*by_strength(real), *by_strength(drills)]
+        findings = [self._add_lines(found) for found in by_rank]
         if self._json:
             self._print_json(verdict, coverage, findings)
         else:
@@ -233,7 +216,7 @@ class _LogScan:
         until = f", last {_describe_stamp(last)}" if last != first else ""
         shown = {
             **serialize.finding(found, self._catalog),
-            "confirmed": None,  # there is no other witness in a log
+            "confirmed": None,  # a log has no second source
             "since": serialize.moment(first.time),
             "last": serialize.moment(last.time),
             "firstLine": first.number,
@@ -241,31 +224,32 @@ class _LogScan:
             "simulatedUntil": None,
             "seen": f"{_describe_stamp(first)}, {render.describe_count(found.count)}{until}",
         }
-        return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
+        return cast("schema.Finding", shown)  # as in an answer, with what a log lacks
 
     def _list_ended(self) -> list[Json]:
-        """What ended within the log, the strongest first; what came back after its end is among
-        what stands, too.
+        """What ended within the log, the strongest first. What recurred is among the open findings,
+        too.
         """
         from vitald.server import serialize
 
+        by_rank = sorted(
+            self._ended.values(), key=lambda ended: (-ended.finding.action.rank, ended.first.number)
+        )
         return [
             {
-                "component": one.finding.component.name,
-                "code": one.finding.code,
-                "title": one.finding.title,
-                "action": one.finding.action.value,
-                "count": one.count,
-                "since": serialize.moment(one.first.time),
-                "last": serialize.moment(one.last.time),
-                "firstLine": one.first.number,
-                "lastLine": one.last.number,
-                "ended": one.cause,
-                "seen": f"{render.describe_count(one.count)}, last {_describe_stamp(one.last)}",
+                "component": ended.finding.component.name,
+                "code": ended.finding.code,
+                "title": ended.finding.title,
+                "action": ended.finding.action.value,
+                "count": ended.count,
+                "since": serialize.moment(ended.first.time),
+                "last": serialize.moment(ended.last.time),
+                "firstLine": ended.first.number,
+                "lastLine": ended.last.number,
+                "ended": ended.cause,
+                "seen": f"{render.describe_count(ended.count)}, last {_describe_stamp(ended.last)}",
             }
-            for one in sorted(
-                self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number)
-            )
+            for ended in by_rank
         ]
 
     def _print_json(
@@ -287,80 +271,83 @@ class _LogScan:
             "hosts": list(coverage.hosts),
         }
         latest = coverage.latest
-        as_of = (
-            {"line": latest.number, "time": serialize.moment(latest.time)}
-            if latest is not None
-            else None
-        )
-        told = {
+        as_of = None
+        if latest is not None:
+            as_of = {"line": latest.number, "time": serialize.moment(latest.time)}
+        findings_of_log = {
             "asOf": as_of,
             "findings": findings,
             "ended": self._list_ended(),
             "endedNotListed": self._forgotten,
         }
-        print(
-            json.dumps(
-                {"type": "verdict", **serialize.verdict(verdict), **counts, **unread, **told}
-            )
-        )
+        summary = {"type": "verdict", **serialize.verdict(verdict), **counts, **unread}
+        print(json.dumps({**summary, **findings_of_log}))
 
     def _print_report(
         self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
     ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
-        print(
-            f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not"
-            " believed"
-        )
-        if coverage.unread:
-            print(f"{coverage.unread} not read, though they have words that fault lines have:")
-            for number, raw in coverage.shown:
-                print(
-                    f"{number:>8}  {render.cut_text(render.escape_text(raw), render.get_width() - 10)}"
-                )
-        if len(coverage.hosts) > 1:
-            print(
-                f"lines of {len(coverage.hosts)} hosts ({render.escape_text(', '.join(coverage.hosts))}),"
-                " judged as if of one node"
-            )
-        up = render.describe_flags(
-            findings,
-            {
-                "rebootRequired": verdict.reboot_required,
-                "replacementRequired": verdict.replacement_required,
-            },
-        )
-        flags = [render.colour_text(word, "bold", "red") for word in up]
-        as_of = (
-            f"as of its latest line: {_describe_stamp(coverage.latest)}"
-            if coverage.latest is not None
-            else ""
-        )
-        print(
-            "  ".join(
-                [render.colour_status(verdict.status.value), *flags, *([as_of] if as_of else [])]
-            )
-        )
+        events = f"{self._events} events{drills}"
+        print(f"\n{coverage.lines} lines, {events}, {self._untrusted} not believed")
+        _print_coverage(coverage)
+        _print_heading(verdict, coverage, findings)
         if coverage.problem:
             render.print_line(f"  {render.escape_text(coverage.problem)}")
         for finding in findings:
-            for text in render.format_finding(finding):
-                render.print_line(text)
-        history = self._list_ended()
-        if history:
+            for line in render.format_finding(finding):
+                render.print_line(line)
+        self._print_ended()
+
+    def _print_ended(self) -> None:
+        ended = self._list_ended()
+        if ended:
             render.print_line("  ended within the log:")
-        for one in history[:_MAX_LISTED]:
-            what = f"{render.escape_text(one['component'])}  {render.escape_text(one['title'])}  {one['code']}"
-            render.print_line(f"    {what}: {one['seen']}; {render.escape_text(one['ended'])}")
-        more = len(history) - _MAX_LISTED + self._forgotten
+        for finding in ended[:_MAX_LISTED]:
+            component, title = (render.escape_text(finding[key]) for key in ("component", "title"))
+            cause = render.escape_text(finding["ended"])
+            name = f"{component}  {title}  {finding['code']}"
+            render.print_line(f"    {name}: {finding['seen']}; {cause}")
+        more = len(ended) - _MAX_LISTED + self._forgotten
         if more > 0:
-            render.print_line(
-                f"    and {more} more{'' if self._forgotten else ': --json lists them'}"
-            )
+            hint = "" if self._forgotten else ": --json lists them"
+            render.print_line(f"    and {more} more{hint}")
+
+
+def _mark_event(event: Event) -> str:
+    if event.simulated:
+        return "SIMULATED (a drill) "
+    if not event.judged:
+        return "UNTRUSTED (written by a process, not judged) "
+    return "written by a process " if event.hearsay else ""
+
+
+def _print_coverage(coverage: Coverage) -> None:
+    """What could not be read, and lines of several hosts."""
+    if coverage.unread:
+        print(f"{coverage.unread} not read, though they have words that fault lines have:")
+        for number, raw in coverage.shown:
+            line = render.cut_text(render.escape_text(raw), render.get_width() - 10)
+            print(f"{number:>8}  {line}")
+    if len(coverage.hosts) > 1:
+        hosts = render.escape_text(", ".join(coverage.hosts))
+        print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
+
+
+def _print_heading(verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
+    flags = {
+        "rebootRequired": verdict.reboot_required,
+        "replacementRequired": verdict.replacement_required,
+    }
+    heading = [render.colour_status(verdict.status.value)]
+    for flag in render.describe_flags(findings, flags):
+        heading.append(render.colour_text(flag, "bold", "red"))
+    if coverage.latest is not None:
+        heading.append(f"as of its latest line: {_describe_stamp(coverage.latest)}")
+    print("  ".join(heading))
 
 
 def _describe_stamp(stamp: Stamp) -> str:
-    """When a line was written, and which it is."""
+    """When a line was written, and its number."""
     from vitald.server import serialize
 
     where = f"line {stamp.number}"
@@ -373,14 +360,11 @@ def _describe_stamp(stamp: Stamp) -> str:
 
 
 def _add_problem(verdict: Verdict, problem: str) -> Verdict:
-    """A log that could not be read says nothing, unless what was read says enough."""
+    """Unknown if the log could not be read, unless what was read is unhealthy."""
     from vitald.model import Status
 
     if not problem:
         return verdict
-    reasons = (*verdict.reasons, problem)
-    return replace(
-        verdict,
-        status=verdict.status if verdict.status is Status.UNHEALTHY else Status.UNKNOWN,
-        reasons=reasons,
-    )
+    is_unhealthy = verdict.status is Status.UNHEALTHY
+    status = verdict.status if is_unhealthy else Status.UNKNOWN
+    return replace(verdict, status=status, reasons=(*verdict.reasons, problem))

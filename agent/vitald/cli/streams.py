@@ -2,14 +2,12 @@
 Standard output and standard error: either may be a closed pipe, a full disk, or not open at all.
 
     with Streams() as streams:
-        ...                      # raises Unwritten or ReaderGone where standard output takes
-        nothing
+        ...    # raises OutputError or ReaderGone if standard output cannot be written
 
-What is said on standard error never stops anything: that it was lost is remembered, for the exit
-code.
+A failed write to standard error is no error: it is noted for the exit code.
 
-Owns     the streams while a verb runs, and that the interpreter has nothing left to write at its
-         end.
+Owns     the streams while a verb runs, and that the interpreter has nothing left to write when it
+         exits.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. No OSError: who reads a file shall not take it for
-    theirs.
+    """Standard output cannot be written. No OSError: code that handles those of a file must not
+    catch it.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -34,11 +32,11 @@ class OutputError(Exception):
 
 
 class ReaderGone(OutputError):
-    """Whoever read standard output has gone, as `head` does: no error."""
+    """The reader of standard output has closed it, as `head` does: no error."""
 
 
 class _RawStream(io.FileIO):
-    """A descriptor that somebody else opened, perhaps without blocking."""
+    """A descriptor inherited from the parent, which may be non-blocking."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -73,7 +71,7 @@ class _StandardError(_RawStream):
 
 
 class Streams:
-    """The process's own, while it lasts. What somebody has put in their place stays."""
+    """Replaces the streams of the process within its context. Streams replaced by others stay."""
 
     def __init__(self) -> None:
         self._before = sys.stdin, sys.stdout, sys.stderr
@@ -81,14 +79,14 @@ class Streams:
 
     @property
     def lost_remarks(self) -> bool:
-        """Whether something that was said on standard error could not be written."""
+        """Whether a write to standard error failed."""
         return self._remarks is not None and self._remarks.lost
 
     def __enter__(self) -> Streams:
         if None in self._before:
             _occupy_descriptors()
         if sys.stdin is None:
-            sys.stdin = open(0, closefd=False)  # reading it is refused, as of one that is closed
+            sys.stdin = open(0, closefd=False)  # reading it fails, as of a closed one
         if sys.stdout is sys.__stdout__:
             sys.stdout = _wrap_text(_StandardOutput(1), sys.__stdout__)
         if sys.stderr is sys.__stderr__:
@@ -107,7 +105,7 @@ class Streams:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:
-        """What is left in the buffer goes nowhere: the interpreter would exit with 120 over it."""
+        """Discards what is left in the buffer: the interpreter would exit with 120 over it."""
         if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _StandardOutput):
             fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(fd, 1)
@@ -116,9 +114,9 @@ class Streams:
 
 
 def _occupy_descriptors() -> None:
-    """A closed one of the three would become the next file or socket that is opened.
+    """Opens what is closed of the three, else the next file or socket would take its number.
 
-    What stands in its place can neither be read nor written.
+    What is opened can neither be read nor written.
     """
     for fd, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -130,9 +128,7 @@ def _occupy_descriptors() -> None:
 def _wrap_text(
     raw: _RawStream, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
 ) -> TextIO:
-    """As the interpreter made it; what its character set has no sign for is written as an
-    escape.
-    """
+    """As the interpreter made it; a character that the encoding lacks is written as an escape."""
     if like is not None and not errors:
         line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""
     return io.TextIOWrapper(

@@ -1,7 +1,7 @@
 """
-What the words of the command line may be: types for argparse, which say what they expected.
+Types for argparse: each parses an argument, or raises InvalidArgument with what it expected.
 
-Owns     what can be checked before the daemon is asked, which refuses the same in its API's words.
+Owns     the checks that need no daemon. The daemon's API makes the same checks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parse_number(least: int, most: int, what: str = "a number") -> Callable[[str
 
 
 def parse_duration(least: float, most: float, limits: str) -> Callable[[str], float]:
-    """`limits`: both of them, as a person writes them."""
+    """Seconds of `90s`, `10m`. `limits`: the limits as the error has them."""
 
     def read(text: str) -> float:
         value = convert_duration(text)
@@ -58,8 +58,8 @@ def parse_duration(least: float, most: float, limits: str) -> Callable[[str], fl
 
 
 def convert_duration(text: str) -> float | None:
-    """Of `90s`, `10m`, `24h`, `7d`."""
-    from vitald import tomlfile  # only where a time is said: it brings a parser along
+    """Seconds of `90s`, `10m`, `24h`, `7d`; None if it is no duration."""
+    from vitald import tomlfile  # imports a parser, which most commands do not need
 
     try:
         return tomlfile.duration(text)
@@ -68,7 +68,7 @@ def convert_duration(text: str) -> float | None:
 
 
 def parse_since(text: str) -> str:
-    """An event's id, how long ago, or a moment; as written, for the daemon's clock decides."""
+    """An event's id, how long ago, or a time; unchanged, since the daemon's clock applies."""
     if re.fullmatch(r"[0-9]{1,15}", text) or convert_duration(text) is not None:
         return text
     try:
@@ -80,7 +80,7 @@ def parse_since(text: str) -> str:
 
 
 def parse_finding(text: str) -> str:
-    """The number of a finding, as status shows it."""
+    """The number of a finding, as `vitald status` shows it."""
     found = re.fullmatch(r"#?([0-9]{1,15})", text)
     if found is None:
         raise InvalidArgument("a finding's number such as 12 (vitald findings shows them)", text)
@@ -88,10 +88,10 @@ def parse_finding(text: str) -> str:
 
 
 def parse_reason(text: str) -> str:
-    said = text.strip()
-    if not is_line(said, 1, _MAX_REASON):
+    stripped = text.strip()
+    if not is_line(stripped, 1, _MAX_REASON):
         raise InvalidArgument(f"one line of 1 to {_MAX_REASON} printable characters", text)
-    return said
+    return stripped
 
 
 def parse_code(text: str) -> str:

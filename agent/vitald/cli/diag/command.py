@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
-_EXPECTED_S = {
-    3: 1800.0,
-    4: 7200.0,
-}  # levels with full load for long, unless the daemon knows better
-_MAX_GPU = 4095  # as the daemon has it
+# Of the levels with full load for long, unless the daemon knows better.
+_EXPECTED_S = {3: 1800.0, 4: 7200.0}
+_MAX_GPU = 4095  # as in the API
 _POLL_S = 0.5
 # A daemon may be restarting, or still writing the result to disk.
 _MAX_SILENCE_S = 20.0

@@ -315,6 +315,6 @@ def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -
         yield "without --exit-code, a failure that the document does not show is missed"
     if report.tests and arguments.level is None:
         yield (
-            "without --level, the level is derived from the tests in the document: a missing test is"
-            " not noticed"
+            "without --level, the level is derived from the tests in the document: a missing test"
+            " is not noticed"
         )

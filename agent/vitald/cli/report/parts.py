@@ -1,11 +1,9 @@
 """
-What is in an archive of `vitald report`, and in which order: the small and telling first, so that a
-limit takes the bulk.
+The parts of an archive of `vitald report`, in their order: small and important ones first, so that
+the size limit takes the bulk.
 
-Owns     the parts, their names, what is told to whoever reads them, and that one which cannot be
-         got does not stop the others.
-Refuses  names from outside, characters that could drive a terminal in its texts, and whatever may
-         be a secret.
+Owns     the parts and their names, and that a part that fails does not stop the others.
+Refuses  names from outside, control characters in its texts, and what may be a secret.
 """
 
 from __future__ import annotations
@@ -29,14 +27,10 @@ from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
 from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite
-from vitald.cli.report.history import (
-    MAX_PAGE,
-    DaemonHistory,
-    EventPages,
-    History,
-    LedgerHistory,
-    open_raw_ledger,
-)
+from vitald.cli.report.event_pages import EventPages
+from vitald.cli.report.history import MAX_PAGE, DaemonHistory, History
+from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
+from vitald.cli.report.readme import README
 from vitald.cli.report.redact import Redactor, redact_configuration
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.text import escape_unprintable
@@ -52,39 +46,10 @@ _WHYS, _RUNS, _TOLD = 100, 100, 50
 _CHUNK = 1024 * 1024
 _LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
-README = """\
-What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts and JSON only. All times are UTC.
-
-Begin with summary.txt, and with errors.txt, which names what could not be got and why.
-
-  summary.txt       what is wrong and what to do, what was wrong, and how each open finding came to be
-  status.json       the verdict, the sources with when they last looked, open findings and incidents
-  findings.json     open ones and cleared ones in full: the raw line, what it means, what to do, what ends it
-  why.json          of each open finding: its events with their raw lines, its rule, who asked for what, its history
-  incidents.json    which findings and events belong together, the root first; jobs that ran near them
-  events.jsonl      what has happened, one JSON object a line, the oldest first; `raw` is the line as it was seen
-  inventory/        components.json, gpus.json (serial numbers, VBIOS, driver), expected.json (what should be here), pci.json (from
-                    sysfs, by vendor and device number); devices.json, where only the ledger could be asked: who was in which slot
-  diagnostics/      runs.json, the newest first, with tests, faults and figures; run-NNN.txt, what its program printed; checks.json
-  recovery/         what the recovery unit decided and why, one JSON object a line
-  metrics.txt       one scrape in the Prometheus text format
-  config.toml       the configuration, without comments and without what may be a secret
-  versions.json     vitald, its libraries, kernel, drivers, distribution
-  service.txt       how systemd sees the service
-  vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs that caused one
-  ledger/           only if asked for: the ledger as it is (SQLite)
-
-An event marked `simulated` belongs to a drill. `untrusted`, or USER SPACE in kernel.log: a process wrote the line, perhaps a forged one.
-
-What is private in it: host names, names of users and jobs, process names, paths, serial numbers and UUIDs of devices, addresses on the
-network. Of the configuration, whatever is named like a secret or looks like one was taken out, and was looked for in all other parts
-but ledger/. Evidence is left as it is: a secret that a program printed to a log, and that is not in the configuration, may be here.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What was asked for."""
+    """The options of the command. `since`: seconds since the epoch; `timeout`: seconds."""
 
     since: float
     config: Path
@@ -96,9 +61,7 @@ class ReportOptions:
 
 
 class _PartGuard:
-    """What goes wrong with one part is said, and the others are written: hence the one
-    catch-all.
-    """
+    """Notes the error of one part, so that the others are written: hence the one catch-all."""
 
     def __init__(self, miss: Callable[[str], None]) -> None:
         self._miss = miss
@@ -119,7 +82,7 @@ class _PartGuard:
 
 
 class SupportReport:
-    """Writes the parts into an archive. `missing`: what could not be got, and why."""
+    """Writes the parts into an archive. `missing`: the parts that failed, and why."""
 
     def __init__(self, archive: Archive, wanted: ReportOptions, now: float) -> None:
         self.missing: list[tuple[str, str]] = []
@@ -131,7 +94,7 @@ class SupportReport:
         self._summary = io.StringIO()
 
     def write(self) -> int:
-        """All of it, to the end of the archive. Returns its size in bytes."""
+        """Writes all parts and ends the archive. Returns its size in bytes."""
         shown = self._read_config()
         self._add_text("README.txt", README)
         with self._guard_part("config.toml"):
@@ -179,9 +142,7 @@ class SupportReport:
         return self._redactor.remove_secrets(json.dumps(value).encode() + b"\n")
 
     def _add_section(self, title: str, lines: Iterable[str]) -> None:
-        """A section of the summary. It is built as the lines come, so what goes wrong half way
-        leaves the first half.
-        """
+        """Adds a section to the summary, line by line: an error leaves the lines before it."""
         self._summary.write(f"\n=== {title}\n\n")
         for line in lines:
             self._summary.write(f"{line}\n")
@@ -189,9 +150,7 @@ class SupportReport:
     # --- configuration, and where things are
 
     def _read_config(self) -> str:
-        """The configuration as it may be shown. As far as it can be understood it says where things
-        are.
-        """
+        """The redacted configuration. What can be parsed of it is used as the configuration."""
         path = self._wanted.config
         if path == CONFIG and not path.exists():
             return f"# there is no {path}: the defaults are in force\n"
@@ -217,8 +176,8 @@ class SupportReport:
         return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
 
     def _open_history(self) -> History | None:
-        """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the
-        head of the summary.
+        """The daemon; without an answer its ledger; None without either. Adds `status.json` and
+        the head of the summary.
         """
         configured = self._config.socket_path
         place = self._wanted.socket or (
@@ -346,7 +305,7 @@ class SupportReport:
                 self._add_json("inventory/devices.json", history.list_devices())
 
     def _list_runs(self, history: History | None) -> list[schema.DiagnosticRun]:
-        """The runs of the time that was asked for, the newest first."""
+        """The runs of the requested period, the newest first."""
         with self._guard_part("diagnostics/runs.json"):
             return (
                 [
@@ -360,7 +319,7 @@ class SupportReport:
         return []
 
     def _add_runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
-        """All of them, and what the newest printed, and those that did not pass."""
+        """Adds all runs, and the output of the newest and of those that did not pass."""
         told: list[dict[str, object]] = []
         kept = 0
         for number, one in enumerate(listed, start=1):
@@ -414,7 +373,7 @@ class SupportReport:
             self._add_text("service.txt", machine.read_service())
         with self._guard_part("recovery/decisions.jsonl"):
             decisions = config.recovery.state / "decisions.jsonl"
-            if decisions.exists():  # most nodes recover nothing by themselves
+            if decisions.exists():  # most nodes have no automatic recovery
                 lines = [self._format_line(one) for one in machine.read_decisions(decisions)]
                 self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
         with self._guard_part("metrics.txt"):
@@ -422,7 +381,7 @@ class SupportReport:
                 "metrics.txt", machine.scrape_metrics(config.metrics.listen, self._wanted.timeout)
             )
         if not self._wanted.logs:
-            self._note_missing("vitald.log and kernel.log", "left out, as was asked for")
+            self._note_missing("vitald.log and kernel.log", "left out, as requested")
             return
         logs: tuple[tuple[str, Callable[[], str]], ...] = (
             ("vitald.log", machine.read_own_log),
@@ -449,7 +408,7 @@ def _read_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
-    """Where things are, as far as a file that may be wrong elsewhere says."""
+    """The paths of the configuration, from a file that may be wrong in other sections."""
     right: tomlfile.Table = {}
     for section in _LOCATION_SECTIONS:
         try:
@@ -457,7 +416,7 @@ def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
                 configs.parse("", {**right, section: tables[section]}, "")
                 right[section] = tables[section]
         except configs.ConfigError:
-            continue  # it is said of the whole file
+            continue  # reported for the whole file
     return configs.parse("", right, "")
 
 
@@ -497,5 +456,5 @@ def _parse_timestamp(text: object) -> float:
 
 
 def _escape_lines(text: str) -> str:
-    """Lines, without anything that a terminal would obey."""
+    """The text with control characters escaped, but for tabs and newlines."""
     return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

@@ -23,37 +23,43 @@ from datetime import date, datetime, time
 from vitald import tomlfile
 
 REDACTED = "[redacted]"
-_MIN_LENGTH, _MIN_MIXED_LENGTH = (
-    8,
-    6,
-)  # shorter ones are words of every text: they are only taken out where they stand
+# Shorter secrets are words of any text: these are only removed where they were found.
+_MIN_LENGTH, _MIN_MIXED_LENGTH = 8, 6
 _MAX_LINE = 16 * 1024  # of a log's line
 _WORDS = (
-    r"pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential|auth(?!or)|cookie|bearer|webhook"
+    r"pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key"
+    r"|credential|auth(?!or)|cookie|bearer|webhook"
     r"|signature|license[_-]?key"
 )
-# An environment may hold anything, so nothing of one is shown.
+# An environment may hold any secret, so nothing of one is shown.
 _NAME = re.compile(
     rf"{_WORDS}|(?:^|[_.-])(?:pass|pwd|pw|key|dsn|sig|pin|env|environment)(?:$|[_.-])",
     re.IGNORECASE,
 )
-# Repetitions have bounds: what is looked through may be somebody's idea of a long line.
+# Repetitions are bounded: the text may have lines made to be slow to match.
 _SHAPES = tuple(
     re.compile(shape, re.DOTALL)
     for shape in (
-        r"://(?P<secret>[^\s/?#]+)@",  # who asks, in an address
-        # And where a password has a slash
+        r"://(?P<secret>[^\s/?#]+)@",  # user and password in an address
+        # The same with a slash in the password
         r"://[^\s/?#:@]{1,256}:(?!\d{1,5}/)(?P<secret>[^\s@]{1,256})@",
         (
-            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(?P<secret>(?!bearer"
-            r" |basic )[^\s\"'&;,]+)"
+            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?"
+            r"\s{0,8}[=:]\s{0,8}[\"']?(?P<secret>(?!bearer |basic )[^\s\"'&;,]+)"
         ),
         rf"(?i)(?:^|\s)--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,40}}\s{{1,8}}(?P<secret>[^\s-]\S*)",
         r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/=._~-]{6,})",
-        r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)[A-Za-z0-9_.=/+-]{10,})",
+        (
+            r"\b(?P<secret>"
+            r"(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)"
+            r"[A-Za-z0-9_.=/+-]{10,})"
+        ),
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)",
-        # A hook's address is its password
-        r"https?://[^\s\"']{1,256}?/(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})",
+        # The address of a webhook is its secret
+        (
+            r"https?://[^\s\"']{1,256}?/"
+            r"(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})"
+        ),
     )
 )
 _OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
@@ -90,8 +96,8 @@ class Redactor:
         }
 
     def redact_text(self, text: str) -> str:
-        """Without what has a secret's shape. It is not remembered: else a line of a log could take
-        evidence out of the other parts.
+        """The text without what looks like a secret. `secrets` does not get these: else a line of a
+        log could remove evidence from the other parts.
         """
         for shape in _SHAPES:
             text = shape.sub(_redact_match, text)
