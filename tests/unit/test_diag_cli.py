@@ -113,7 +113,7 @@ def running(**more: object) -> Going:
         (Report(outcome=Outcome.NOT_APPLICABLE, reason="MIG"), "", 10, "NOT APPLICABLE"),
         (Report(outcome=Outcome.INCONCLUSIVE, reason="skipped"), "", 30, "this is no pass"),
         (Report(outcome=Outcome.ERROR, reason="no engine"), "", 30, "this is no pass"),
-        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "says nothing of the hardware"),
+        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "says nothing about the hardware"),
         (PASSED, "job 815", 30, "MADE ROOM"),
     ],
 )

@@ -135,7 +135,7 @@ def test_what_comes_meanwhile_is_not_overwritten(
     """Not even in the moment after the last look."""
     path = tmp_path / "x"
     with (
-        pytest.raises(CannotWrite, match="already"),
+        pytest.raises(CannotWrite, match="file exists"),
         create_file(path, force=False) as (_, publish),
     ):
         path.write_bytes(b"theirs")

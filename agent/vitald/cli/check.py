@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         status = str(verdict["status"])
         line = f"{status}: {summarize_reasons(verdict)}"
         answer: Mapping[str, object] = verdict
-    except (client.NoAnswer, client.Refused) as error:
+    except (client.NoAnswer, client.RequestRefused) as error:
         answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
     code = _choose_exit_code(arguments, status)

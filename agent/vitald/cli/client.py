@@ -54,7 +54,7 @@ class UntrustedListener(NoAnswer):
     """The process that listens on the socket is not the daemon."""
 
 
-class Refused(CommandFailed):
+class RequestRefused(CommandFailed):
     """The daemon answered with an error."""
 
     exit_code = EX_UNAVAILABLE
@@ -329,7 +329,7 @@ def call_api(
     """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}`
     is given by that name.
 
-    Raises NoAnswer or Refused.
+    Raises NoAnswer or RequestRefused.
     """
     if "{id}" in path:
         path = path.replace("{id}", quote(str(query.pop("id")), safe=""))
@@ -341,7 +341,7 @@ def call_api(
 
 def read_status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
     """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything
-    else, and Refused.
+    else, and RequestRefused.
     """
     answer = call_api(
         arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
@@ -392,7 +392,7 @@ class _Response:
             if self._foreign and self._response.status in (400, 404, 405):
                 hints.append(f"of the daemon: {self._foreign}")
             hint = "; ".join(filter(None, hints))
-            raise Refused(self._response.status, str(value.get("error", "")), hint)
+            raise RequestRefused(self._response.status, str(value.get("error", "")), hint)
         return value
 
     def _read_body(self) -> bytearray:

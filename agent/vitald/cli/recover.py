@@ -85,7 +85,7 @@ def query_daemon(config: Config) -> DaemonReport:
         findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
         jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
         return DaemonReport(read_daemon_state(status, findings, jobs), "", status)
-    except (client.NoAnswer, client.Refused, files.Untrusted) as error:
+    except (client.NoAnswer, client.RequestRefused, files.Untrusted) as error:
         return DaemonReport(None, str(error), {})
     except OSError as error:
         return DaemonReport(None, f"{path}: {error.strerror}", {})

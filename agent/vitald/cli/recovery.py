@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         code: str
         raw: str
 
-    class RecoveryRequest(TypedDict):
+    class RequestSummary(TypedDict):
         """What the daemon requests of root. `ageSeconds`: null if it was made in another boot."""
 
         id: str
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         replace: str
         killSwitch: str
         maintenance: str
-        request: RecoveryRequest | None
+        request: RequestSummary | None
         requestTrouble: str
         unconfirmed: list[UnconfirmedFinding]
         unconfirmedTrouble: str
@@ -144,7 +144,7 @@ def gather_state(config: Config) -> RecoveryState:
     }
 
 
-def _build_request(request: Request, now: Clock) -> RecoveryRequest:
+def _build_request(request: Request, now: Clock) -> RequestSummary:
     age_s = None
     if request.boot_id == now.boot_id:
         age_s = round(now.uptime - request.uptime, 1)
@@ -178,7 +178,7 @@ def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
             for found in findings
             if _is_unconfirmed(found, device_reset=device_reset)
         ], ""
-    except (client.NoAnswer, client.Refused) as error:
+    except (client.NoAnswer, client.RequestRefused) as error:
         return [], str(error)
 
 

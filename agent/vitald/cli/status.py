@@ -27,7 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         status = client.read_status(arguments)
-    except (client.NoAnswer, client.Refused) as error:
+    except (client.NoAnswer, client.RequestRefused) as error:
         if arguments.json:
             render.emit_json({"status": "unknown", "error": str(error)})
         else:

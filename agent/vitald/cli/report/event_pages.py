@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from vitald.cli.report.history import MAX_PAGE, History
+from vitald.cli.report.history import MAX_PAGE, HistorySource
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -20,7 +20,7 @@ class EventPages:
 
     def __init__(
         self,
-        history: History,
+        history: HistorySource,
         since: float,
         write: Callable[[Mapping[str, object]], bytes],
         *,
@@ -68,7 +68,7 @@ class EventPages:
         self.cut = f"those before {self._kept[-1][2]} are left out: {why}" if self._kept else why
 
 
-def _read_backwards(history: History, since: float) -> Iterator[list[schema.Event]]:
+def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schema.Event]]:
     """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so
     each page is what follows a number.
     """

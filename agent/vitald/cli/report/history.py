@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_PAGE = 1000
 
 
-class History(Protocol):
+class HistorySource(Protocol):
     """Where findings, events and runs come from. All raise."""
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__, tomlfile
@@ -26,14 +24,14 @@ from vitald import config as configs
 from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
-from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite
+from vitald.cli.report.archive import Archive, ArchiveFull
 from vitald.cli.report.event_pages import EventPages
-from vitald.cli.report.history import MAX_PAGE, DaemonHistory, History
+from vitald.cli.report.history import MAX_PAGE, DaemonHistory, HistorySource
 from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
+from vitald.cli.report.part_writer import PartWriter
 from vitald.cli.report.readme import README
 from vitald.cli.report.redact import Redactor, redact_configuration
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.text import escape_unprintable
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -60,50 +58,27 @@ class ReportOptions:
     most: int  # bytes of the archive
 
 
-class _PartGuard:
-    """Notes the error of one part, so that the others are written: hence the one catch-all."""
-
-    def __init__(self, miss: Callable[[str], None]) -> None:
-        self._miss = miss
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, CannotWrite):
-            return False
-        self._miss(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        return True
-
-
-class SupportReport:
+class SupportReport(PartWriter):
     """Writes the parts into an archive. `missing`: the parts that failed, and why."""
 
     def __init__(self, archive: Archive, wanted: ReportOptions, now: float) -> None:
-        self.missing: list[tuple[str, str]] = []
-        self._archive = archive
+        super().__init__(archive, Redactor())
         self._wanted = wanted
         self._now = now
-        self._redactor = Redactor()
         self._config = configs.Config()
         self._summary = io.StringIO()
 
     def write(self) -> int:
         """Writes all parts and ends the archive. Returns its size in bytes."""
         shown = self._read_config()
-        self._add_text("README.txt", README)
-        with self._guard_part("config.toml"):
-            self._add_text("config.toml", shown)
+        self.add_text("README.txt", README)
+        with self.guard_part("config.toml"):
+            self.add_text("config.toml", shown)
         history = self._open_history()
         try:
             self._add_node_state(history)
-            with self._guard_part("summary.txt"):
-                self._add_text("summary.txt", self._summary.getvalue())
+            with self.guard_part("summary.txt"):
+                self.add_text("summary.txt", self._summary.getvalue())
             runs = self._list_runs(history)
             self._add_machine_state(runs)
             if history is not None:
@@ -114,32 +89,8 @@ class SupportReport:
                 history.close()
         if self._wanted.ledger:
             self._add_ledger()
-        said = "".join(f"{part}: {text}\n" for part, text in self.missing) or "nothing is missing\n"
-        return self._archive.close(
-            "errors.txt",
-            self._redactor.remove_secrets(_escape_lines(said).encode(errors="replace")),
-        )
-
-    # --- how a part is written
-
-    def _guard_part(self, name: str) -> _PartGuard:
-        return _PartGuard(partial(self._note_missing, name))
-
-    def _note_missing(self, name: str, why_: str) -> None:
-        self.missing.append((name, self._redactor.redact_text(" ".join(why_.split()))[:500]))
-
-    def _add_text(self, name: str, text: str) -> None:
-        self._archive.add_member(
-            name, self._redactor.remove_secrets(_escape_lines(text).encode(errors="replace"))
-        )
-
-    def _add_json(self, name: str, value: object) -> None:
-        self._archive.add_member(
-            name, self._redactor.remove_secrets(json.dumps(value, indent=1).encode() + b"\n")
-        )
-
-    def _format_line(self, value: object) -> bytes:
-        return self._redactor.remove_secrets(json.dumps(value).encode() + b"\n")
+        errors = "".join(f"{part}: {why}\n" for part, why in self.missing)
+        return self._archive.close("errors.txt", self.encode_text(errors or "nothing is missing\n"))
 
     def _add_section(self, title: str, lines: Iterable[str]) -> None:
         """Adds a section to the summary, line by line: an error leaves the lines before it."""
@@ -158,7 +109,7 @@ class SupportReport:
             with path.open("rb") as file:
                 text = file.read(_CONFIG_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            self._note_missing("config.toml", f"{path}: {error.strerror}")
+            self.note_missing("config.toml", f"{path}: {error.strerror}")
             return f"# {path}: {error.strerror}\n"
         shown, wrong = redact_configuration(text, self._redactor)
         errors = [wrong] if wrong else []
@@ -175,7 +126,7 @@ class SupportReport:
         said += [f"wrong: {self._redactor.redact_text(one)}" for one in errors]
         return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
 
-    def _open_history(self) -> History | None:
+    def _open_history(self) -> HistorySource | None:
         """The daemon; without an answer its ledger; None without either. Adds `status.json` and
         the head of the summary.
         """
@@ -191,19 +142,19 @@ class SupportReport:
             told = daemon.read_status()
         except CommandFailed as error:
             silent = str(error)
-            self._note_missing("all that only the daemon knows", silent)
+            self.note_missing("all that only the daemon knows", silent)
         else:
-            with self._guard_part("status.json"):
+            with self.guard_part("status.json"):
                 self._write_head(
                     f"vitald {told['version']}, pid {told['pid']}, answers; profile"
                     f" {told['profile']}, boot {told['bootId']}"
                 )
-                self._add_json("status.json", told)
+                self.add_json("status.json", told)
                 with redirect_stdout(io.StringIO()) as printed:
                     status.show_status(told)
                 self._add_section("vitald status", printed.getvalue().splitlines())
             return daemon
-        with self._guard_part("the ledger instead"):
+        with self.guard_part("the ledger instead"):
             ledger = LedgerHistory(self._config)
             remembered = ledger.read_status()
             self._write_head(
@@ -214,13 +165,13 @@ class SupportReport:
             self._add_section(
                 "as it was then", [", ".join([str(remembered["remembered"]), *flags])]
             )
-            self._add_json("status.json", {**remembered, "error": silent})
+            self.add_json("status.json", {**remembered, "error": silent})
         if ledger is None:
             self._write_head(
                 f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
                 " says why"
             )
-            self._add_json("status.json", {"status": "unknown", "error": silent})
+            self.add_json("status.json", {"status": "unknown", "error": silent})
         return ledger
 
     def _write_head(self, state: str) -> None:
@@ -242,23 +193,23 @@ class SupportReport:
 
     # --- what is told of the node
 
-    def _add_node_state(self, history: History | None) -> None:
+    def _add_node_state(self, history: HistorySource | None) -> None:
         if history is None:
             return
         opened, cleared = self._add_findings(history)
-        with self._guard_part("incidents.json"):
-            self._add_json("incidents.json", history.list_incidents())
+        with self.guard_part("incidents.json"):
+            self.add_json("incidents.json", history.list_incidents())
         chains: list[schema.Why] = []
-        with self._guard_part("why.json"):
+        with self.guard_part("why.json"):
             for one in opened[:_WHYS]:
                 chains.append(history.explain_finding(one["id"]))
             if len(opened) > _WHYS:
-                self._note_missing(
+                self.note_missing(
                     "why.json", f"of {len(opened)} open findings the first {_WHYS} are explained"
                 )
-        with self._guard_part("why.json"):
-            self._add_json("why.json", chains)
-        with self._guard_part("summary.txt"):
+        with self.guard_part("why.json"):
+            self.add_json("why.json", chains)
+        with self.guard_part("summary.txt"):
             self._add_section(
                 f"open findings: {len(opened) or 'none'}",
                 _separate(partial(render.format_finding, full=True), opened[:_TOLD]),
@@ -273,24 +224,26 @@ class SupportReport:
                 )
         self._add_inventory(history)
 
-    def _add_findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
+    def _add_findings(
+        self, history: HistorySource
+    ) -> tuple[list[schema.Finding], list[schema.Finding]]:
         opened: list[schema.Finding] = []
         cleared: list[schema.Finding] = []
-        with self._guard_part("findings.json"):
+        with self.guard_part("findings.json"):
             opened = history.list_open()
             ended = history.list_cleared()
             cleared = [one for one in ended if _read_end(one) >= self._wanted.since]
             if len(cleared) == MAX_PAGE:
-                self._note_missing(
+                self.note_missing(
                     "findings.json", f"of those that ended the newest {MAX_PAGE} are told"
                 )
             if len(opened) == MAX_PAGE:
-                self._note_missing("findings.json", f"of those that are open {MAX_PAGE} are told")
-        with self._guard_part("findings.json"):
-            self._add_json("findings.json", {"open": opened, "cleared": cleared})
+                self.note_missing("findings.json", f"of those that are open {MAX_PAGE} are told")
+        with self.guard_part("findings.json"):
+            self.add_json("findings.json", {"open": opened, "cleared": cleared})
         return opened, cleared
 
-    def _add_inventory(self, history: History) -> None:
+    def _add_inventory(self, history: HistorySource) -> None:
         if isinstance(history, DaemonHistory):
             for name, path in (
                 ("inventory/components.json", "/v1/components"),
@@ -298,15 +251,15 @@ class SupportReport:
                 ("inventory/expected.json", "/v1/expect"),
                 ("diagnostics/checks.json", "/v1/diagnostics"),
             ):
-                with self._guard_part(name):
-                    self._add_json(name, history.call_api(path))
+                with self.guard_part(name):
+                    self.add_json(name, history.call_api(path))
         if isinstance(history, LedgerHistory):
-            with self._guard_part("inventory/devices.json"):
-                self._add_json("inventory/devices.json", history.list_devices())
+            with self.guard_part("inventory/devices.json"):
+                self.add_json("inventory/devices.json", history.list_devices())
 
-    def _list_runs(self, history: History | None) -> list[schema.DiagnosticRun]:
+    def _list_runs(self, history: HistorySource | None) -> list[schema.DiagnosticRun]:
         """The runs of the requested period, the newest first."""
-        with self._guard_part("diagnostics/runs.json"):
+        with self.guard_part("diagnostics/runs.json"):
             return (
                 [
                     one
@@ -318,7 +271,7 @@ class SupportReport:
             )
         return []
 
-    def _add_runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
+    def _add_runs(self, history: HistorySource, listed: list[schema.DiagnosticRun]) -> None:
         """Adds all runs, and the output of the newest and of those that did not pass."""
         told: list[dict[str, object]] = []
         kept = 0
@@ -327,23 +280,23 @@ class SupportReport:
             shown: dict[str, object] = {**one}
             if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
                 kept += 1
-                with self._guard_part(name):
+                with self.guard_part(name):
                     shown = {**history.read_run(one["id"])}
                     raw = str(shown.pop("raw"))
                     if raw:
-                        self._add_text(name, raw if raw.endswith("\n") else f"{raw}\n")
+                        self.add_text(name, raw if raw.endswith("\n") else f"{raw}\n")
                         shown["printed"] = name
             told.append(shown)
-        with self._guard_part("diagnostics/runs.json"):
-            self._add_json("diagnostics/runs.json", told)
+        with self.guard_part("diagnostics/runs.json"):
+            self.add_json("diagnostics/runs.json", told)
 
-    def _add_events(self, history: History) -> None:
+    def _add_events(self, history: HistorySource) -> None:
         name = "events.jsonl"
-        with self._guard_part(name):
+        with self.guard_part(name):
             pages = EventPages(
                 history,
                 self._wanted.since,
-                self._format_line,
+                self.format_line,
                 most=self._wanted.most,
                 until=time.monotonic() + _MAX_EVENTS_S,
             )
@@ -355,46 +308,46 @@ class SupportReport:
                     if not pages.drop_older_half():
                         raise
             if pages.cut:
-                self._note_missing(name, pages.cut)
+                self.note_missing(name, pages.cut)
 
     # --- what the machine itself tells
 
     def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
-        with self._guard_part("inventory/pci.json"):
-            self._add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
-        with self._guard_part("versions.json"):
+        with self.guard_part("inventory/pci.json"):
+            self.add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
+        with self.guard_part("versions.json"):
             dcgm = next((one["dcgmVersion"] for one in runs if one["dcgmVersion"]), None)
-            self._add_json(
+            self.add_json(
                 "versions.json",
                 {**machine.list_versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
             )
-        with self._guard_part("service.txt"):
-            self._add_text("service.txt", machine.read_service())
-        with self._guard_part("recovery/decisions.jsonl"):
+        with self.guard_part("service.txt"):
+            self.add_text("service.txt", machine.read_service())
+        with self.guard_part("recovery/decisions.jsonl"):
             decisions = config.recovery.state / "decisions.jsonl"
             if decisions.exists():  # most nodes have no automatic recovery
-                lines = [self._format_line(one) for one in machine.read_decisions(decisions)]
+                lines = [self.format_line(one) for one in machine.read_decisions(decisions)]
                 self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
-        with self._guard_part("metrics.txt"):
-            self._add_text(
+        with self.guard_part("metrics.txt"):
+            self.add_text(
                 "metrics.txt", machine.scrape_metrics(config.metrics.listen, self._wanted.timeout)
             )
         if not self._wanted.logs:
-            self._note_missing("vitald.log and kernel.log", "left out, as requested")
+            self.note_missing("vitald.log and kernel.log", "left out, as requested")
             return
         logs: tuple[tuple[str, Callable[[], str]], ...] = (
             ("vitald.log", machine.read_own_log),
             ("kernel.log", lambda: machine.read_kernel_messages(config.kernel_log.path)),
         )
         for name, read in logs:
-            with self._guard_part(name):
-                self._add_text(name, self._redactor.redact_log(read()))
+            with self.guard_part(name):
+                self.add_text(name, self._redactor.redact_log(read()))
 
     def _add_ledger(self) -> None:
-        with self._guard_part("ledger/"), open_raw_ledger(self._config.paths.state) as files:
+        with self.guard_part("ledger/"), open_raw_ledger(self._config.paths.state) as files:
             for name, size, file in files:
-                with self._guard_part(f"ledger/{name}"):
+                with self.guard_part(f"ledger/{name}"):
                     self._archive.stream_member(
                         f"ledger/{name}",
                         size,
@@ -453,8 +406,3 @@ def _read_end(finding: schema.Finding) -> float:
 def _parse_timestamp(text: object) -> float:
     when = render.parse_time(text)
     return when.timestamp() if when is not None else 0.0
-
-
-def _escape_lines(text: str) -> str:
-    """The text with control characters escaped, but for tabs and newlines."""
-    return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

@@ -40,12 +40,12 @@ class DaemonClient:
     def read_verdict(self, share: float = 1.0) -> schema.NodeStatus:
         """What it thinks of a job about to begin, within a share of the time left.
 
-        Raises NoAnswer, Refused.
+        Raises NoAnswer, RequestRefused.
         """
         return client.read_status(self._build_arguments(share), work="prolog")
 
     def call_api(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, Refused."""
+        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, RequestRefused."""
         return client.call_api(self._build_arguments(), path, body)
 
     def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
@@ -71,7 +71,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
                 return True
             time.sleep(_POLL_S)
         report("the level 1 diagnostic has not ended in time: going by the verdict before it")
-    except (client.NoAnswer, client.Refused, KeyError, TypeError, ValueError) as error:
+    except (client.NoAnswer, client.RequestRefused, KeyError, TypeError, ValueError) as error:
         report(f"no level 1 diagnostic: {error}")
     return False
 
@@ -105,7 +105,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
     try:
         asked: schema.OneGoing = daemon.call_api("/v1/diagnostics/run", body)
         return asked["going"]
-    except client.Refused:
+    except client.RequestRefused:
         # The prolog of a job beside this one was quicker.
         active = _find_level_1(daemon.call_api("/v1/diagnostics"))
         if active is None:
