@@ -1,4 +1,4 @@
-"""`vitald explain xid/79`: what the catalogue says. Asks nobody; the daemon need not run."""
+"""`vitald explain xid/79`: what the catalogue says. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def options(parser: Parser) -> None:
         type=words.parse_profile,
         metavar="NAME",
         default=None,
-        help="show another profile's word",
+        help="by another profile",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 

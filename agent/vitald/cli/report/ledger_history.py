@@ -97,7 +97,7 @@ class LedgerHistory:
             return stored.opened, stored.until
 
     def read_status(self) -> Mapping[str, object]:
-        """What is remembered to be wrong; how the node is now, nobody knows."""
+        """The verdict that the ledger has stored; the present status is unknown."""
         from vitald.judge.verdict import fold
         from vitald.server import serialize
 
@@ -128,7 +128,7 @@ class LedgerHistory:
             ]
 
     def list_incidents(self) -> list[schema.Incident]:
-        """Those of the findings that are remembered."""
+        """The incidents of the stored findings."""
         told: dict[int, schema.Incident] = {}
         for one in [*self.list_open(), *self.list_cleared()]:
             if one["incident"] and one["incident"] not in told:
@@ -138,8 +138,8 @@ class LedgerHistory:
         return list(told.values())
 
     def list_devices(self) -> dict[str, object]:
-        """Who was in which slot, and the serial numbers that a diagnostic read last, by the GPUs'
-        numbers.
+        """The device of each slot, and the serial numbers by GPU number that a diagnostic read
+        last.
         """
         from vitald.ledger import Ledger, read_runs
 
@@ -253,7 +253,7 @@ def open_raw_ledger(folder: Path) -> Iterator[list[tuple[str, int, IO[bytes]]]]:
                 with suppress(*((FileNotFoundError,) if files else ())):
                     fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                     files.append((name, stack.enter_context(os.fdopen(fd, "rb"))))
-            # While somebody reads, the write-ahead log is not begun anew: what is copied first and
+            # During a read transaction the write-ahead log is not restarted: what is copied first and
             # what is copied later fit together.
             with suppress(sqlite3.Error):  # damaged: it is taken as it is
                 db = stack.enter_context(

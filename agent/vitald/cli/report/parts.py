@@ -186,12 +186,12 @@ class SupportReport(PartWriter):
                 f" {__version__}"
             ),
             "all times are UTC; a time without a date is of that day, an age is counted from then",
-            f"what has ended is told back to {since}",
+            f"what has ended is listed back to {since}",
             state,
         ):
             self._summary.write(f"{line}\n")
 
-    # --- what is told of the node
+    # --- the state of the node
 
     def _add_node_state(self, history: HistorySource | None) -> None:
         if history is None:

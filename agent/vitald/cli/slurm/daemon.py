@@ -114,7 +114,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
 
 
 def _find_level_1(shown: schema.Diagnostics) -> schema.DiagnosticGoing | None:
-    """The level 1 run of all GPUs that is queued or active, whoever asked for it."""
+    """The level 1 run of all GPUs that is queued or active, whoever requested it."""
     for run in shown["going"]:
         if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):
             return run
