@@ -284,7 +284,7 @@ def serve(folder: Path, fd: int) -> None:
     """
     from vitald import config as configs
     from vitald import log
-    from vitald.cli.run import give_back_early
+    from vitald.cli.run import return_memory_early
     from vitald.collectors.nvml import client
 
     faulthandler.register(signal.SIGUSR1)
@@ -297,7 +297,7 @@ def serve(folder: Path, fd: int) -> None:
     log.configure(config.log.level, config.log.format)
     from vitald.daemon import Daemon
 
-    give_back_early()
+    return_memory_early()
     asked = False
 
     def told() -> None:

@@ -146,4 +146,4 @@ def test_nobody_looks_at_it(node: Node) -> None:
     wait_for_pid(node, 1)
     done = node.cli("components")
     assert "\x1b" not in done.stdout
-    assert "nobody looks at them; only the kernel log would tell" in done.stdout
+    assert "no source reads them; only the kernel log can report on them" in done.stdout

@@ -120,7 +120,7 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert status["kernelLog"]["untrusted"] == before + 4
     assert node.metric("vitald_kernel_records_untrusted_total") == before + 4
     assert "UNTRUSTED" in node.cli("events", "--component", f"gpu/{pci}.0").stdout
-    assert "were not believed" in node.cli("status").stdout
+    assert "fault-like lines, written by user processes" in node.cli("status").stdout
 
 
 def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(

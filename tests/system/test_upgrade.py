@@ -184,9 +184,9 @@ def test_who_asks_is_told_why_nobody_answers(
     monkeypatch.setattr(client, "_BOOTED", tmp_path)
     monkeypatch.setattr(client, "_SYSTEMCTL", fake_systemctl(tmp_path, state, code, text))
     monkeypatch.setattr(client, "_SYSTEM", tmp_path / "none.sock")
-    assert answer in str(client._no_answer(tmp_path / "none.sock", FileNotFoundError()))
+    assert answer in str(client._explain_no_answer(tmp_path / "none.sock", FileNotFoundError()))
     assert "could not start" not in str(
-        client._no_answer(tmp_path / "another.sock", FileNotFoundError())
+        client._explain_no_answer(tmp_path / "another.sock", FileNotFoundError())
     )
 
 
@@ -199,7 +199,7 @@ def test_a_systemd_that_does_not_answer_is_not_waited_for(
     monkeypatch.setattr(client, "_BOOTED", tmp_path)
     monkeypatch.setattr(client, "_SYSTEMCTL", str(slow))
     monkeypatch.setattr(client, "_SYSTEMD_S", 0.2)
-    assert client._why_it_ended() == ""
+    assert client._explain_daemon_exit() == ""
 
 
 # --- another version at the other end

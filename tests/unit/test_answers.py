@@ -133,7 +133,7 @@ def test_an_answer_as_large_as_they_get(answers: Answers) -> None:
     }
     body = json.dumps({"findings": [finding] * 1000}).encode()
     place = answers(lambda: with_length(body))
-    assert len(client.ask(asking(place), "/v1/findings")["findings"]) == 1000
+    assert len(client.call_api(asking(place), "/v1/findings")["findings"]) == 1000
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_line_of_the_stream_that_is_none(answers: Answers, line: bytes, chunke
             (HEAD + (b"Transfer-Encoding: chunked\r\n" if chunked else b"") + b"\r\n" + whole,)
         )
     )
-    stream = client.follow(asking(place))
+    stream = client.follow_changes(asking(place))
     assert next(stream)["type"] == "verdict"
     with pytest.raises(NoAnswer):
         next(stream)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, client, demo, main, parser, render, words
+from vitald.cli import VERBS, build_parser, client, demo, main, render, words
 from vitald.cli.recover import start_attempt
 from vitald.config import load
 from vitald.simulator.node import profiles
@@ -215,7 +215,7 @@ def test_every_verb_has_wrong_words() -> None:
 def test_no_option_speaks_python() -> None:
     """Each type says itself what it expects; argparse would name the function."""
     checked = 0
-    for leaf in leaves(parser()):
+    for leaf in leaves(build_parser()):
         for action in leaf._actions:
             if action.type is None or action.type is Path or action.choices is not None:
                 continue
@@ -258,13 +258,16 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_words_become() -> None:
-    assert (words.finding("#12"), words.finding("12")) == ("12", "12")
-    assert [words.pci(text) for text in ("65:00", "gpu/0000:65:00.0", "0000:AB:00")] == [
+    assert (words.parse_finding("#12"), words.parse_finding("12")) == ("12", "12")
+    assert [words.parse_pci(text) for text in ("65:00", "gpu/0000:65:00.0", "0000:AB:00")] == [
         "0000:65:00.0",
         "0000:65:00.0",
         "0000:ab:00.0",
     ]
-    assert (words.duration(1, 3600, "")("10m"), words.reason("  a word ")) == (600.0, "a word")
+    assert (words.parse_duration(1, 3600, "")("10m"), words.parse_reason("  a word ")) == (
+        600.0,
+        "a word",
+    )
 
 
 def test_the_verbs_by_what_they_are_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,13 +296,15 @@ def test_the_group_is_named(tmp_path: Path) -> None:
         made.bind(str(place))
     for gid, said in (
         (0, "be root"),
-        (1, "be a member of the group daemon, or root"),
-        (54321, "be a member of the group 54321, or root"),
+        (1, "join the group daemon, or be root"),
+        (54321, "join the group 54321, or be root"),
     ):
         if os.geteuid() == 0 or gid == os.getgid():
             os.chown(place, -1, gid)
-            assert str(client._no_answer(place, PermissionError())).endswith(f": {said}")
-    assert "the socket's group" in str(client._no_answer(tmp_path / "absent", PermissionError()))
+            assert str(client._explain_no_answer(place, PermissionError())).endswith(f": {said}")
+    assert "the socket's group" in str(
+        client._explain_no_answer(tmp_path / "absent", PermissionError())
+    )
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -311,15 +316,15 @@ def test_long_lines_are_broken_between_words(columns: int) -> None:
         (f"  not present: {text}", 6),
         (text, 4),
     ):
-        parts = [*render.folded(line, columns)]
+        parts = [*render.fold_line(line, columns)]
         assert max(map(len, parts)) <= columns
         assert " ".join(" ".join(parts).split()) == " ".join(line.split())
         assert {len(part) - len(part.lstrip()) for part in parts[1:]} == {hang}
     table = "gpu           model  serial"
-    assert [*render.folded(table, 80)] == [table]
+    assert [*render.fold_line(table, 80)] == [table]
     coloured = f"\x1b[1m{'x' * 70}\x1b[0m yy"
-    assert [*render.folded(coloured, 80)] == [coloured]  # what colours take is not seen
-    assert [*render.folded("x" * 200, 80)] == ["x" * 200]  # an address can be copied
+    assert [*render.fold_line(coloured, 80)] == [coloured]  # what colours take is not seen
+    assert [*render.fold_line("x" * 200, 80)] == ["x" * 200]  # an address can be copied
 
 
 def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +332,7 @@ def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with os.fdopen(follower, "w") as terminal, os.fdopen(leader, "rb", 0) as screen:
         monkeypatch.setattr("sys.stdout", terminal)
-        render.tell("  not present: " + "neuron (no Neuron device on PCI), " * 5)
+        render.print_line("  not present: " + "neuron (no Neuron device on PCI), " * 5)
         terminal.flush()
         lines = screen.read(1 << 16).decode().splitlines()
     assert len(lines) == 3
@@ -335,7 +340,7 @@ def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    render.tell("word " * 100)
+    render.print_line("word " * 100)
     assert capsys.readouterr().out.count("\n") == 1
 
 

@@ -229,7 +229,9 @@ def shown(
     told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> list[str]:
     """The lines of `vitald components`."""
-    monkeypatch.setattr(client, "ask", lambda *_: components.in_full(told.board, told.inventory))
+    monkeypatch.setattr(
+        client, "call_api", lambda *_: components.in_full(told.board, told.inventory)
+    )
     assert main(["components", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -284,6 +286,6 @@ def test_what_nobody_knows_is_a_dash(
     told.gpu_on_pci()
     (row,) = [line for line in shown(told, monkeypatch, capsys) if line.startswith("gpu/")]
     assert row.split() == [GPU.name, "-", "-", "-", "healthy"]
-    assert "  1 gpu: nobody looks at them; only the kernel log would tell" in shown(
+    assert "  1 gpu: no source reads them; only the kernel log can report on them" in shown(
         told, monkeypatch, capsys
     )

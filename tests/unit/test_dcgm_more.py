@@ -244,6 +244,6 @@ def test_an_old_gpu_that_is_named_twice_in_its_text_is_blamed_once(level: int) -
         Remedy.RESET_GPU,
         True,
     )
-    assert diag_read.as_json(report)["errors"] == [
+    assert diag_read.serialize_report(report)["errors"] == [
         {"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 84}
     ]

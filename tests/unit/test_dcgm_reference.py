@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
-from vitald.cli.diag.read import as_json
+from vitald.cli.diag.read import serialize_report
 from vitald.diagnostics.dcgm import document, reading
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
@@ -74,7 +74,7 @@ def test_a_sample_is_read_as_expected(case: dict[str, Any] | None) -> None:
     )
     expected = dict(case["expected"])
     actions = {expected.pop("action"), *expected.pop("also_acceptable_actions", [])}
-    said = as_json(report)
+    said = serialize_report(report)
     assert {key: said[key] for key in expected} == expected
     assert said["action"] in actions
     assert bool(report.reason) is (report.outcome is not Outcome.PASS)

@@ -65,7 +65,7 @@ def served(tmp_path: Path, fake: FakeDiagnostics) -> Iterator[Served]:
 @pytest.fixture
 def cli(served: Served, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`vitald diag ARGUMENTS`, here and quickly. Nobody sits at the terminal."""
-    monkeypatch.setattr(command, "_EVERY_S", 0.01)
+    monkeypatch.setattr(command, "_POLL_S", 0.01)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     return lambda *arguments: main(["diag", *arguments, "--socket", str(served.socket)])
 
@@ -113,7 +113,7 @@ def running(**more: object) -> ActiveRun:
         (Report(outcome=Outcome.NOT_APPLICABLE, reason="MIG"), "", 10, "NOT APPLICABLE"),
         (Report(outcome=Outcome.INCONCLUSIVE, reason="skipped"), "", 30, "this is no pass"),
         (Report(outcome=Outcome.ERROR, reason="no engine"), "", 30, "this is no pass"),
-        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "says nothing of the hardware"),
+        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "says nothing about the hardware"),
         (PASSED, "job 815", 30, "MADE ROOM"),
     ],
 )
@@ -278,11 +278,11 @@ def test_the_daemon_is_restarted_meanwhile(
         threading.Thread(target=lambda: (served.stop(), served.start()), daemon=True).start()
 
     fake.on_look = look
-    command._PATIENCE_S, before = 1.0, command._PATIENCE_S
+    command._MAX_SILENCE_S, before = 1.0, command._MAX_SILENCE_S
     try:
         assert cli("run", "1") == 30
     finally:
-        command._PATIENCE_S = before
+        command._MAX_SILENCE_S = before
     assert "left no result" in capsys.readouterr().err
 
 
@@ -295,7 +295,7 @@ def test_the_daemon_is_gone(
 ) -> None:
     import threading
 
-    monkeypatch.setattr(command, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(command, "_MAX_SILENCE_S", 0.3)
     fake.on_look = lambda: threading.Thread(target=served.stop, daemon=True).start()
     assert cli("run", "1") == 30
     shown = capsys.readouterr()
@@ -387,7 +387,7 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
     terminal.until("memory")
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.code() == 130
-    assert "goes on without you" in terminal.shown
+    assert "dcgm level 2 continues" in terminal.shown
     assert "vitald diag cancel 20261118T134640-1-dcgm --reason TEXT" in terminal.shown
     assert "Traceback" not in terminal.shown
     assert (fake.cancelled, len(fake.active)) == ([], 1)
@@ -398,10 +398,10 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
     [(0, 60, "[........................]   0%"), (600, 60, "[#######################.]  99%")],
 )
 def test_the_bar_is_full_only_at_the_end(elapsed: float, expected: float, drawn: str) -> None:
-    assert progress.bar(elapsed, expected) == drawn
-    assert progress.bar(elapsed, 0.0).endswith("  0%")
-    assert progress.time_words(600, 60) == "10 min, usually 60 s"
-    assert progress.time_words(10, 0) == "10 s"
+    assert progress.draw_bar(elapsed, expected) == drawn
+    assert progress.draw_bar(elapsed, 0.0).endswith("  0%")
+    assert progress.format_time(600, 60) == "10 min, usually 60 s"
+    assert progress.format_time(10, 0) == "10 s"
 
 
 def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +412,7 @@ def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     with Progress(to) as shown:
         for second in range(150):
             now[0] = float(second)
-            shown.say("it runs", since=f", {second} s")
+            shown.show_line("it runs", since=f", {second} s")
     assert to.getvalue() == "it runs, 0 s\nit runs, 60 s\nit runs, 120 s\n"
 
 
@@ -427,7 +427,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     assert re.search(
         r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE
     )
-    assert shown.endswith("\nno run is remembered\n")
+    assert shown.endswith("\nno runs yet\n")
 
     now = time.time()
     fake.remembered = [
@@ -477,7 +477,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 
 def test_show(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("show", "last") == 69
-    assert "no run is remembered" in capsys.readouterr().err
+    assert "no runs yet" in capsys.readouterr().err
     fake.remembered = [
         run_of(FAILED, raw="$ dcgmi diag\n{}\n", exit_code=226, command="dcgmi diag -r 2 -j"),
         slow_link(),
@@ -610,7 +610,7 @@ def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_spans(seconds: float, words: str) -> None:
-    assert views.span(seconds) == words
+    assert views.format_duration(seconds) == words
 
 
 def test_numbers() -> None:
@@ -646,9 +646,9 @@ def test_status_tells_of_diagnostics(
             "version": "1",
             "startedAt": datetime.now(timezone.utc).isoformat(),
         }
-        status.show({**whole, **status_with(fake)})
+        status.show_status({**whole, **status_with(fake)})
         before = capsys.readouterr().out
-        status.show(whole)  # an older daemon
+        status.show_status(whole)  # an older daemon
         assert "diagnostic" not in capsys.readouterr().out
         return before
 

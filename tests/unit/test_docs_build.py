@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import require
 from tests.unit.builders import ROOT
-from vitald.cli import VERBS, main, parser
+from vitald.cli import VERBS, build_parser, main
 
 
 def parsers(
@@ -70,7 +70,7 @@ def shown(built: Path) -> str:
 
 def test_the_page_has_every_verb_and_every_option(built: Path) -> None:
     text = shown(built)
-    for name, one in parsers("", parser()):
+    for name, one in parsers("", build_parser()):
         assert f"vitald {name} " in text, name
         section = text[
             (
@@ -124,7 +124,7 @@ def test_bash_completes(built: Path, tmp_path: Path) -> None:
     assert completed(built, "vitald", "report", "--max") == ["--max-size"]
     (tmp_path / "kernel.log").touch()
     assert completed(built, "vitald", "replay", f"{tmp_path}/ker") == [f"{tmp_path}/kernel.log"]
-    for name, one in parsers("", parser()):
+    for name, one in parsers("", build_parser()):
         offered = completed(built, "vitald", *name.split(), "--")
         assert set(offered) >= {
             option
@@ -166,7 +166,7 @@ def test_one_parser_for_both(capsys: pytest.CaptureFixture[str]) -> None:
     """What is documented is what is understood: the command builds its own verb's part of the same
     parser.
     """
-    for name, one in parsers("", parser()):
+    for name, one in parsers("", build_parser()):
         with pytest.raises(SystemExit) as ended:
             main([*name.split(), "--help"])
         assert ended.value.code == 0

@@ -34,8 +34,8 @@ from tests.system.document import DOCUMENT
 from tests.unit.builders import LINES, ROOT, catalogue, interpreter, labelled, source
 from vitald import config as configs
 from vitald import tomlfile
+from vitald.cli import build_parser
 from vitald.cli import main as call
-from vitald.cli import parser
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.ledger import FILE, Ledger, LedgerEntry
@@ -643,7 +643,7 @@ ALONE = (
 
 def command_line() -> Json:
     """Each verb with its options and words: how often, which values, what without them."""
-    return {" ".join(path): words for path, words in _verbs(parser(), ("vitald",))}
+    return {" ".join(path): words for path, words in _verbs(build_parser(), ("vitald",))}
 
 
 Verb = tuple[tuple[str, ...], Json]

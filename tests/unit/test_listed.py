@@ -243,4 +243,4 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
         "component": "node",
         "raw": "line",
     }
-    assert render.event_line(event).endswith(f"a/b  node  {mark}line")
+    assert render.format_event(event).endswith(f"a/b  node  {mark}line")

@@ -75,10 +75,10 @@ _NOT_ASKED = {"healthz", "watch", "rule", "openapi"}
 
 
 def _asked_and_answered() -> Iterator[tuple[str, str, str]]:
-    """Path, type of the body, type of the answer, as `client.ask` declares them."""
+    """Path, type of the body, type of the answer, as `client.call_api` declares them."""
     source = (ROOT / "agent/vitald/cli/client.py").read_text(encoding="utf-8")
     for one in ast.parse(source).body:
-        if isinstance(one, ast.FunctionDef) and one.name == "ask" and one.decorator_list:
+        if isinstance(one, ast.FunctionDef) and one.name == "call_api" and one.decorator_list:
             _, path, body = (ast.unparse(each.annotation or each) for each in one.args.args)
             assert one.returns is not None
             if path.startswith("Literal"):

@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,13 +23,14 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.pace import patient
 from vitald import tomlfile
-from vitald.cli import Failed
+from vitald.cli import CommandFailed
 from vitald.cli.client import NoAnswer
 from vitald.cli.report import archive, machine
-from vitald.cli.report.archive import Archive, CannotWrite, Full, new_file
-from vitald.cli.report.history import PAGE, FromDaemon, Pages
-from vitald.cli.report.parts import Report, Wanted
-from vitald.cli.report.redact import GONE, Redactor, configuration
+from vitald.cli.report.archive import Archive, ArchiveFull, CannotWrite, create_file
+from vitald.cli.report.event_pages import EventPages
+from vitald.cli.report.history import MAX_PAGE, DaemonHistory
+from vitald.cli.report.parts import ReportOptions, SupportReport
+from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config import example as example_config
 
 Json = dict[str, object]
@@ -38,8 +39,7 @@ MIB = 1024 * 1024
 
 def read(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        files = {member.name: tar.extractfile(member) for member in tar}
-        return {name: file.read() for name, file in files.items() if file is not None}
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -56,7 +56,7 @@ def test_what_goes_in_comes_out(members: list[bytes]) -> None:
     file = io.BytesIO()
     archive = Archive(file, "folder", 1_700_000_000.5, 50 * MIB)
     for number, data in enumerate(members):
-        archive.stream(f"in/{number}", len(data), (data[:100], data[100:]))
+        archive.stream_member(f"in/{number}", len(data), (data[:100], data[100:]))
     size = archive.close("last", b"end")
     wanted = {
         **{f"folder/in/{number}": data for number, data in enumerate(members)},
@@ -76,26 +76,26 @@ def test_what_does_not_fit_is_taken_back() -> None:
     """
     file = io.BytesIO()
     archive = Archive(file, "folder", 0.0, 3 * MIB)
-    archive.add("a", noise(MIB))
-    with pytest.raises(Full, match="larger than 3 MiB"):
-        archive.add("b", noise(2 * MIB))
-    archive.add("c", b"small")
-    with pytest.raises(ValueError, match="10 bytes were said, 3 came"):
-        archive.stream("d", 10, (b"abc",))
+    archive.add_member("a", noise(MIB))
+    with pytest.raises(ArchiveFull, match="larger than 3 MiB"):
+        archive.add_member("b", noise(2 * MIB))
+    archive.add_member("c", b"small")
+    with pytest.raises(ValueError, match="expected 10 bytes, got 3"):
+        archive.stream_member("d", 10, (b"abc",))
     archive.close("errors", noise(500_000))
     assert [*read(file.getvalue())] == ["folder/a", "folder/c", "folder/errors"]
     assert len(file.getvalue()) <= 3 * MIB
 
 
 def written(path: Path, *, force: bool = False, data: bytes = b"new") -> None:
-    with new_file(path, force=force) as (file, publish):
+    with create_file(path, force=force) as (file, publish):
         file.write(data)
         publish()
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
-    with pytest.raises(KeyboardInterrupt), new_file(path, force=False) as (file, _):
+    with pytest.raises(KeyboardInterrupt), create_file(path, force=False) as (file, _):
         file.write(b"half")
         raise KeyboardInterrupt
     assert [*tmp_path.iterdir()] == []
@@ -119,7 +119,7 @@ def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
             with pytest.raises(CannotWrite, match="symbolic link"):
                 written(link, force=force)
         link.unlink()
-    with pytest.raises(CannotWrite, match="no ordinary file"):
+    with pytest.raises(CannotWrite, match="no regular file"):
         written(Path("/dev/null"), force=True)
     with pytest.raises(CannotWrite, match="No such file"):
         written(tmp_path / "no" / "folder")
@@ -134,10 +134,13 @@ def test_what_comes_meanwhile_is_not_overwritten(
 ) -> None:
     """Not even in the moment after the last look."""
     path = tmp_path / "x"
-    with pytest.raises(CannotWrite, match="already"), new_file(path, force=False) as (_, publish):
+    with (
+        pytest.raises(CannotWrite, match="file exists"),
+        create_file(path, force=False) as (_, publish),
+    ):
         path.write_bytes(b"theirs")
         if not seen:
-            monkeypatch.setattr(archive, "_check", lambda path, *, force: None)
+            monkeypatch.setattr(archive, "_check_target", lambda path, *, force: None)
         publish()
     assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"theirs", [path])
 
@@ -190,19 +193,19 @@ SHAPES = [
 @pytest.mark.parametrize("text", PLANTED)
 @pytest.mark.parametrize("broken", ["", "\nthis is no TOML\n"])
 def test_no_planted_secret_is_shown(text: str, broken: str) -> None:
-    shown, wrong = configuration(text + broken, Redactor())
+    shown, wrong = redact_configuration(text + broken, Redactor())
     assert SECRET not in shown
     assert bool(wrong) == bool(broken)
     if not broken:
-        tomlfile.parse_toml(shown, "shown")
+        tomlfile.parse(shown, "shown")
 
 
 @pytest.mark.parametrize("value", SHAPES)
 def test_no_secret_is_shown_whatever_it_is_called(value: str) -> None:
     redactor = Redactor()
-    shown, _ = configuration(f"[x]\nplain = {json.dumps(value)}\n", redactor)
-    assert value not in shown and GONE in shown
-    assert redactor.said == ["x.plain: by its shape"]
+    shown, _ = redact_configuration(f"[x]\nplain = {json.dumps(value)}\n", redactor)
+    assert value not in shown and REDACTED in shown
+    assert redactor.redactions == ["x.plain: by its shape"]
 
 
 def test_ordinary_settings_are_shown_as_they_are() -> None:
@@ -217,9 +220,9 @@ def test_ordinary_settings_are_shown_as_they_are() -> None:
         ' true, {a = "\\u007f \\" ü"}]\n'
     )
     redactor = Redactor()
-    shown, wrong = configuration(ordinary, redactor)
-    assert tomlfile.parse_toml(shown, "shown") == tomlfile.parse_toml(ordinary, "ordinary")
-    assert (wrong, redactor.said, redactor.secrets) == ("", [], set())
+    shown, wrong = redact_configuration(ordinary, redactor)
+    assert tomlfile.parse(shown, "shown") == tomlfile.parse(ordinary, "ordinary")
+    assert (wrong, redactor.redactions, redactor.secrets) == ("", [], set())
 
 
 _SCALAR = st.one_of(
@@ -239,11 +242,11 @@ _VALUE = st.recursive(
 @example({"a": {"b": {}, "c": [{"d": {"e": "f"}}], "": ""}})
 def test_what_is_shown_is_toml_again(tables: Json) -> None:
     """Written anew, only what was taken out differs: written once more, nothing does."""
-    from vitald.cli.report.redact import _written
+    from vitald.cli.report.redact import _format_tables
 
     redactor = Redactor()
-    shown = redactor.tables(tables)
-    parsed = tomlfile.parse_toml("\n".join(_written(shown)), "shown")
+    shown = redactor.redact_tables(tables)
+    parsed = tomlfile.parse("\n".join(_format_tables(shown)), "shown")
     assert parsed == shown
 
 
@@ -252,9 +255,9 @@ def test_what_is_shown_is_toml_again(tables: Json) -> None:
 @example('[a.env]\nx = "y"')
 def test_any_text_can_be_shown(text: str) -> None:
     redactor = Redactor()
-    configuration(text, redactor)
-    redactor.log(text)
-    redactor.scrub(text.encode(errors="replace"))
+    redact_configuration(text, redactor)
+    redactor.redact_log(text)
+    redactor.remove_secrets(text.encode(errors="replace"))
 
 
 def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
@@ -262,7 +265,7 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     nothing.
     """
     redactor = Redactor()
-    redactor.tables(
+    redactor.redact_tables(
         {
             "x": {
                 "password": 'quo"te-ü-1234',
@@ -272,12 +275,16 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
             }
         }
     )
-    assert redactor.log('auth=NVRM-79-evidence "x"\n') == f'auth={GONE} "x"\n'
-    assert redactor.scrub('a quo"te-ü-1234 b'.encode()) == f"a {GONE} b".encode()
-    quoted = json.dumps({"a": 'quo"te-ü-1234'})
-    assert redactor.scrub(quoted.encode()) == json.dumps({"a": GONE}).encode()
-    assert redactor.scrub(b"correct-horses") == f"{GONE}s".encode()
-    assert redactor.scrub(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
+    assert redactor.redact_log('auth=NVRM-79-evidence "x"\n') == f'auth={REDACTED} "x"\n'
+    assert redactor.remove_secrets('a quo"te-ü-1234 b'.encode()) == f"a {REDACTED} b".encode()
+    assert (
+        redactor.remove_secrets(json.dumps({"a": 'quo"te-ü-1234'}).encode())
+        == f'{{"a": "{REDACTED}"}}'.encode()
+    )
+    assert redactor.remove_secrets(b"correct-horses") == f"{REDACTED}s".encode()
+    assert (
+        redactor.remove_secrets(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,7 +302,7 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
 )
 def test_no_line_takes_long(piece: str) -> None:
     begun = time.monotonic()
-    Redactor().log(piece * (200_000 // len(piece)))
+    Redactor().redact_log(piece * (200_000 // len(piece)))
     assert time.monotonic() - begun < patient(2.0)
 
 
@@ -311,12 +318,12 @@ class Past:
         self._ids = [number for number in range(1, count + 1) if number not in holes]
         self._asked, self._fails_at = 0, fails_at
 
-    def events(
-        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE
+    def list_events(
+        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
     ) -> list[Json]:
         self._asked += 1
         if self._asked == self._fails_at:
-            raise Failed("no answer")
+            raise CommandFailed("no answer")
         ids = [number for number in self._ids if number > (since if after is None else after)]
         return [
             {"id": number, "time": number, "raw": f"line {number}"}
@@ -328,17 +335,17 @@ def line(value: Json) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def ids(pages: Pages) -> list[int]:
+def ids(pages: EventPages) -> list[int]:
     data = b"".join(pages)
     assert len(data) == pages.size
     return [json.loads(one)["id"] for one in data.splitlines()]
 
 
-def paged(past: Any, since: float = 0, most: int = MIB, until: float = float("inf")) -> Pages:
-    return Pages(past, since, line, most=most, until=until)
+def paged(past: Past, since: float = 0, most: int = MIB, until: float = float("inf")) -> EventPages:
+    return EventPages(past, since, line, most=most, until=until)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("count", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 7])
+@pytest.mark.parametrize("count", [0, 1, MAX_PAGE - 1, MAX_PAGE, MAX_PAGE + 1, 3 * MAX_PAGE + 7])
 def test_every_event_once_and_in_order(count: int) -> None:
     for since in (0, count // 2, count):
         assert ids(paged(Past(count), since)) == [*range(since + 1, count + 1)]
@@ -356,8 +363,8 @@ def test_of_too_many_the_newest_stay() -> None:
     kept = ids(pages)
     assert kept == [*range(20_001 - len(kept), 20_001)] and 0 < len(kept) < 20_000
     assert pages.cut == f"those before {kept[0]} are left out: there are too many"
-    assert pages.halve() and ids(pages)[-1] == 20_000
-    while pages.halve():
+    assert pages.drop_older_half() and ids(pages)[-1] == 20_000
+    while pages.drop_older_half():
         pass
     assert ids(pages) == [*range(19_001, 20_001)]
 
@@ -372,7 +379,7 @@ def test_what_was_fetched_is_kept_when_the_rest_fails() -> None:
         [*range(3001, 5001)],
         "those before 3001 are left out: no answer",
     )
-    with pytest.raises(Failed):
+    with pytest.raises(CommandFailed):
         paged(Past(5000, fails_at=1))
 
 
@@ -383,9 +390,9 @@ def test_a_daemon_that_does_not_answer_is_asked_once() -> None:
         asked.append(path)
         raise NoAnswer("no answer in time")
 
-    daemon = FromDaemon(ask)
-    for question in (daemon.status, daemon.opened, daemon.runs):
-        with pytest.raises(Failed, match="no answer in time"):
+    daemon = DaemonHistory(ask)
+    for question in (daemon.read_status, daemon.list_open, daemon.list_runs):
+        with pytest.raises(CommandFailed, match="no answer in time"):
             question()
     assert asked == ["/v1/status"]
 
@@ -394,8 +401,8 @@ def test_an_answer_without_end_is_no_end() -> None:
     def ask(path: str, **_: object) -> Json:
         raise RecursionError
 
-    with pytest.raises(Failed, match="/v1/status: an answer that nobody can read"):
-        FromDaemon(ask).status()
+    with pytest.raises(CommandFailed, match="/v1/status: an answer that nobody can read"):
+        DaemonHistory(ask).read_status()
 
 
 # --- the machine
@@ -406,31 +413,31 @@ def test_the_end_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(
         b"x" * 100 + b"\n" + b"".join(b"line %07d\n" % number for number in range(250_000))
     )
-    lines = machine.tail_of(path).splitlines()
+    lines = machine.read_tail(path).splitlines()
     assert lines[-1] == "line 0249999" and lines[0].startswith("line 0") and len(lines) < 250_000
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError):
-        machine.tail_of(tmp_path / "link")
+        machine.read_tail(tmp_path / "link")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(machine.NotHere, match="no ordinary file"):
-        machine.tail_of(tmp_path / "pipe")
+    with pytest.raises(machine.Unavailable, match="no regular file"):
+        machine.read_tail(tmp_path / "pipe")
 
 
 def test_the_kernels_messages() -> None:
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.R_OK), "root and a readable /dev/kmsg")
-    text = machine.kernel_messages(Path("/dev/kmsg"))
+    text = machine.read_kernel_messages(Path("/dev/kmsg"))
     assert all(entry.startswith("[") and entry.isprintable() for entry in text.splitlines())
 
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     monkeypatch.setattr(machine, "_PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(machine, "_PROGRAM_S", 0.5)
+    monkeypatch.setattr(machine, "_TIMEOUT_S", 0.5)
 
     def make(script: str) -> str:
         (tmp_path / "it").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "it").chmod(0o755)
-        return machine.output_of("it", "--now")
+        return machine.run_program("it", "--now")
 
     return make
 
@@ -440,38 +447,39 @@ def test_programs_neither_hang_nor_flood(program: Callable[[str], str]) -> None:
     assert program("exit 0") == ""
     assert len(program("yes")) == 2 * MIB
     assert program("echo begun; exec sleep 60") == "begun\n"
-    with pytest.raises(machine.NotHere, match="it: not for you"):
+    with pytest.raises(machine.Unavailable, match="it: not for you"):
         program("echo not for you >&2; exit 1")
-    with pytest.raises(machine.NotHere, match="did not answer"):
+    with pytest.raises(machine.Unavailable, match="did not answer"):
         program("exec sleep 60")
-    with pytest.raises(machine.NotHere, match="no such-program here"):
-        machine.output_of("such-program")
+    with pytest.raises(machine.Unavailable, match="no such-program here"):
+        machine.run_program("such-program")
 
 
 # --- the whole, where there is nobody to ask
 
 
 def alone(
-    folder: Path, config: str, most: int = 10 * MIB, **more: Any
+    folder: Path, config: str, most: int = 10 * MIB, **more: object
 ) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """The parts by name, and what is missing."""
     path = folder / "config.toml"
     path.write_text(config)
-    file = io.BytesIO()
-    asked: dict[str, Any] = {
-        "since": 0.0,
-        "config": path,
-        "socket": folder / "none.sock",
-        "timeout": 1.0,
-        "logs": False,
-        "ledger": False,
-        "most": most,
-        **more,
-    }
-    wanted = Wanted(**asked)
-    report = Report(Archive(file, "r", 0.0, most), wanted, 0.0)
+    file: IO[bytes] = io.BytesIO()
+    wanted = ReportOptions(
+        **{
+            "since": 0.0,
+            "config": path,
+            "socket": folder / "none.sock",
+            "timeout": 1.0,
+            "logs": False,
+            "ledger": False,
+            "most": most,
+            **more,
+        }  # type: ignore[arg-type]
+    )
+    report = SupportReport(Archive(file, "r", 0.0, most), wanted, 0.0)
     size = report.write()
-    data = file.getvalue()
+    data = file.getvalue()  # type: ignore[attr-defined]
     assert size == len(data)
     return {name.removeprefix("r/"): part for name, part in read(data).items()}, report.missing
 
@@ -521,7 +529,7 @@ def test_what_the_recovery_decided(tmp_path: Path) -> None:
         f' "{SECRET}"\n'
     )
     parts, _ = alone(tmp_path, config)
-    assert parts["recovery/decisions.jsonl"].decode() == f'{{"why": "{GONE} \\u001b[31m"}}\n'
+    assert parts["recovery/decisions.jsonl"].decode() == f'{{"why": "{REDACTED} \\u001b[31m"}}\n'
     decided.rename(tmp_path / "elsewhere")
     decided.symlink_to(tmp_path / "elsewhere")
     parts, missing = alone(tmp_path, config)

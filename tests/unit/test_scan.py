@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
-from vitald.cli import answer
+from vitald.cli import run_command
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -36,7 +36,7 @@ def scan(data: bytes, *arguments: str) -> tuple[int, str]:
     before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(data))
     try:
         with redirect_stdout(out), redirect_stderr(errors):
-            code = answer(["scan", "-", *arguments])
+            code = run_command(["scan", "-", *arguments])
     finally:
         sys.stdin = before
     assert errors.getvalue() == ""

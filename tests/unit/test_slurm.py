@@ -108,8 +108,8 @@ def test_a_fault_of_ours_is_said_and_the_configuration_decides(
     def broken(*_: object, **__: object) -> dict[str, object]:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(command.client, "ask", broken)
-    monkeypatch.setattr(command.client, "status", broken)
+    monkeypatch.setattr(command.client, "call_api", broken)
+    monkeypatch.setattr(command.client, "read_status", broken)
     parser = argparse.ArgumentParser()
     command.options(parser)
     assert command.run(parser.parse_args([edge, "--config", str(path)])) == code
@@ -147,9 +147,11 @@ class Daemon:
     ) -> None:
         self.asked: list[str] = []
         self._answers = answers
-        monkeypatch.setattr(command.client, "status", lambda *_, **__: self._next("/v1/status"))
         monkeypatch.setattr(
-            command.client, "ask", lambda _, path, body=None: self._next(path, body)
+            command.client, "read_status", lambda *_, **__: self._next("/v1/status")
+        )
+        monkeypatch.setattr(
+            command.client, "call_api", lambda _, path, body=None: self._next(path, body)
         )
         monkeypatch.setenv("SLURM_JOB_ID", "7")
 
@@ -158,7 +160,7 @@ class Daemon:
         answers = self._answers[path]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if "error" in answer:
-            raise command.client.Refused(404, str(answer["error"]), "")
+            raise command.client.RequestRefused(404, str(answer["error"]), "")
         return answer
 
     def prolog(self, settings: Settings) -> int:

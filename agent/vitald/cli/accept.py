@@ -1,5 +1,5 @@
-"""`vitald accept ID --for 7d --reason TEXT`: a named person lives with a finding for a time. It
-ends at once when the fault gets worse.
+"""`vitald accept ID --for 7d --reason TEXT`: accept a finding for a time. The acceptance ends at
+once when the fault gets worse.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ import argparse
 
 from vitald.cli import client, render, words
 
-_MOST_S = 90 * words.DAY_S
+_MAX_PERIOD_S = 90 * words.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "id",
-        type=words.finding,
+        type=words.parse_finding,
         metavar="ID",
         help="the finding's number, as vitald status shows it",
     )
@@ -23,7 +23,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--for",
         dest="seconds",
-        type=words.duration(60.0, _MOST_S, "1m to 90d"),
+        type=words.parse_duration(60.0, _MAX_PERIOD_S, "1m to 90d"),
         metavar="TIME",
         help="for how long: 12h, 7d; at most 90d",
     )
@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         required=True,
         metavar="TEXT",
         help="why the node may work with it",
@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(
+    answer = client.call_api(
         arguments,
         "/v1/findings/{id}/accept",
         {"reason": arguments.reason, "seconds": arguments.seconds},
@@ -52,14 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     finding = answer["finding"]
     accepted = finding["accepted"]
-    said = "no longer accepted" if accepted is None else "accepted"
-    print(
-        f"{said} #{finding['id']}: {render.safe(finding['component'])} "
-        f" {render.safe(finding['title'])}  {finding['code']}"
-    )
+    state = "no longer accepted" if accepted is None else "accepted"
+    print(f"{state} {render.format_title(finding)}")
     if accepted is not None:
-        print(
-            f"it stays open and shown, and counts again at {render.clock(accepted['until'])}, or as"
-            " soon as it asks for more"
-        )
+        until = render.format_time(accepted["until"])
+        print(f"it stays open and shown, and counts again at {until}, or as soon as it gets worse")
     return 0

@@ -8,8 +8,8 @@ translates to the codes of others: node-problem-detector's custom plugin protoco
 2 unknown), Nagios plugins (0 ok, 1 warning, 2 critical, 3 unknown), Slurm's prolog and health check
 (0, or 1 and the node drains).
 
-`--for` says what the answer is for. A remedy that may wait for the running job leaves the node fit
-while that runs; at the prolog of the next, and at the epilog, it is due.
+`--for` is the phase of a job. A remedy that may wait for the running job leaves the node fit while
+that job runs; it is due at its epilog and at the prolog of the next job.
 """
 
 from __future__ import annotations
@@ -32,10 +32,20 @@ PROTOCOLS = {
     "slurm": {"healthy": 0, "degraded": 1, "unhealthy": 1, "unknown": 1},
 }
 _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
+_JSON_KEYS = (
+    "status",
+    "rebootRequired",
+    "rebootConfirmed",
+    "replacementRequired",
+    "replacementConfirmed",
+    "action",
+    "simulated",
+    "reasons",
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--for",
         dest="work",
@@ -58,42 +68,30 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        verdict = client.status(arguments, work=arguments.work)
+        verdict = client.read_status(arguments, work=arguments.work)
         status = str(verdict["status"])
-        line = f"{status}: {why(verdict)}"
+        line = f"{status}: {summarize_reasons(verdict)}"
         answer: Mapping[str, object] = verdict
-    except (client.NoAnswer, client.Refused) as error:
+    except (client.NoAnswer, client.RequestRefused) as error:
         answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
-    # Nagios has a code of its own for a warning, so a degraded node is told there in any case.
-    softened = (
-        "healthy"
-        if status == "degraded" and not arguments.strict and arguments.protocol != "nagios"
-        else status
-    )
-    code = PROTOCOLS[arguments.protocol][softened]
+    code = _choose_exit_code(arguments, status)
     if arguments.json:
-        keys = (
-            "status",
-            "rebootRequired",
-            "rebootConfirmed",
-            "replacementRequired",
-            "replacementConfirmed",
-            "action",
-            "simulated",
-            "reasons",
-        )
-        render.emit_json({key: answer[key] for key in keys if key in answer})
+        render.emit_json({key: answer[key] for key in _JSON_KEYS if key in answer})
+    elif arguments.protocol == "nagios":
+        print(f"VITALD {_NAGIOS[code]} - {render.escape_text(line)}")
     else:
-        print(
-            f"VITALD {_NAGIOS[code]} - {render.safe(line)}"
-            if arguments.protocol == "nagios"
-            else render.safe(line)
-        )
+        print(render.escape_text(line))
     return code
 
 
-def why(verdict: schema.Verdict) -> str:
+def _choose_exit_code(arguments: argparse.Namespace, status: str) -> int:
+    # Nagios has a code of its own for a warning, so it gets a degraded node in any case.
+    is_fit = status == "degraded" and not arguments.strict and arguments.protocol != "nagios"
+    return PROTOCOLS[arguments.protocol]["healthy" if is_fit else status]
+
+
+def summarize_reasons(verdict: schema.Verdict) -> str:
     """The strongest reason, and how many more there are."""
     reasons = verdict["reasons"]
     if not reasons:

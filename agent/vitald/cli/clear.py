@@ -1,4 +1,4 @@
-"""`vitald clear ID --reason TEXT`: a named person closes a finding. Who, when and why is kept."""
+"""`vitald clear ID --reason TEXT`: close a finding. Caller, time and reason are recorded."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from vitald.cli import client, render, words
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "id",
-        type=words.finding,
+        type=words.parse_finding,
         metavar="ID",
         help="the finding's number, as vitald status shows it",
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         required=True,
         metavar="TEXT",
         help="why it is no longer true",
@@ -31,7 +31,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(
+    answer = client.call_api(
         arguments,
         "/v1/findings/{id}/clear",
         {"reason": arguments.reason, "replaced": arguments.replaced},
@@ -40,9 +40,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(answer)
     else:
-        finding = answer["finding"]
-        print(
-            f"cleared #{finding['id']}: {render.safe(finding['component'])} "
-            f" {render.safe(finding['title'])}  {finding['code']}"
-        )
+        print(f"cleared {render.format_title(answer['finding'])}")
     return 0

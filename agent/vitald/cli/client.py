@@ -1,13 +1,12 @@
 """
-Asking the daemon: HTTP over its Unix socket, with the standard library only (an HTTP client library
-costs more to import than the whole answer takes).
+Client of the daemon: HTTP over its Unix socket, with the standard library only (importing an HTTP
+client library costs more than the whole request).
 
-Owns     whom root believes: only a socket that root or the daemon's user listens on. What an answer
-         may be at most: bytes, depth, tables and lists. A command run by root must not be led, nor
-         filled up, by whoever put a socket in the daemon's place.
+Owns     which listener root accepts: only a socket that root or the daemon's user listens on. The
+         limits of an answer: bytes, depth, tables and lists. Whoever puts a socket in the daemon's
+         place must not mislead a command run by root, nor fill its memory.
 
-Another user's command is not held to the first: what it reads can make it do no more than that user
-may.
+Commands of other users accept any listener: a false answer gives it no more than the user's rights.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import quote, urlencode
 
 from vitald import __version__
-from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Failed, words
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
 from vitald.text import replace_unprintable
 
 if TYPE_CHECKING:
@@ -33,25 +32,29 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 STATUSES = ("healthy", "degraded", "unhealthy", "unknown")
-USER = "vitald"  # the daemon's, as the package makes it
-# Of an answer. The largest that are real: 1,000 events or findings, some 2 KiB each; what a
-# diagnostic printed, 2 MiB before it is JSON.
-_MOST_BYTES, _MOST_DEPTH, _MOST_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
-_LINE_BYTES = 1024 * 1024  # of /v1/watch
+DAEMON_USER = "vitald"  # the daemon's, as the package makes it
+# Limits of an answer. The largest real ones: 1,000 events or findings of some 2 KiB each; the
+# output of a diagnostic, 2 MiB before it is JSON.
+_MAX_BYTES, _MAX_DEPTH, _MAX_PARTS = 8 * 1024 * 1024, 32, 128 * 1024
+_MAX_LINE_BYTES = 1024 * 1024  # of /v1/watch
 _PIECE_BYTES = 64 * 1024
-_SYSTEM = Path("/run/vitald/vitald.sock")
-_BOOTED, _SYSTEMCTL, _SYSTEMD_S = Path("/run/systemd/system"), "/usr/bin/systemctl", 1.0
+_SYSTEM_SOCKET = Path("/run/vitald/vitald.sock")
+_SYSTEMD_FOLDER, _SYSTEMCTL, _SYSTEMCTL_TIMEOUT_S = (
+    Path("/run/systemd/system"),
+    "/usr/bin/systemctl",
+    1.0,
+)
 
 
-class NoAnswer(Failed):
+class NoAnswer(CommandFailed):
     """The daemon did not answer; the text says what to try."""
 
 
-class NotBelieved(NoAnswer):
-    """Somebody else than the daemon listens there: whatever he answers is none."""
+class UntrustedListener(NoAnswer):
+    """The process that listens on the socket is not the daemon."""
 
 
-class Refused(Failed):
+class RequestRefused(CommandFailed):
     """The daemon answered with an error."""
 
     exit_code = EX_UNAVAILABLE
@@ -62,8 +65,8 @@ class Refused(Failed):
         self.status = status
 
 
-class Told(Json):
-    """A part of an answer. A daemon of another version may leave out what this command shows."""
+class AnswerTable(Json):
+    """A table of an answer. A daemon of another version may not have every key."""
 
     def __init__(self, pairs: Json, of: str) -> None:
         super().__init__(pairs)
@@ -74,21 +77,19 @@ class Told(Json):
 
 
 def default_socket() -> Path:
-    """Where the daemon listens by default, for this user; root's daemon is looked for where the
-    user runs none.
-    """
+    """Where the daemon listens by default, for this user: root's daemon if the user runs none."""
     if os.geteuid() == 0:
-        return _SYSTEM
+        return _SYSTEM_SOCKET
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = (
         Path(runtime) / "vitald/vitald.sock"
         if runtime
         else Path(f"/tmp/vitald-{os.geteuid()}/vitald.sock")  # noqa: S108
     )
-    return own if own.exists() or not _SYSTEM.exists() else _SYSTEM
+    return own if own.exists() or not _SYSTEM_SOCKET.exists() else _SYSTEM_SOCKET
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--socket",
         type=Path,
@@ -98,7 +99,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=words.seconds(3600),
+        type=words.parse_seconds(3600),
         default=2.0,
         metavar="SECONDS",
         help="give up after this long (default: 2)",
@@ -106,9 +107,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One deadline for the whole exchange: a server that sends a byte now and then cannot stretch
-    it.
-    """
+    """One deadline for the whole exchange: a server that sends single bytes cannot extend it."""
 
     def __init__(self, path: Path, deadline: float | None) -> None:
         super().__init__("vitald")
@@ -116,11 +115,11 @@ class _Connection(http.client.HTTPConnection):
         self._deadline = deadline
 
     def connect(self) -> None:
-        self.sock = _Deadlined(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock = _DeadlineSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.deadline = self._deadline
-        if (left := self.sock.left()) is not None:
-            # Blocking: with a timeout of Python's, a full queue is refused at once (EAGAIN), and
-            # whoever floods the socket keeps us out.
+        if (left := self.sock.seconds_left()) is not None:
+            # Blocking: with a timeout of Python's, connecting to a full queue fails at once
+            # (EAGAIN), so that flooding the socket would keep us out.
             self.sock.setsockopt(
                 socket.SOL_SOCKET,
                 socket.SO_SNDTIMEO,
@@ -128,14 +127,14 @@ class _Connection(http.client.HTTPConnection):
             )
         self.sock.connect(str(self._path))
         if os.geteuid() == 0:
-            _judge_listener(self.sock, self._path)
-        self.sock.settimeout(self.sock.left())
+            _check_listener(self.sock, self._path)
+        self.sock.settimeout(self.sock.seconds_left())
 
 
-class _Deadlined(socket.socket):
+class _DeadlineSocket(socket.socket):
     deadline: float | None = None
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         if self.deadline is None:
             return None
         left = self.deadline - time.monotonic()
@@ -144,184 +143,184 @@ class _Deadlined(socket.socket):
         return left
 
     def recv_into(self, *args: object, **kwargs: object) -> int:
-        self.settimeout(self.left())
+        self.settimeout(self.seconds_left())
         return super().recv_into(*args, **kwargs)  # type: ignore[arg-type]
 
 
-def owners() -> frozenset[int]:
-    """Who may speak for the daemon: root, and its user."""
-    import pwd  # only where it is not root who listens
+def find_owners() -> frozenset[int]:
+    """The user ids that may listen on the daemon's socket: root's and its own user's."""
+    import pwd  # most commands need not know
 
     try:
-        return frozenset({0, pwd.getpwnam(USER).pw_uid})
+        return frozenset({0, pwd.getpwnam(DAEMON_USER).pw_uid})
     except KeyError:
         return frozenset({0})
 
 
-def _judge_listener(sock: socket.socket, place: Path) -> None:
-    """Raises NotBelieved. The kernel keeps who it was that called listen(2): systemd, where it
+def _check_listener(sock: socket.socket, place: Path) -> None:
+    """Raises UntrustedListener. The kernel keeps the user that called listen(2): root, if systemd
     holds the socket.
     """
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if uid != 0 and uid not in owners():
+    if uid != 0 and uid not in find_owners():
         sock.close()
-        raise NotBelieved(
+        raise UntrustedListener(
             f"uid {uid} listens on {place}: root believes only a daemon of root's or of the user"
-            f" {USER}; ask as that user"
+            f" {DAEMON_USER}; ask as that user"
         )
 
 
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/components"],
     body: None = None,
     **query: object,
 ) -> schema.Components: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics"],
     body: None = None,
     **query: object,
 ) -> schema.Diagnostics: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/runs"],
     body: None = None,
     **query: object,
 ) -> schema.DiagnosticRuns: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/runs/{id}"],
     body: None = None,
     **query: object,
 ) -> schema.DiagnosticRunInFull: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/events"], body: None = None, **query: object
 ) -> schema.Events: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object
 ) -> schema.Expected: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object
 ) -> schema.Findings: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/findings/{id}/why"],
     body: None = None,
     **query: object,
 ) -> schema.Why: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/gpus"], body: None = None, **query: object
 ) -> schema.Gpus: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/incidents"],
     body: None = None,
     **query: object,
 ) -> schema.Incidents: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/injections/{id}"],
     body: None = None,
     **query: object,
 ) -> schema.Drill: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object
 ) -> schema.Jobs: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object
 ) -> schema.NodeStatus: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/cancel"],
     body: schema.CancelDiagnosticRequest,
     **query: object,
 ) -> schema.OneGoing: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/run"],
     body: schema.RunDiagnosticRequest,
     **query: object,
 ) -> schema.OneGoing: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/expect/confirm"],
     body: schema.ConfirmRequest,
     **query: object,
 ) -> schema.Confirmed: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/findings/{id}/accept"],
     body: schema.AcceptRequest,
     **query: object,
 ) -> schema.OneFinding: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/findings/{id}/clear"],
     body: schema.ClearRequest,
     **query: object,
 ) -> schema.OneFinding: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/findings/{id}/remedy"],
     body: schema.RemedyRequest,
     **query: object,
 ) -> schema.OneFinding: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/injections"],
     body: schema.AnnounceRequest,
     **query: object,
 ) -> schema.AnnouncedDrill: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/jobs"],
     body: schema.TellJobRequest,
     **query: object,
 ) -> schema.JobTold: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/release"],
     body: schema.ReleaseRequest,
     **query: object,
 ) -> schema.Released: ...
 @overload
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/release/end"],
     body: schema.EndReleaseRequest,
     **query: object,
 ) -> schema.ReleaseEnded: ...
-@overload  # whoever asks for what is not known until then
-def ask(
+@overload  # a path that is not known until run time
+def call_api(
     arguments: argparse.Namespace,
     path: str,
     body: Mapping[str, object] | None = None,
     **query: object,
 ) -> Any: ...
-def ask(
+def call_api(
     arguments: argparse.Namespace,
     path: str,
     body: Mapping[str, object] | None = None,
@@ -330,19 +329,21 @@ def ask(
     """The JSON answer to a GET, or with a body to a POST. `path` is as in the contract: its `{id}`
     is given by that name.
 
-    Raises NoAnswer or Refused.
+    Raises NoAnswer or RequestRefused.
     """
     if "{id}" in path:
         path = path.replace("{id}", quote(str(query.pop("id")), safe=""))
-    with _open(arguments, path, body, query, time.monotonic() + arguments.timeout) as response:
-        return response.json()
+    with _send_request(
+        arguments, path, body, query, time.monotonic() + arguments.timeout
+    ) as response:
+        return response.read_json()
 
 
-def status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
+def read_status(arguments: argparse.Namespace, work: str | None = None) -> schema.NodeStatus:
     """The answer of /v1/status, with at least what a verdict needs. Raises NoAnswer for anything
-    else, and Refused.
+    else, and RequestRefused.
     """
-    answer = ask(
+    answer = call_api(
         arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
     )
     reasons = answer.get("reasons")
@@ -355,14 +356,14 @@ def status(arguments: argparse.Namespace, work: str | None = None) -> schema.Nod
     return answer
 
 
-def follow(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
-    """The changes from /v1/watch, as they come."""
-    with _open(arguments, "/v1/watch", None, {}, None) as response:
-        for line in response.lines():
+def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
+    """The changes from /v1/watch, as they arrive."""
+    with _send_request(arguments, "/v1/watch", None, {}, None) as response:
+        for line in response.read_lines():
             yield cast("schema.WatchLine", line)
 
 
-class _Answer:
+class _Response:
     def __init__(
         self, place: Path, connection: _Connection, response: http.client.HTTPResponse
     ) -> None:
@@ -373,53 +374,51 @@ class _Answer:
         foreign = f"it is {daemon}, and this command is vitald {__version__}"
         self._foreign = "" if own else replace_unprintable(foreign)
 
-    def __enter__(self) -> _Answer:
+    def __enter__(self) -> _Response:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def json(self) -> Json:
+    def read_json(self) -> Json:
         try:
-            text = self._read()
+            text = self._read_body()
         except (OSError, http.client.HTTPException) as error:
-            raise _no_answer(self._place, error) from error
-        value = self._loads(text)
+            raise _explain_no_answer(self._place, error) from error
+        value = self._parse_json(text)
         if self._response.status >= 400:
-            # A path, a parameter or a key that the one has and the other has not.
-            foreign = (
-                f"of the daemon: {self._foreign}"
-                if self._foreign and self._response.status in (400, 404, 405)
-                else ""
-            )
-            hints = filter(None, [str(value.get("hint", "")), foreign])
-            raise Refused(self._response.status, str(value.get("error", "")), "; ".join(hints))
+            hints = [str(value.get("hint", ""))]
+            # Another version may lack the path, the parameter or the key.
+            if self._foreign and self._response.status in (400, 404, 405):
+                hints.append(f"of the daemon: {self._foreign}")
+            hint = "; ".join(filter(None, hints))
+            raise RequestRefused(self._response.status, str(value.get("error", "")), hint)
         return value
 
-    def _read(self) -> bytearray:
-        """In pieces: in one, an answer of tiny chunks would be as many objects."""
+    def _read_body(self) -> bytearray:
+        """In pieces: read at once, an answer of tiny chunks would be as many objects."""
         text = bytearray()
-        while len(text) <= _MOST_BYTES and (part := self._response.read(_PIECE_BYTES)):
+        while len(text) <= _MAX_BYTES and (part := self._response.read(_PIECE_BYTES)):
             text += part
-        if len(text) > _MOST_BYTES:
+        if len(text) > _MAX_BYTES:
             raise NoAnswer(
-                f"more than {_MOST_BYTES} bytes from {self._place}: is that vitald's socket?"
+                f"more than {_MAX_BYTES} bytes from {self._place}: is that vitald's socket?"
             )
         return text
 
-    def _loads(self, text: bytes | bytearray) -> Json:
-        """Raises NoAnswer for what is no JSON object, or one that no daemon of ours would make."""
-        if text.count(b"{") + text.count(b"[") > _MOST_PARTS:
+    def _parse_json(self, text: bytes | bytearray) -> Json:
+        """Raises NoAnswer if it is no JSON object, or one beyond the limits."""
+        if text.count(b"{") + text.count(b"[") > _MAX_PARTS:
             raise NoAnswer(
-                f"an answer of more than {_MOST_PARTS} parts from {self._place}: is that vitald's"
+                f"an answer of more than {_MAX_PARTS} parts from {self._place}: is that vitald's"
                 " socket?"
             )
         deep = NoAnswer(
-            f"an answer nested deeper than {_MOST_DEPTH} from {self._place}: is that vitald's"
+            f"an answer nested deeper than {_MAX_DEPTH} from {self._place}: is that vitald's"
             " socket?"
         )
         try:
-            value = json.loads(text, object_hook=lambda pairs: Told(pairs, self._foreign))
+            value = json.loads(text, object_hook=lambda pairs: AnswerTable(pairs, self._foreign))
         except ValueError:
             raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
         except RecursionError:
@@ -430,47 +429,51 @@ class _Answer:
             raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
         return value
 
-    def lines(self) -> Iterator[Json]:
+    def read_lines(self) -> Iterator[Json]:
         if self._response.status >= 400:
-            self.json()
+            self.read_json()
         try:
-            while line := self._response.readline(_LINE_BYTES + 1):
-                if len(line) > _LINE_BYTES:
+            while line := self._response.readline(_MAX_LINE_BYTES + 1):
+                if len(line) > _MAX_LINE_BYTES:
                     raise NoAnswer(
-                        f"a line of more than {_LINE_BYTES} bytes from {self._place}: is that"
+                        f"a line of more than {_MAX_LINE_BYTES} bytes from {self._place}: is that"
                         " vitald's socket?"
                     )
-                yield self._loads(line)
+                yield self._parse_json(line)
         except (OSError, http.client.HTTPException) as error:
-            raise _no_answer(self._place, error) from error
+            raise _explain_no_answer(self._place, error) from error
 
 
 def _is_deep(value: object) -> bool:
-    """Whether lists and tables lie deeper in each other than in any answer. Without recursion,
-    whose end is what this is to prevent.
+    """Whether lists and tables are nested deeper than in any answer. Without recursion, whose
+    limit is what this guards.
     """
     level = [value]
-    for _ in range(_MOST_DEPTH):
-        inner = (
-            part
-            for one in level
-            for part in (
-                one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-            )
-        )
-        level = [part for part in inner if isinstance(part, (dict, list))]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in _list_parts(outer)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return False
     return True
 
 
-def _open(
+def _list_parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _send_request(
     arguments: argparse.Namespace,
     path: str,
     body: Mapping[str, object] | None,
     query: dict[str, object],
     deadline: float | None,
-) -> _Answer:
+) -> _Response:
     place: Path = arguments.socket or default_socket()
     wanted = {name: value for name, value in query.items() if value is not None}
     target = f"{path}?{urlencode(wanted)}" if wanted else path
@@ -482,50 +485,47 @@ def _open(
             connection.request(
                 "POST", target, json.dumps(body), {"Content-Type": "application/json"}
             )
-        return _Answer(place, connection, connection.getresponse())
+        return _Response(place, connection, connection.getresponse())
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise _no_answer(place, error) from error
+        raise _explain_no_answer(place, error) from error
 
 
-def _no_answer(place: Path, error: Exception) -> NoAnswer:
+def _explain_no_answer(place: Path, error: Exception) -> NoAnswer:
     if isinstance(error, PermissionError):
-        return NoAnswer(f"not allowed to ask on {place}: be {_who_may(place)}root")
-    why = _why_it_ended() if place == _SYSTEM else ""
+        return NoAnswer(f"not allowed to ask on {place}: {_name_allowed_group(place)}root")
+    why = _explain_daemon_exit() if place == _SYSTEM_SOCKET else ""
     if isinstance(error, FileNotFoundError):
-        return NoAnswer(
-            f"no socket at {place}: {why or 'is the daemon running? try: systemctl status vitald'}"
-        )
+        hint = why or "is the daemon running? try: systemctl status vitald"
+        return NoAnswer(f"no socket at {place}: {hint}")
     if isinstance(error, ConnectionRefusedError):
-        return NoAnswer(
-            f"nobody listens on {place}:"
-            f" {why or 'the daemon has stopped; try: systemctl status vitald'}"
-        )
+        hint = why or "the daemon has stopped; try: systemctl status vitald"
+        return NoAnswer(f"nobody listens on {place}: {hint}")
     if isinstance(error, TimeoutError):
-        return NoAnswer(f"no answer on {place} in time{why and f': {why}'}")
+        return NoAnswer(f"no answer on {place} in time" + (f": {why}" if why else ""))
     return NoAnswer(f"no answer on {place}: {why or error}")
 
 
-def _who_may(place: Path) -> str:
-    """The group whose members may ask, where it is not root's own."""
+def _name_allowed_group(place: Path) -> str:
+    """The group whose members may connect, unless it is root's."""
     import grp
 
     try:
         gid = place.stat().st_gid
-        return f"a member of the group {grp.getgrgid(gid).gr_name}, or " if gid else ""
+        return f"join the group {grp.getgrgid(gid).gr_name}, or be " if gid else "be "
     except OSError:
-        return "a member of the socket's group, or "
+        return "join the socket's group, or be "
     except KeyError:
-        return f"a member of the group {gid}, or "
+        return f"join the group {gid}, or be "
 
 
-def _why_it_ended() -> str:
-    """What systemd knows of a daemon that could not start and is not tried again: its last words,
+def _explain_daemon_exit() -> str:
+    """Why the daemon could not start and is not restarted, from systemd: its last status text,
     else what its exit code means.
     """
-    if not _BOOTED.is_dir():
+    if not _SYSTEMD_FOLDER.is_dir():
         return ""
-    import subprocess  # only where nobody answers: it is a large part of what `vitald check` costs
+    import subprocess  # only without an answer: it is a large part of the cost of `vitald check`
 
     command = [
         _SYSTEMCTL,
@@ -534,23 +534,21 @@ def _why_it_ended() -> str:
         "--property=ActiveState,ExecMainStatus,StatusText",
     ]
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             command,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_SYSTEMD_S,
+            timeout=_SYSTEMCTL_TIMEOUT_S,
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    unit = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    unit = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     code = unit.get("ExecMainStatus", "")
     if unit.get("ActiveState") == "active" or code not in (str(EX_UNAVAILABLE), str(EX_CONFIG)):
         return ""
-    meant = (
-        "its configuration is wrong; try: vitald config check"
-        if code == str(EX_CONFIG)
-        else "try: journalctl -u vitald -n 20"
-    )
-    return f"the daemon could not start: {unit.get('StatusText') or meant}"
+    meaning = "try: journalctl -u vitald -n 20"
+    if code == str(EX_CONFIG):
+        meaning = "its configuration is wrong; try: vitald config check"
+    return f"the daemon could not start: {unit.get('StatusText') or meaning}"

@@ -1,10 +1,11 @@
-"""`vitald components`: what is watched, who looks at it, and what cannot be observed here. What
-nobody knows is a dash.
+"""`vitald components`: what is watched, by which source, and what cannot be observed here. A dash
+is an unknown value.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,14 @@ from vitald.text import join_first
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_MANY = 16  # of one kind; beyond that the healthy ones are only counted
-_NAMES = 6  # readings of one gap
+_MAX_LISTED = 16  # of one kind; beyond that the healthy ones are only counted
+_MAX_READINGS = 6  # readings of one gap
 _KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
 _TITLES = ("component", "identity", "looked at", "readings", "status")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/components, with every reading"
     )
@@ -34,129 +35,128 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/components")
-    answer["components"] = [
-        one for one in answer["components"] if arguments.kind in (None, one["kind"])
-    ]
-    answer["coverage"] = [
-        one for one in answer["coverage"] if arguments.kind in (None, one["kind"])
-    ]
+    answer = client.call_api(arguments, "/v1/components")
+    if arguments.kind is not None:
+        kind = arguments.kind
+        answer["components"] = [item for item in answer["components"] if item["kind"] == kind]
+        answer["coverage"] = [item for item in answer["coverage"] if item["kind"] == kind]
     if arguments.json:
         render.emit_json(answer)
         return 0
-    listed, told = answer["components"], answer["coverage"]
-    for line in _rows(listed, whole=arguments.all or arguments.kind is not None):
-        render.tell(line)
+    components = answer["components"]
+    for line in _format_rows(components, whole=arguments.all or arguments.kind is not None):
+        render.print_line(line)
     print()
-    print(render.colour("what cannot be observed here", "bold"))
-    for line in _coverage(told, answer["sources"], whole=arguments.all):
-        render.tell(line)
-    for line in _others(answer, listed, only=arguments.kind):
-        render.tell(line)
+    print(render.colour_text("what cannot be observed here", "bold"))
+    for line in _format_coverage(answer["coverage"], answer["sources"], whole=arguments.all):
+        render.print_line(line)
+    if arguments.kind is None:
+        for name in map(render.escape_text, answer["off"]):
+            render.print_line(f"  {name}: switched off, [{name}] enabled = false")
+    for line in _format_unwatched(components):
+        render.print_line(line)
     return 0
 
 
 # --- components
 
 
-def _rows(listed: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator[str]:
-    """A line each, and one more for each source that cannot say how it is."""
-    shown = [one for one in listed if whole or not _folded(one, listed)]
-    rows = [_TITLES, *(_row(one) for one in shown)]
+def _format_rows(components: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator[str]:
+    """A line each, and one more for each reason that its state is unknown. `whole`: healthy ones
+    of a large kind are listed too.
+    """
+    kinds = Counter(component["kind"] for component in components)
+    folded: Counter[str] = Counter()
+    shown = []
+    for component in components:
+        kind = component["kind"]
+        if whole or component["status"] != "healthy" or kinds[kind] <= _MAX_LISTED:
+            shown.append(component)
+        else:
+            folded[str(kind)] += 1
+    rows = [_TITLES, *(_build_row(component) for component in shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-    yield render.colour(
-        "  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths)).rstrip(), "dim"
-    )
-    for one, row in zip(shown, rows[1:]):
+    titles = "  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths))
+    yield render.colour_text(titles.rstrip(), "dim")
+    for component, row in zip(shown, rows[1:]):
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
-        yield "  ".join([*cells, row[-1] if row[-1] == "healthy" else render.status_word(row[-1])])
-        for reason in one["unseen"]:
-            yield f"    not known: {render.safe(reason)}"
-    folded: dict[str, int] = {}
-    for one in listed:
-        if not whole and _folded(one, listed):
-            folded[str(one["kind"])] = folded.get(str(one["kind"]), 0) + 1
-    for kind, count in folded.items():
-        yield f"and {count} {kind}, healthy (--all, --kind {kind})"
+        status = row[-1] if row[-1] == "healthy" else render.colour_status(row[-1])
+        yield "  ".join([*cells, status])
+        for reason in component["unseen"]:
+            yield f"    not known: {render.escape_text(reason)}"
+    for name, count in folded.items():
+        yield f"and {count} {name}, healthy (--all, --kind {name})"
 
 
-def _folded(one: schema.WatchedComponent, listed: Sequence[schema.WatchedComponent]) -> bool:
+def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
+    observations = component["sights"]
+    readings = sum(observation["asked"] for observation in observations)
+    observed = sum(observation["observable"] for observation in observations)
+    identity = component["identity"]
     return (
-        one["status"] == "healthy" and sum(other["kind"] == one["kind"] for other in listed) > _MANY
+        render.escape_text(component["name"]),
+        render.escape_text(identity) if identity else "-",
+        ", ".join(map(_format_last_read, observations)) or "-",
+        f"{observed}/{readings}" if readings else "-",
+        str(component["status"]),
     )
 
 
-def _row(one: schema.WatchedComponent) -> tuple[str, ...]:
-    by = one["sights"]
-    asked = sum(sight["asked"] for sight in by)
-    observed = sum(sight["observable"] for sight in by)
-    return (
-        render.safe(one["name"]),
-        render.safe(one["identity"]) if one["identity"] else "-",
-        ", ".join(_looked(sight) for sight in by) or "-",
-        f"{observed}/{asked}" if asked else "-",
-        str(one["status"]),
-    )
-
-
-def _looked(sight: schema.Sight) -> str:
-    return (
-        f"{sight['name']} {render.age(sight['looked'])} ago"
-        if sight["looked"]
-        else f"{sight['name']} never"
-    )
+def _format_last_read(observation: schema.Sight) -> str:
+    if not observation["looked"]:
+        return f"{observation['name']} never"
+    return f"{observation['name']} {render.format_age(observation['looked'])} ago"
 
 
 # --- coverage
 
 
-def _coverage(
-    told: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool
+def _format_coverage(
+    coverage: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool
 ) -> Iterator[str]:
-    """By source: how it fares, how much it observes of each kind, and what not."""
+    """By source: its state, and how many readings of each kind it observes."""
     for source in sources:
-        own = [one for one in told if one["source"] == source["name"]]
-        detail = f": {render.safe(source['detail'])}" if source["detail"] else ""
         if source["state"] != "ok":
-            word = str(source["state"])
-            yield (
-                f"  {source['name']}:"
-                f" {word if word == 'not present' else render.colour(word.upper(), 'bold', 'magenta')}{detail}"
-            )
-        for one in own:
-            asked, seen = one["asked"], one["observable"]
-            share = f"{seen} of {asked} readings observed" if asked else "nothing was ever read"
-            yield f"  {source['name']}: {one['components'] or 'any'} {one['kind']}, {share}"
-            for gap in one["gaps"]:
-                yield f"      {_gap(gap, one['components'], whole=whole)}"
+            yield _format_state(source)
+        for part in coverage:
+            if part["source"] != source["name"]:
+                continue
+            share = "nothing was ever read"
+            if part["asked"]:
+                share = f"{part['observable']} of {part['asked']} readings observed"
+            yield f"  {source['name']}: {part['components'] or 'any'} {part['kind']}, {share}"
+            for gap in part["gaps"]:
+                yield f"      {_format_gap(gap, part['components'], whole=whole)}"
 
 
-def _gap(gap: schema.Gap, of: int, *, whole: bool) -> str:
+def _format_state(source: schema.Source) -> str:
+    state = str(source["state"])
+    if state != "not present":
+        state = render.colour_text(state.upper(), "bold", "magenta")
+    detail = f": {render.escape_text(source['detail'])}" if source["detail"] else ""
+    return f"  {source['name']}: {state}{detail}"
+
+
+def _format_gap(gap: schema.Gap, total: int, *, whole: bool) -> str:
+    """Readings that cannot be observed, on which components of `total`, and why."""
     readings, components = gap["readings"], gap["components"]
-    most = len(readings) if whole else _NAMES
-    names = join_first(readings, most)
-    if len(components) >= of:
-        whom = ""
+    names = join_first(readings, len(readings) if whole else _MAX_READINGS)
+    if len(components) >= total:
+        where = ""
     elif whole or len(components) <= 2:
-        whom = f" ({', '.join(components)})"
+        where = f" ({', '.join(components)})"
     else:
-        whom = f" ({len(components)} of {of})"
-    return render.safe(f"{names}{whom}: {gap['reason']}")
+        where = f" ({len(components)} of {total})"
+    return render.escape_text(f"{names}{where}: {gap['reason']}")
 
 
-def _others(
-    answer: schema.Components, listed: Iterable[schema.WatchedComponent], *, only: str | None
-) -> Iterator[str]:
-    """Who is not asked, and whom nobody asks."""
-    if only is None:
-        for name in answer["off"]:
-            yield f"  {render.safe(name)}: switched off, [{render.safe(name)}] enabled = false"
-    alone: dict[str, int] = {}
-    for one in listed:
-        if not one["sources"] and one["kind"] != "node":
-            alone[str(one["kind"])] = alone.get(str(one["kind"]), 0) + 1
-    if alone:
-        yield (
-            f"  {', '.join(f'{count} {kind}' for kind, count in alone.items())}: nobody looks at"
-            " them; only the kernel log would tell"
-        )
+def _format_unwatched(components: Iterable[schema.WatchedComponent]) -> Iterator[str]:
+    """How many components have no source, by kind."""
+    counts = Counter(
+        str(component["kind"])
+        for component in components
+        if not component["sources"] and component["kind"] != "node"
+    )
+    if counts:
+        counted = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        yield f"  {counted}: no source reads them; only the kernel log can report on them"

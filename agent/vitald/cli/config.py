@@ -12,11 +12,10 @@ from vitald.cli import EX_CONFIG, render
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help=argparse.SUPPRESS
-    )  # anywhere, as everywhere
+    # Accepted before WHAT too, as other verbs accept it anywhere.
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    help_ = "read a file and say what is wrong with it"
+    help_ = "check a file and report every mistake in it"
     check = what.add_parser("check", help=help_, description=help_)
     check.add_argument(
         "file",
@@ -35,8 +34,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     help_ = "print a file with every key and its default"
     example = what.add_parser("example", help=help_, description=help_)
-    for one in (check, example):
-        one.add_argument(
+    for verb in (check, example):
+        verb.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
         )
 
@@ -46,7 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.what == "example":
         text = configs.example()
-        render.emit_json({"example": text}) if arguments.json else print(text, end="")
+        if arguments.json:
+            render.emit_json({"example": text})
+        else:
+            print(text, end="")
         return 0
     path = arguments.file or arguments.config or configs.DEFAULT_PATH
     errors: list[str] = []

@@ -2,8 +2,8 @@
 `vitald demo`: a simulated node with GPUs, on any machine with a C compiler, and the real daemon
 watching it.
 
-A short story, about a minute long: a healthy node, a GPU that runs hot, a memory row that waits to
-be remapped, a GPU that falls off the bus. Everything it shows is marked as simulated. Nothing
+About a minute long: a healthy node, a GPU that runs hot, a memory row that waits to be remapped, a
+GPU that falls off the bus. Everything it shows is marked as simulated. Nothing
 outside a temporary folder is touched.
 """
 
@@ -22,19 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from vitald.cli import EX_UNAVAILABLE, Failed, answer, client, render, words
+from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, run_command, words
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_WAIT_S = 30.0
-# A test holds them to agent/vitald/simulator/profiles.toml, which would be read for the help alone.
+_TIMEOUT_S = 30.0
+# A test compares them with agent/vitald/simulator/profiles.toml, which is slow to read for help.
 _MODELS = ("t4", "v100", "a100", "l40s", "h100", "h200", "b200", "gb200")
 _HOT, _REMAPPED, _LOST = 3, 2, 5
-# With the libraries that this process has: those of a package are not where a bare interpreter
-# looks.
+# With the module path of this process: a bare interpreter does not find a package's libraries.
 _DAEMON = (
     "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main;"
     " sys.exit(main())"
@@ -55,7 +54,7 @@ fast = "1s"
 slow = "2s"
 inventory = "30s"
 
-# The rest of the machine is real: none of the story's business.
+# The rest of the machine is real, and no part of the demo.
 [host]
 enabled = false
 
@@ -67,7 +66,7 @@ watch = {{ of = "margin_celsius", below = 1, for = "2s" }}   # a minute, outside
 """
 
 
-class CannotShow(Failed):
+class DemoFailed(CommandFailed):
     exit_code = EX_UNAVAILABLE
 
 
@@ -77,18 +76,18 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pause",
-        type=_pause,
+        type=_parse_pause,
         default=8.0,
         metavar="SECONDS",
-        help="to read each chapter (default: 8)",
+        help="pause before each chapter (default: 8)",
     )
     parser.add_argument(
         "--stay", action="store_true", help="leave the node running at the end, until Ctrl-C"
     )
 
 
-def _pause(text: str) -> float:
-    return 0.0 if text == "0" else words.seconds(3600)(text)
+def _parse_pause(text: str) -> float:
+    return 0.0 if text == "0" else words.parse_seconds(3600)(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,22 +97,21 @@ def run(arguments: argparse.Namespace) -> int:
             node = SimulatedNode(folder / "node", arguments.profile)
             library = node.library
         except CannotBuild as error:
-            raise CannotShow(f"the simulated GPU library cannot be built: {error}") from None
+            raise DemoFailed(f"the simulated GPU library cannot be built: {error}") from None
         except (KeyError, ValueError) as error:
-            raise CannotShow(str(error)) from None
+            raise DemoFailed(str(error)) from None
         (folder / "kernel.log").touch()
         port = _free_port()
         (folder / "config.toml").write_text(
             _CONFIG.format(folder=folder, library=library, port=port)
         )
-        with _daemon(folder, node) as place:
-            _Story(node, place, port, arguments.pause).tell()
+        with _run_daemon(folder, node) as place:
+            _Demo(node, place, port, arguments.pause).run_chapters()
             if arguments.stay:
                 print("\nThe node stays as it is until Ctrl-C. Ask it:")
-                print(
-                    f"    vitald status --socket {place}\n    vitald gpus --socket {place}\n   "
-                    f" curl -s http://127.0.0.1:{port}/metrics"
-                )
+                print(f"    vitald status --socket {place}")
+                print(f"    vitald gpus --socket {place}")
+                print(f"    curl -s http://127.0.0.1:{port}/metrics")
                 try:
                     while True:
                         time.sleep(3600)
@@ -122,115 +120,130 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Story:
-    """What happens to the node, and what vitald says of it."""
+class _Demo:
+    """What happens to the node, and what vitald reports."""
 
     def __init__(self, node: SimulatedNode, place: Path, port: int, pause: float) -> None:
         self.node, self.place, self.port, self.pause = node, place, port, pause
 
-    def tell(self) -> None:
+    def run_chapters(self) -> None:
         gpus = self.node.addresses
         hot, remapped, lost = (number % len(gpus) for number in (_HOT, _REMAPPED, _LOST))
-        self._chapter(
-            "1. A healthy node",
-            f"{len(gpus)} GPUs, simulated below the driver's library; the daemon is the real one.",
-        )
-        self._until(lambda status: status["status"] == "healthy")
-        self._ask("gpus")
-        self._ask("status")
-
-        self._chapter(
-            "2. A GPU runs hot",
-            f"gpu/{gpus[hot]} has no margin left and slows down. Advice, and no reason to stop"
-            " work:",
-        )
-        self.node.set(hot, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
-        self._until(_found("nvml/temperature"))
-        self._ask("status")
-        self.node.set(hot, {"temp_c": 41, "margin_c": 46, "throttle": "0x0"})
-        self._until(lambda status: status["status"] == "healthy")
-        print("    ... the fan is mended, and the finding ends by itself.")
-
-        self._chapter(
-            "3. A row of memory is remapped",
-            f"The kernel log tells Xid 63 of gpu/{gpus[remapped]}, and NVML that the remap waits"
-            " for a reset:",
-        )
-        self.node.set(remapped, {"remap": "0 1 1 0"})
-        self._ask("inject", "xid", "63", "--device", gpus[remapped])
-        self._until(_found("nvml/row_remap_pending"))
-        self._ask("status")
-        print("\n    Jobs may go on and begin; the reset waits for the next maintenance:")
-        self._ask("check", "--for", "running")
-        self._ask("check", "--for", "prolog")
-
-        self._chapter(
-            "4. A GPU falls off the bus",
-            f"gpu/{gpus[lost]}: Xid 79 in the kernel log, and NVML cannot reach it. One incident,"
-            " told once:",
-        )
-        self.node.lose(lost)
-        self._ask("inject", "xid", "79", "--device", gpus[lost])
-        self._until(_found("nvml/gpu_lost", "xid/79"))
-        self._ask("status")
-        self._ask("gpus")
+        self._show_healthy_node()
+        self._show_hot_gpu(hot)
+        self._show_remapped_row(remapped)
+        self._show_lost_gpu(lost)
         print()
-        render.tell(
-            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics):"
-            f" {self._metric('vitald_reboot_required')}"
-        )
-        print()
-        render.tell(
+        render.print_line(
             "That was all of it. On a node with GPUs: vitald run, or the service. None of this was"
             " real."
         )
 
-    def _chapter(self, title: str, text: str) -> None:
-        time.sleep(self.pause if not title.startswith("1") else 0)
-        print(f"\n{render.colour(title, 'bold')}")
-        render.tell(f"    {text}")
-
-    def _ask(self, *words: str) -> None:
-        print(f"\n{render.colour('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
-        config = (
-            ["--config", str(self.place.parent.parent / "config.toml")]
-            if words[0] == "inject"
-            else []
+    def _show_healthy_node(self) -> None:
+        count = len(self.node.addresses)
+        self._print_chapter(
+            "1. A healthy node",
+            f"{count} GPUs, simulated below the driver's library; the daemon is the real one.",
         )
-        answer([*words, *config, "--socket", str(self.place), "--timeout", "5"])
+        self._wait_until(_is_healthy)
+        self._run_verb("gpus")
+        self._run_verb("status")
 
-    def _metric(self, name: str) -> str:
+    def _show_hot_gpu(self, gpu: int) -> None:
+        name = f"gpu/{self.node.addresses[gpu]}"
+        self._print_chapter(
+            "2. A GPU runs hot",
+            f"{name} has no margin left and slows down. Advice, and no reason to stop work:",
+        )
+        self.node.set(gpu, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
+        self._wait_until(_has_codes("nvml/temperature"))
+        self._run_verb("status")
+        self.node.set(gpu, {"temp_c": 41, "margin_c": 46, "throttle": "0x0"})
+        self._wait_until(_is_healthy)
+        print("    ... the fan is repaired, and the finding ends by itself.")
+
+    def _show_remapped_row(self, gpu: int) -> None:
+        address = self.node.addresses[gpu]
+        self._print_chapter(
+            "3. A row of memory is remapped",
+            f"The kernel log reports Xid 63 on gpu/{address}, and NVML that the remap waits for a"
+            " reset:",
+        )
+        self.node.set(gpu, {"remap": "0 1 1 0"})
+        self._run_verb("inject", "xid", "63", "--device", address)
+        self._wait_until(_has_codes("nvml/row_remap_pending"))
+        self._run_verb("status")
+        print("\n    Jobs may go on and begin; the reset waits for the next maintenance:")
+        self._run_verb("check", "--for", "running")
+        self._run_verb("check", "--for", "prolog")
+
+    def _show_lost_gpu(self, gpu: int) -> None:
+        address = self.node.addresses[gpu]
+        self._print_chapter(
+            "4. A GPU falls off the bus",
+            f"gpu/{address}: Xid 79 in the kernel log, and NVML cannot reach it. One incident,"
+            " reported once:",
+        )
+        self.node.lose(gpu)
+        self._run_verb("inject", "xid", "79", "--device", address)
+        self._wait_until(_has_codes("nvml/gpu_lost", "xid/79"))
+        self._run_verb("status")
+        self._run_verb("gpus")
+        print()
+        render.print_line(
+            f"    rebootRequired as Prometheus sees it (http://127.0.0.1:{self.port}/metrics):"
+            f" {self._read_metric('vitald_reboot_required')}"
+        )
+
+    def _print_chapter(self, title: str, text: str) -> None:
+        time.sleep(self.pause if not title.startswith("1") else 0)
+        print(f"\n{render.colour_text(title, 'bold')}")
+        render.print_line(f"    {text}")
+
+    def _run_verb(self, *words: str) -> None:
+        print(f"\n{render.colour_text('$ vitald ' + ' '.join(words), 'dim')}", flush=True)
+        options = ["--socket", str(self.place), "--timeout", "5"]
+        if words[0] == "inject":
+            options += ["--config", str(self.place.parent.parent / "config.toml")]
+        run_command([*words, *options])
+
+    def _read_metric(self, name: str) -> str:
         """The sample as it is exposed."""
         with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return next((line for line in lines if line.startswith(f"{name} ")), f"{name} is not there")
 
-    def _until(self, holds: Callable[[schema.NodeStatus], bool]) -> None:
-        until = time.monotonic() + _WAIT_S
-        asking = argparse.Namespace(socket=self.place, timeout=5.0)
-        while not holds(client.status(asking)):
+    def _wait_until(self, is_reached: Callable[[schema.NodeStatus], bool]) -> None:
+        until = time.monotonic() + _TIMEOUT_S
+        request = argparse.Namespace(socket=self.place, timeout=5.0)
+        while not is_reached(client.read_status(request)):
             if time.monotonic() > until:
-                self._ask("status")
-                raise CannotShow(
-                    "that is not what the daemon should say: please report this, with the output of"
-                    " vitald version"
+                self._run_verb("status")
+                raise DemoFailed(
+                    "the daemon does not report what it should: please report this, with the output"
+                    " of vitald version"
                 )
             time.sleep(0.1)
 
 
-def _found(*codes: str) -> Callable[[schema.NodeStatus], bool]:
-    """All of these are told: as findings, or in an incident."""
+def _is_healthy(status: schema.NodeStatus) -> bool:
+    return status["status"] == "healthy"
 
-    def holds(status: schema.NodeStatus) -> bool:
+
+def _has_codes(*codes: str) -> Callable[[schema.NodeStatus], bool]:
+    """Whether all of these are reported: as findings, or in an incident."""
+
+    def has_codes(status: schema.NodeStatus) -> bool:
         members = [member for incident in status["incidents"] for member in incident["members"]]
-        return {str(one["code"]) for one in [*members, *status["findings"]]} >= {*codes}
+        reported = [*members, *status["findings"]]
+        return {str(entry["code"]) for entry in reported} >= {*codes}
 
-    return holds
+    return has_codes
 
 
 @contextmanager
-def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
-    """The real one, over the simulated node."""
+def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
+    """The real daemon on the simulated node."""
     place, log = folder / "run/vitald.sock", folder / "log"
     with log.open("wb") as stderr:
         daemon = subprocess.Popen(
@@ -249,10 +262,10 @@ def _daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
             stderr=stderr,
         )
         try:
-            until = time.monotonic() + _WAIT_S
+            until = time.monotonic() + _TIMEOUT_S
             while not place.exists():
                 if daemon.poll() is not None or time.monotonic() > until:
-                    raise CannotShow(
+                    raise DemoFailed(
                         f"the daemon did not start:\n{log.read_text(errors='replace')}"
                     )
                 time.sleep(0.05)

@@ -10,25 +10,25 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from vitald.cli import WrongUse, client, render, words
+from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_PAGE, _MOST = 1000, 1_000_000_000  # at once; in all
+_MAX_PAGE, _MAX_EVENTS = 1000, 1_000_000_000  # at once; in all
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--since",
-        type=words.since,
+        type=words.parse_since,
         metavar="WHEN",
         help="a duration (30m, 24h), an RFC 3339 time, or an event's id",
     )
     parser.add_argument(
         "--limit",
-        type=words.number(1, _MOST),
+        type=words.parse_number(1, _MAX_EVENTS),
         metavar="N",
         default=None,
         help="at most so many (default: the newest 50; with --since, all)",
@@ -36,26 +36,28 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0"
     )
-    parser.add_argument("--code", type=words.code, metavar="CODE", help="of one code, e.g. xid/79")
+    parser.add_argument(
+        "--code", type=words.parse_code, metavar="CODE", help="of one code, e.g. xid/79"
+    )
     parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.since is None and (arguments.limit or 0) > _PAGE:
-        raise WrongUse(f"--limit {arguments.limit}: at most {_PAGE} without --since")
+    if arguments.since is None and (arguments.limit or 0) > _MAX_PAGE:
+        raise UsageError(f"--limit {arguments.limit}: at most {_MAX_PAGE} without --since")
     if not arguments.follow:
-        _remark_on(arguments, _past(arguments))
+        _remark_if_empty(arguments, _print_past(arguments))
         return 0
-    changes = client.follow(arguments)
+    changes = client.follow_changes(arguments)
     next(changes, None)  # the stream has begun: what happens from here on is in it
-    shown = _past(arguments)
-    _remark_on(arguments, shown)
-    return _future(arguments, changes, shown)
+    shown = _print_past(arguments)
+    _remark_if_empty(arguments, shown)
+    return _print_changes(arguments, changes, shown)
 
 
-def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
+def _remark_if_empty(arguments: argparse.Namespace, shown: set[object]) -> None:
     """Where nothing was shown, that this is so, and whether it could be otherwise."""
     if shown:
         return
@@ -74,31 +76,31 @@ def _remark_on(arguments: argparse.Namespace, shown: set[object]) -> None:
         print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
 
 
-def _past(arguments: argparse.Namespace) -> set[object]:
+def _print_past(arguments: argparse.Namespace) -> set[object]:
     """Print what the ledger has. Returns the identities of what was printed: all of them where the
     stream goes on from there, else some.
     """
     chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
     if arguments.since is None:
-        return _print(
+        return _print_events(
             arguments,
-            client.ask(
+            client.call_api(
                 arguments, "/v1/events", **chosen, limit=arguments.limit or 50, newest="true"
             )["events"],
         )
     since, left = arguments.since, arguments.limit
     shown: set[object] = set()
     while since is not None and (left is None or left > 0):
-        limit = min(left or _PAGE, _PAGE)
-        page = client.ask(arguments, "/v1/events", **chosen, since=since, limit=limit)
-        printed = _print(arguments, page["events"])
+        limit = min(left or _MAX_PAGE, _MAX_PAGE)
+        page = client.call_api(arguments, "/v1/events", **chosen, since=since, limit=limit)
+        printed = _print_events(arguments, page["events"])
         shown = shown | printed if arguments.follow else printed or shown
         since = page["next"]
         left = left - len(printed) if left is not None else None
     return shown
 
 
-def _future(
+def _print_changes(
     arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], shown: set[object]
 ) -> int:
     """Print what the stream brings, but for what was shown already."""
@@ -113,7 +115,7 @@ def _future(
             continue
         event = change["event"]
         if event["identity"] not in shown and _is_chosen(event, arguments):
-            _print(arguments, [event])
+            _print_events(arguments, [event])
     print("vitald: the daemon ended the stream", file=sys.stderr)
     return 30
 
@@ -127,7 +129,7 @@ def _is_chosen(event: schema.Event, arguments: argparse.Namespace) -> bool:
     return all(value in (None, own) for value, own in wanted)
 
 
-def _print(arguments: argparse.Namespace, events: Iterable[schema.Event]) -> set[object]:
+def _print_events(arguments: argparse.Namespace, events: Iterable[schema.Event]) -> set[object]:
     for event in events:
-        print(json.dumps(event) if arguments.json else render.event_line(event), flush=True)
+        print(json.dumps(event) if arguments.json else render.format_event(event), flush=True)
     return {event["identity"] for event in events}

@@ -1,14 +1,14 @@
-"""`vitald expect`: what this node should have, who says so, and what is here. With `--confirm`,
-what is here is right.
+"""`vitald expect`: the devices and versions expected on this node, by which source, and what was
+found. `--confirm` makes what was found the expectation.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import WrongUse, client, render, words
+from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -21,91 +21,104 @@ _VERSIONS = {
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
-        "--confirm", action="store_true", help="what is here now is right, and expected from now on"
+        "--confirm", action="store_true", help="expect from now on what is here now"
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         default=None,
         metavar="TEXT",
-        help="why, and who says so; needed to confirm",
+        help="reason, recorded with the caller; needed to confirm",
     )
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, whatever the answer is: whether the node is fit is said by `vitald check`."""
+    """0, whatever the answer is: `vitald check` decides whether the node is fit."""
     if arguments.confirm and not arguments.reason:
-        raise WrongUse("--confirm needs to know why: --reason TEXT")
+        raise UsageError("--confirm needs a reason: --reason TEXT")
     if arguments.reason and not arguments.confirm:
-        raise WrongUse("--reason is for --confirm")
+        raise UsageError("--reason is for --confirm")
     answer: schema.Expected
     confirmed = None
     if arguments.confirm:
-        answer = told = client.ask(arguments, "/v1/expect/confirm", {"reason": arguments.reason})
-        confirmed = told["confirmed"]
+        answer = result = client.call_api(
+            arguments, "/v1/expect/confirm", {"reason": arguments.reason}
+        )
+        confirmed = result["confirmed"]
     else:
-        answer = client.ask(arguments, "/v1/expect")
+        answer = client.call_api(arguments, "/v1/expect")
     if arguments.json:
         render.emit_json(answer)
         return 0
-    for line in _lines(answer, confirmed):
-        render.tell(line)
+    for line in _format_answer(answer, confirmed):
+        render.print_line(line)
     return 0
 
 
-def _lines(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
+def _format_answer(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
+    """`confirmed`: how many of each kind were confirmed just now; None if nothing was."""
     counts = answer["counts"]
     if confirmed is not None:
-        said = [
-            f"{confirmed[one['kind']]} {one['title']}"
-            for one in counts
-            if confirmed.get(one["kind"])
+        counted = [
+            f"{confirmed[count['kind']]} {count['title']}"
+            for count in counts
+            if confirmed.get(count["kind"])
         ]
-        yield f"confirmed: {', '.join(said) or 'that there are none'}"
+        yield f"confirmed: {', '.join(counted) or 'that there are none'}"
         yield ""
     if answer["instanceType"]:
-        yield f"machine: {render.safe(answer['instanceType'])}"
+        yield f"machine: {render.escape_text(answer['instanceType'])}"
         yield ""
-    nothing = [one for one in counts if one["here"] == 0 and not one["expected"]]
-    uncertain = [one for one in counts if one["here"] is None]
+    absent = [count for count in counts if count["here"] == 0 and not count["expected"]]
     rows = [
-        one
-        for one in counts
-        if one not in nothing and (one["here"] is not None or one["expected"] is not None)
+        count
+        for count in counts
+        if count not in absent and (count["here"] is not None or count["expected"] is not None)
     ]
     if rows:
-        yield from _table(
-            ("devices", "here", "expected", "", "because"),
-            [_count(one, answer) for one in rows],
-            right=(1, 2),
-        )
-    if nothing:
-        yield f"not here, and not expected: {', '.join(str(one['title']) for one in nothing)}"
-    reasons = [render.safe(one["notObservable"]) or "not counted yet" for one in uncertain]
-    for reason in dict.fromkeys(reasons):
-        yield (
-            "not known yet:"
-            f" {', '.join(str(one['title']) for one, own in zip(uncertain, reasons) if own == reason)}:"
-            f" {reason}"
-        )
-    versions = [one for one in answer["versions"] if one["here"] is not None or one["expected"]]
+        titles = ("devices", "here", "expected", "", "because")
+        cells = [_build_count_row(count, answer) for count in rows]
+        yield from _format_table(titles, cells, right=(1, 2))
+    if absent:
+        yield f"not here, and not expected: {_join_titles(absent)}"
+    yield from _format_unknown([count for count in counts if count["here"] is None])
+    versions = [
+        version
+        for version in answer["versions"]
+        if version["here"] is not None or version["expected"]
+    ]
     if versions:
         yield ""
-        yield from _table(("versions", "here", "allowed", ""), [_version(one) for one in versions])
-    yield from _advice(answer, rows)
+        version_rows = [_build_version_row(version) for version in versions]
+        yield from _format_table(("versions", "here", "allowed", ""), version_rows)
+    yield from _format_advice(answer, rows)
 
 
-def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
-    """What somebody who reads this may want to do, or to wait for."""
+def _join_titles(counts: Iterable[schema.ExpectedCount]) -> str:
+    return ", ".join(str(count["title"]) for count in counts)
+
+
+def _format_unknown(uncounted: Sequence[schema.ExpectedCount]) -> Iterator[str]:
+    """A line for each reason why devices are not counted."""
+    groups: dict[str, list[schema.ExpectedCount]] = {}
+    for count in uncounted:
+        reason = render.escape_text(count["notObservable"]) or "not counted yet"
+        groups.setdefault(reason, []).append(count)
+    for reason, group in groups.items():
+        yield f"not known yet: {_join_titles(group)}: {reason}"
+
+
+def _format_advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
+    """What the operator can do, or wait for."""
     learns = (
         answer["healthyBoots"]
         and not answer["thisBootCounted"]
-        and not all(one["confirmed"] for one in rows)
+        and not all(count["confirmed"] for count in rows)
     )
-    differs = any(_differs(one) for one in rows)
+    differs = any(_is_different(count) for count in rows)
     if learns or differs:
         yield ""
     if learns:
@@ -120,69 +133,57 @@ def _advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> It
         )
 
 
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
+def _format_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
 ) -> Iterator[str]:
-    """Aligned; numbers to the right. A column without a heading is a remark, in colour; one that
-    nobody needs is left out.
+    """Aligned; the columns `right` to the right. A column without a title is a remark, in colour;
+    omitted if it is empty.
     """
     columns = [
-        number for number, title in enumerate(head) if title or any(row[number] for row in rows)
+        number for number, title in enumerate(titles) if title or any(row[number] for row in rows)
     ]
-    widths = [max(len(row[number]) for row in (head, *rows)) for number in range(len(head))]
-    for row in (head, *rows):
-        cells = [
-            (
-                row[number].rjust(widths[number])
-                if number in right
-                else row[number].ljust(widths[number])
-            )
-            for number in columns
-        ]
-        if row is head:
-            yield render.colour("  ".join(cells).rstrip(), "dim")
-        else:
-            marked = [
-                render.colour(cell, "bold", "yellow") if cell.strip() and not head[number] else cell
-                for number, cell in zip(columns, cells)
-            ]
-            yield "  ".join(marked).rstrip()
+    widths = [max(len(row[number]) for row in (titles, *rows)) for number in range(len(titles))]
+
+    def align(row: Sequence[str], number: int) -> str:
+        cell, width = row[number], widths[number]
+        return cell.rjust(width) if number in right else cell.ljust(width)
+
+    yield render.colour_text("  ".join(align(titles, number) for number in columns).rstrip(), "dim")
+    for row in rows:
+        cells = []
+        for number in columns:
+            is_remark = row[number] and not titles[number]
+            cell = align(row, number)
+            cells.append(render.colour_text(cell, "bold", "yellow") if is_remark else cell)
+        yield "  ".join(cells).rstrip()
 
 
-def _count(one: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
-    unknown = (
-        "not known yet, learned at healthy boots" if answer["healthyBoots"] else "nobody has said"
-    )
+def _build_count_row(count: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
+    here, expected = count["here"], count["expected"]
     remark = ""
-    here, expected = one["here"], one["expected"]
     if here is not None and expected is not None and here != expected:
         more = here - expected
         remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
-    return (
-        str(one["title"]),
-        _known(one["here"]),
-        _known(one["expected"]),
-        remark,
-        render.safe(one["because"]) or unknown,
-    )
+    because = render.escape_text(count["because"])
+    if not because:
+        because = "not configured"
+        if answer["healthyBoots"]:
+            because = "not known yet, learned at healthy boots"
+    return (str(count["title"]), _format_count(here), _format_count(expected), remark, because)
 
 
-def _differs(one: schema.ExpectedCount) -> bool:
-    return None not in (one["here"], one["expected"]) and one["here"] != one["expected"]
+def _is_different(count: schema.ExpectedCount) -> bool:
+    return None not in (count["here"], count["expected"]) and count["here"] != count["expected"]
 
 
-def _version(one: schema.ExpectedVersion) -> tuple[str, ...]:
-    here, expected = one["here"], one["expected"]
+def _build_version_row(version: schema.ExpectedVersion) -> tuple[str, ...]:
+    here, expected = version["here"], version["expected"]
     differs = here is not None and expected and here not in expected
-    name = _VERSIONS.get(str(one["name"]), str(one["name"]))
-    allowed = " or ".join(map(render.safe, expected)) or "any"
-    return (
-        name,
-        "not loaded" if here is None else render.safe(here),
-        allowed,
-        "DIFFERS" if differs else "",
-    )
+    name = _VERSIONS.get(str(version["name"]), str(version["name"]))
+    allowed = " or ".join(map(render.escape_text, expected)) or "any"
+    found = "not loaded" if here is None else render.escape_text(here)
+    return (name, found, allowed, "DIFFERS" if differs else "")
 
 
-def _known(value: object) -> str:
+def _format_count(value: object) -> str:
     return "-" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""`vitald explain xid/79`: what the catalogue says. Asks nobody; the daemon need not run."""
+"""`vitald explain xid/79`: what the catalogue says. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, Parser, WrongUse, render, words
+from vitald.cli import EX_CONFIG, Parser, UsageError, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -33,10 +33,10 @@ def options(parser: Parser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=words.profile,
+        type=words.parse_profile,
         metavar="NAME",
         default=None,
-        help="show another profile's word",
+        help="by another profile",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        catalog = catalogs.load_catalog(
+        catalog = catalogs.load(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -57,31 +57,33 @@ def run(arguments: argparse.Namespace) -> int:
         return EX_CONFIG
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
-        return _list(
+        return _list_kind(
             code, [serialize.rule(rule) for rule in catalog.rules.values()], arguments.json
         )
     kind = code.partition("/")[0]
-    if kind not in catalog.list_kinds():
-        raise WrongUse(_no_kind(kind, catalog.list_kinds()))
-    rule = serialize.rule(catalog.find_rule(code))
+    if kind not in catalog.kinds():
+        raise UsageError(_describe_unknown_kind(kind, catalog.kinds()))
+    rule = serialize.rule(catalog.rule(code))
     if arguments.json:
         render.emit_json(rule)
     else:
-        _show(rule, catalog.profile)
+        _show_rule(rule, catalog.profile)
     return 0
 
 
-def _no_kind(kind: str, kinds: Iterable[str]) -> str:
+def _describe_unknown_kind(kind: str, kinds: Iterable[str]) -> str:
     from vitald import tomlfile
 
-    hint = tomlfile.suggest_word(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
+    hint = tomlfile.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 
-def _list(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
+def _list_kind(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
     chosen = [rule for rule in rules if rule["code"].partition("/")[0] == kind]
     if not chosen:
-        raise WrongUse(_no_kind(kind, {rule["code"].partition("/")[0] for rule in rules}))
+        raise UsageError(
+            _describe_unknown_kind(kind, {rule["code"].partition("/")[0] for rule in rules})
+        )
     if as_json:
         render.emit_json({"rules": chosen})
         return 0
@@ -90,39 +92,39 @@ def _list(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
     return 0
 
 
-def _show(rule: schema.Rule, profile: str) -> None:
-    print(f"{render.colour(str(rule['code']), 'bold')}  {rule['title']}")
+def _show_rule(rule: schema.Rule, profile: str) -> None:
+    print(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
-        print(render.colour(f"  {rule['mnemonic']}", "dim"))
+        print(render.colour_text(f"  {rule['mnemonic']}", "dim"))
     for text in (rule["meaning"], rule["advice"]):
-        for line in textwrap.wrap(str(text), min(96, render.width() - 2)):
+        for line in textwrap.wrap(str(text), min(96, render.get_width() - 2)):
             print(f"  {line}")
-    after = render.when_words(rule["when"])
+    after = render.describe_when(rule["when"])
     print(f"\n  class       {rule['class']}")
-    render.tell(f"  action      {rule['action']}: {rule['todo']}{after}")
+    render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:
         said = ", ".join(
-            f"{field.replace('_not', ' other than')} {_values(values)}"
+            f"{field.replace('_not', ' other than')} {_format_values(values)}"
             for field, values in case["when"].items()
         )
         wanted = case["action"] or f"at least {case['atLeast']}"
-        render.tell(
+        render.print_line(
             f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else "")
         )
-    render.tell(f"  cleared by  {', '.join([*rule['clears'], 'a named person'])}")
-    render.tell(f"  escalation  {rule['escalation']}")
+    render.print_line(f"  cleared by  {', '.join([*rule['clears'], 'a named person'])}")
+    render.print_line(f"  escalation  {rule['escalation']}")
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(
             f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what"
             " it would have asked for, without effect"
         )
-    render.tell(
+    render.print_line(
         f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})"
     )
 
 
-def _values(values: Iterable[object]) -> str:
+def _format_values(values: Iterable[object]) -> str:
     shown = [
         hex(value) if type(value) is int and value > 9 else str(value).lower() for value in values
     ]

@@ -1,4 +1,4 @@
-"""`vitald findings`: what is wrong now, each in full; with --cleared what was."""
+"""`vitald findings`: the open findings in full; with --cleared those that ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from vitald.cli import client, render, words
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--cleared", action="store_true", help="those that were cleared, newest first"
     )
     parser.add_argument(
-        "--limit", type=words.number(1, 1000), metavar="N", default=None, help="at most so many"
+        "--limit",
+        type=words.parse_number(1, 1000),
+        metavar="N",
+        default=None,
+        help="at most so many",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(
+    answer = client.call_api(
         arguments,
         "/v1/findings",
         state="cleared" if arguments.cleared else None,
@@ -34,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     for number, finding in enumerate(findings):
         if number:
             print()
-        for line in render.finding_lines(finding, full=True):
-            render.tell(line)
+        for line in render.format_finding(finding, full=True):
+            render.print_line(line)
     return 0

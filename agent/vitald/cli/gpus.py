@@ -1,4 +1,4 @@
-"""`vitald gpus`: the GPUs at a glance, one line each. What nobody knows is a dash, never a zero.
+"""`vitald gpus`: the GPUs at a glance, one line each. An unknown value is a dash, never a zero.
 
 `minor` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
 """
@@ -14,154 +14,149 @@ from vitald.cli import client, render
 if TYPE_CHECKING:
     from vitald.server import schema
 
-Show = Callable[["schema.Gpu"], str]
+Format = Callable[["schema.Gpu"], str]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/gpus, with every reading"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/gpus")
+    answer = client.call_api(arguments, "/v1/gpus")
     if arguments.json:
         render.emit_json(answer)
         return 0
-    gpus = answer["gpus"]
-    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
-    if gpus and gpus[0]["simulated"] and not mixed:
-        print(render.colour("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    wrong = _wrong(arguments, gpus)
-    shown = _fitting(gpus, max((len(codes) for codes in wrong), default=0))
+    gpus, source = answer["gpus"], answer["source"]
     if gpus:
-        print(
-            render.colour(
-                "  ".join([*(title.ljust(wide) for title, _, wide in shown), "status"]), "dim"
-            )
-        )
-    for gpu, codes in zip(gpus, wrong):
-        status = str(gpu["status"])
-        words = [show(gpu).ljust(wide) for _, show, wide in shown]
-        words.append(
-            status if status == "healthy" else f"{render.status_word(status)} {codes}".rstrip()
-        )
-        if mixed and gpu["simulated"]:
-            words.append(render.colour("SIMULATED", "bold", "magenta"))
-        render.tell("  ".join(words))
-    source = answer["source"]
-    if not gpus:
-        print(
-            "no GPU on PCI"
-            if source is not None
-            else "NVML is not asked on this node: [nvml] enabled = false"
-        )
-    elif source is None or source["state"] != "ok":
-        said = (
-            "NVML is not asked: [nvml] enabled = false"
-            if source is None
-            else f"source nvml is {source['state']}: {render.safe(source['detail'])}"
-        )
-        render.tell(f"these are not the present values: {said}")
+        _show_table(gpus, _list_codes(arguments, gpus))
+    disabled = "[nvml] enabled = false"
+    if not gpus and source is not None:
+        print("no GPU on PCI")
+    elif not gpus:
+        print(f"NVML is not asked on this node: {disabled}")
+    elif source is None:
+        render.print_line(f"these are not the present values: NVML is not asked: {disabled}")
+    elif source["state"] != "ok":
+        state = f"source nvml is {source['state']}: {render.escape_text(source['detail'])}"
+        render.print_line(f"these are not the present values: {state}")
     return 0
 
 
-def _wrong(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
-    """The codes of what is wrong with each GPU."""
+def _show_table(gpus: Sequence[schema.Gpu], codes: Sequence[str]) -> None:
+    """`codes`: of the open findings of each GPU."""
+    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
+    if gpus[0]["simulated"] and not mixed:
+        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
+    columns = _fit_columns(gpus, max(map(len, codes)))
+    titles = "  ".join([*(title.ljust(width) for title, _, width in columns), "status"])
+    print(render.colour_text(titles, "dim"))
+    for gpu, code in zip(gpus, codes):
+        cells = [show(gpu).ljust(width) for _, show, width in columns]
+        status = str(gpu["status"])
+        if status != "healthy":
+            status = f"{render.colour_status(status)} {code}".rstrip()
+        cells.append(status)
+        if mixed and gpu["simulated"]:
+            cells.append(render.colour_text("SIMULATED", "bold", "magenta"))
+        render.print_line("  ".join(cells))
+
+
+def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
+    """The codes of the open findings of each GPU."""
     found: list[schema.Finding] = []
     if any(gpu["findings"] for gpu in gpus):
-        found = client.ask(arguments, "/v1/findings", limit=1000)["findings"]
+        found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
     return [
-        " ".join(render.safe(one["code"]) for one in found if one["component"] == gpu["component"])
+        " ".join(
+            render.escape_text(finding["code"])
+            for finding in found
+            if finding["component"] == gpu["component"]
+        )
         for gpu in gpus
     ]
 
 
-def _fitting(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Show, int]]:
-    """The columns for which this terminal has room beside a status and so many characters of codes,
-    and how wide each is.
+def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Format, int]]:
+    """The columns for which the terminal has room beside a status and so many characters of codes,
+    each with its width.
     """
     shown = [
         (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
         for title, show in _COLUMNS
     ]
-    room = render.width() - len("UNHEALTHY ") - codes
-    for title in _LESS:
+    room = render.get_width() - len("UNHEALTHY ") - codes
+    for title in _OMITTED_FIRST:
         if sum(wide + 2 for _, _, wide in shown) <= room:
             break
-        shown = [one for one in shown if one[0] != title]
+        shown = [column for column in shown if column[0] != title]
     return shown
 
 
-def _of(gpu: schema.Gpu, name: str) -> float | None:
+def _read_number(gpu: schema.Gpu, name: str) -> float | None:
     value = gpu["readings"].get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _who(gpu: schema.Gpu, name: str) -> str:
+def _read_identity(gpu: schema.Gpu, name: str) -> str:
     value = gpu["identity"].get(name)
-    return render.safe(value) if value not in (None, "") else "-"
+    return render.escape_text(value) if value not in (None, "") else "-"
 
 
-def _number(name: str, unit: str = "", scale: float = 1.0) -> Show:
+def _format_reading(name: str, unit: str = "", scale: float = 1.0) -> Format:
     def show(gpu: schema.Gpu) -> str:
-        value = _of(gpu, name)
+        value = _read_number(gpu, name)
         return "-" if value is None else f"{value * scale:.0f}{unit}"
 
     return show
 
 
-def _memory(gpu: schema.Gpu) -> str:
-    used, total = _of(gpu, "memory_used_bytes"), _of(gpu, "memory_total_bytes")
+def _format_memory(gpu: schema.Gpu) -> str:
+    used, total = _read_number(gpu, "memory_used_bytes"), _read_number(gpu, "memory_total_bytes")
     return "-" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f}G"
 
 
-def _remap(gpu: schema.Gpu) -> str:
+def _format_remap(gpu: schema.Gpu) -> str:
     """Rows remapped, and whether one waits or failed."""
     rows, pending, failed = (
-        _of(gpu, name)
+        _read_number(gpu, name)
         for name in ("remapped_rows_uncorrected", "row_remap_pending", "row_remap_failed")
     )
     if rows is None:
-        pages = _of(gpu, "retired_pages")
+        pages = _read_number(gpu, "retired_pages")
         return "-" if pages is None else f"{pages:.0f} pages"
-    return f"{rows:.0f}" + (" FAILED" if failed else " pending" if pending else "")
+    if failed:
+        return f"{rows:.0f} FAILED"
+    return f"{rows:.0f} pending" if pending else f"{rows:.0f}"
 
 
-def _links(gpu: schema.Gpu) -> str:
-    active, links = _of(gpu, "nvlinks_active"), _of(gpu, "nvlinks_expected")
+def _format_links(gpu: schema.Gpu) -> str:
+    active, links = _read_number(gpu, "nvlinks_active"), _read_number(gpu, "nvlinks_expected")
     if links is None:
-        links = _of(gpu, "nvlinks")
+        links = _read_number(gpu, "nvlinks")
     return "-" if active is None or links is None else f"{active:.0f}/{links:.0f}"
 
 
-def _pcie(gpu: schema.Gpu) -> str:
-    generation, width = _of(gpu, "pcie_generation"), _of(gpu, "pcie_width")
+def _format_pcie(gpu: schema.Gpu) -> str:
+    generation, width = _read_number(gpu, "pcie_generation"), _read_number(gpu, "pcie_width")
     return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
 
 
-_COLUMNS: tuple[tuple[str, Show], ...] = (
-    ("gpu", lambda gpu: render.safe(gpu["pci"])),
-    ("minor", lambda gpu: _who(gpu, "minor")),
-    ("model", lambda gpu: _who(gpu, "name").removeprefix("NVIDIA ")),
-    ("serial", lambda gpu: _who(gpu, "serial")),
-    ("temp", _number("temperature_celsius", "C")),
-    ("power", _number("power_watts", "W")),
-    ("util", _number("utilization_ratio", "%", 100)),
-    ("memory", _memory),
-    ("ecc unc", _number("ecc_uncorrected")),
-    ("remap", _remap),
-    ("nvlink", _links),
-    ("pcie", _pcie),
+_COLUMNS: tuple[tuple[str, Format], ...] = (
+    ("gpu", lambda gpu: render.escape_text(gpu["pci"])),
+    ("minor", lambda gpu: _read_identity(gpu, "minor")),
+    ("model", lambda gpu: _read_identity(gpu, "name").removeprefix("NVIDIA ")),
+    ("serial", lambda gpu: _read_identity(gpu, "serial")),
+    ("temp", _format_reading("temperature_celsius", "C")),
+    ("power", _format_reading("power_watts", "W")),
+    ("util", _format_reading("utilization_ratio", "%", 100)),
+    ("memory", _format_memory),
+    ("ecc unc", _format_reading("ecc_uncorrected")),
+    ("remap", _format_remap),
+    ("nvlink", _format_links),
+    ("pcie", _format_pcie),
 )
-_LESS = (
-    "model",
-    "serial",
-    "pcie",
-    "util",
-    "remap",
-    "power",
-    "nvlink",
-    "minor",
-)  # columns that a narrow terminal leaves out, one by one
+# Columns that a narrow terminal omits, one by one.
+_OMITTED_FIRST = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")

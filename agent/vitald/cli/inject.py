@@ -2,14 +2,14 @@
 `vitald inject xid 79`: a drill on a live node.
 
 Announces the exact line over the socket (root only), writes it to the real kernel log, and waits
-until the daemon has seen it. The event and its finding are marked `simulated` wherever they show,
-and end by themselves or with `vitald clear`. The kernel's rate limit for writers drops lines
-silently, so silence is told as such.
+until the daemon has read it. The event and its finding are marked `simulated` everywhere, and end
+by themselves or with `vitald clear`. The kernel's rate limit for writers drops lines without an
+error; the command reports that the line did not come back.
 
 Owns     where the line is written: to the kernel log of this machine's configuration, and only if
          it is one (agent/vitald/recovery/files.py).
-Refuses  being told so by the daemon. What it says to that is compared, and a difference is told
-         before anything is written.
+Refuses  a path given by the daemon. It is compared with the configured one, and a difference is an
+         error before anything is written.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.checking import is_line
-from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, WrongUse, client, render, words
-from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.config import DEFAULT_PATH, ConfigError, load
+from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
+from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
 from vitald.recovery import files, inputs
 
 if TYPE_CHECKING:
@@ -54,11 +53,12 @@ _MESSAGES = {
     "154": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
 }
 # The device of a drill on a node that has none.
-_NOWHERE = "0000:65:00.0"
-_LONGEST_LINE = 900
+_ABSENT_DEVICE = "0000:65:00.0"
+_MAX_LINE = 900
+_ROOT_ONLY = "a drill writes to the kernel log, which only root may"
 
 
-class _Kind(str):
+class _DrillKind(str):
     """`xid`; of `xid/79` the code beside it."""
 
     __slots__ = ("code",)
@@ -66,11 +66,11 @@ class _Kind(str):
 
 
 def options(parser: Parser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.intermixed = True
     parser.add_argument(
         "kind",
-        type=_kind,
+        type=_parse_kind,
         choices=["xid", "sxid", "line"],
         help="what to write; `line` takes the text itself",
     )
@@ -81,9 +81,9 @@ def options(parser: Parser) -> None:
         help="the code, or for `line` the kernel line; xid/79 is the same as xid 79",
     )
     help_ = "PCI address of the GPU or switch (default: one that this node has)"
-    parser.add_argument("--device", type=words.pci, metavar="PCI", default=None, help=help_)
+    parser.add_argument("--device", type=words.parse_pci, metavar="PCI", default=None, help=help_)
     hold, help_ = (
-        words.duration(1, words.DAY_S, "1s to 24h"),
+        words.parse_duration(1, words.DAY_S, "1s to 24h"),
         "when the drill ends by itself (default: 10m)",
     )
     parser.add_argument(
@@ -96,129 +96,125 @@ def options(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
-def _kind(text: str) -> _Kind:
+def _parse_kind(text: str) -> _DrillKind:
     name, slash, code = text.partition("/")
-    kind = _Kind(name)
+    kind = _DrillKind(name)
     kind.code = code if slash else None
     return kind
 
 
 def run(arguments: argparse.Namespace) -> int:
-    message = _message(arguments.kind, arguments.code)
+    message = _read_message(arguments.kind, arguments.code)
     try:
-        log = _kernel_log(arguments.config)
+        log = _find_kernel_log(arguments.config)
     except (files.Untrusted, ConfigError) as error:
         print(f"vitald: where the kernel log is cannot be told: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        line = (
-            message
-            if arguments.kind == "line"
-            else _line(arguments.kind, int(message), _device(arguments))
-        )
-        seen = _announce_and_write(arguments, log, line)
+        line = message
+        if arguments.kind != "line":
+            line = _build_line(arguments.kind, int(message), _choose_device(arguments))
+        drill = _announce_and_write(arguments, log, line)
     except files.Untrusted as error:
-        print(f"vitald: {error}: the drill was not written", file=sys.stderr)
-        return EX_UNAVAILABLE
-    except client.Refused as error:
+        return _report_failure(f"{error}: the drill was not written")
+    except client.RequestRefused as error:
         if error.status != 403:
             raise
-        print(
-            f"vitald: a drill writes to the kernel log, which only root may: {error}",
-            file=sys.stderr,
-        )
-        return EX_UNAVAILABLE
+        return _report_failure(f"{_ROOT_ONLY}: {error}")
     except PermissionError:
-        print("vitald: a drill writes to the kernel log, which only root may", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return _report_failure(_ROOT_ONLY)
     except OSError as error:
-        print(f"vitald: {log.path}: {error.strerror}: the drill was not written", file=sys.stderr)
-        return EX_UNAVAILABLE
+        return _report_failure(f"{log.path}: {error.strerror}: the drill was not written")
     if arguments.json:
-        render.emit_json(seen)
-    if seen["state"] != "seen":
-        print(
-            "vitald: the line was written but never came back from the kernel log", file=sys.stderr
-        )
-        print(_why_dropped(log), file=sys.stderr)
+        render.emit_json(drill)
+    if drill["state"] != "seen":
+        _report_failure("the line was written but never came back from the kernel log")
+        print(_explain_drop(log), file=sys.stderr)
         return EX_UNAVAILABLE
     if not arguments.json:
-        finding = seen["finding"]
-        print(f"injected: {line}")
-        if finding is None:
-            print(
-                "the catalogue asks for nothing here, so it is an event without a finding: see"
-                " vitald events"
-            )
-        else:
-            number = render.safe(finding)
-            print(f"finding #{number}, simulated, until {render.clock(seen['simulatedUntil'])}")
-            print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
+        _show_drill(drill, line)
     return 0
 
 
-def _kernel_log(path: Path) -> KernelLogSettings:
-    """Where it is, by this machine's configuration: for root by one that nobody else can write.
-    Raises Untrusted, ConfigError.
+def _report_failure(text: str) -> int:
+    print(f"vitald: {text}", file=sys.stderr)
+    return EX_UNAVAILABLE
+
+
+def _show_drill(drill: schema.Drill, line: str) -> None:
+    print(f"injected: {line}")
+    finding = drill["finding"]
+    if finding is None:
+        print(
+            "the catalogue requires no action here, so it is an event without a finding: see vitald"
+            " events"
+        )
+        return
+    number = render.escape_text(finding)
+    print(f"finding #{number}, simulated, until {render.format_time(drill['simulatedUntil'])}")
+    print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
+
+
+def _find_kernel_log(path: Path) -> KernelLog:
+    """The kernel log by this machine's configuration; root takes it from a file that only root can
+    write. Raises Untrusted, ConfigError.
     """
     if os.geteuid() == 0:
         return inputs.read_config(path).kernel_log
     return load(path if path != DEFAULT_PATH or path.exists() else None).kernel_log
 
 
-def _message(kind: _Kind, code: str | None) -> str:
+def _read_message(kind: _DrillKind, code: str | None) -> str:
     """The code, or the line itself. Raises WrongUse."""
     if kind.code is not None and code is not None:
         said = f"{kind}/{kind.code}"
-        raise WrongUse(f"argument CODE: {said} has one already, so {code!r} is one too many")
+        raise UsageError(f"argument CODE: {said} has one already, so {code!r} is one too many")
     given = code if code is not None else kind.code
     if given is None:
-        raise WrongUse("argument CODE: expected one, as in vitald inject xid 79")
+        raise UsageError("argument CODE: expected one, as in vitald inject xid 79")
     if kind == "line":
-        if not is_line(given, 1, _LONGEST_LINE, ascii_only=True):
-            wanted = f"one line of at most {_LONGEST_LINE} printable characters of ASCII"
-            raise WrongUse(f"argument CODE: expected {wanted}")
+        if not is_line(given, 1, _MAX_LINE, ascii_only=True):
+            wanted = f"one line of at most {_MAX_LINE} printable characters of ASCII"
+            raise UsageError(f"argument CODE: expected {wanted}")
         return given
     if not re.fullmatch(r"[0-9]{1,5}", given):
-        raise WrongUse(
+        raise UsageError(
             f"argument CODE: {given[:80]!r} is not a code: write e.g. vitald inject xid 79"
         )
     return given
 
 
-def _device(arguments: argparse.Namespace) -> str:
-    """The one that was named; else one of this node's own, a healthy one first."""
+def _choose_device(arguments: argparse.Namespace) -> str:
+    """The device of the command line; else one of this node's, a healthy one first."""
     if arguments.device is not None:
         return str(arguments.device)
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
-    listed = client.ask(arguments, "/v1/components")["components"]
-    # Who is on PCI, or was read: not the ghost of another drill.
+    listed = client.call_api(arguments, "/v1/components")["components"]
+    # Only what is on PCI or was read: a device of another drill is neither.
     here = [
-        one for one in listed if one["kind"] == wanted and (one["attributes"] or one["sources"])
+        component
+        for component in listed
+        if component["kind"] == wanted and (component["attributes"] or component["sources"])
     ]
-    here.sort(key=lambda one: one["status"] != "healthy")
+    here.sort(key=lambda component: component["status"] != "healthy")
     if here:
-        return _address(str(here[0]["name"]).partition("/")[2])
+        return _check_address(str(here[0]["name"]).partition("/")[2])
     what = "GPU" if wanted == "gpu" else "NVSwitch"
-    said = f"this node has no {what}: the drill is on {_NOWHERE}, which is not here"
+    said = f"this node has no {what}: the drill is on {_ABSENT_DEVICE}, which is not here"
     print(f"vitald: {said}", file=sys.stderr)
-    return _NOWHERE
+    return _ABSENT_DEVICE
 
 
-def _address(said: str) -> str:
-    """What becomes a part of the line must be an address, whatever the daemon says. Raises
-    NoAnswer.
-    """
+def _check_address(said: str) -> str:
+    """The address, which goes into the line, if the daemon's answer is one. Raises NoAnswer."""
     try:
-        return words.pci(said)
-    except words.Wrong as error:
+        return words.parse_pci(said)
+    except words.InvalidArgument as error:
         raise client.NoAnswer(f"a device of the daemon's is none: {error}") from None
 
 
-def _line(kind: str, code: int, pci: str) -> str:
-    """A line as the driver writes it; the process name marks it as a drill for whoever reads the
-    raw log.
-    """
+def _build_line(kind: str, code: int, pci: str) -> str:
+    """A line as the driver writes it; the process name marks it as a drill in the raw log."""
     if kind == "sxid":
         return (
             f"nvidia-nvswitch0: SXid (PCI:{pci}): {code:05d}, Fatal, Link 38 vitald drill"
@@ -229,15 +225,11 @@ def _line(kind: str, code: int, pci: str) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
-def _announce_and_write(
-    arguments: argparse.Namespace, log: KernelLogSettings, line: str
-) -> schema.Drill:
-    """What became of it. A record needs its newline: without one the kernel keeps it open for
-    continuation. Raises Untrusted, OSError.
-    """
+def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
+    """The drill, once the daemon has read the line or the time is up. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
-        drill = client.ask(
+        drill = client.call_api(
             arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold}
         )
         if drill["writeTo"] != str(log.path):
@@ -247,22 +239,23 @@ def _announce_and_write(
             )
             raise files.Untrusted(f"{said}: name its configuration with --config")
         prefix = "<4>" if log.source == "kmsg" else ""
+        # Without a newline the kernel keeps the record open for continuation.
         os.write(fd, f"{prefix}{line}\n".encode())
     finally:
         os.close(fd)
-    return _wait(arguments, str(drill["id"]))
+    return _wait_for_drill(arguments, str(drill["id"]))
 
 
-def _wait(arguments: argparse.Namespace, id_: str) -> schema.Drill:
+def _wait_for_drill(arguments: argparse.Namespace, id_: str) -> schema.Drill:
     until = time.monotonic() + arguments.timeout
     while True:
-        drill = client.ask(arguments, "/v1/injections/{id}", id=id_)
+        drill = client.call_api(arguments, "/v1/injections/{id}", id=id_)
         if drill["state"] == "seen" or time.monotonic() > until:
             return drill
         time.sleep(0.02)
 
 
-def _why_dropped(log: KernelLogSettings) -> str:
+def _explain_drop(log: KernelLog) -> str:
     if log.source != "kmsg":
         return f"is {log.path} the file that the daemon follows?"
     try:
@@ -274,7 +267,7 @@ def _why_dropped(log: KernelLogSettings) -> str:
             "the kernel's rate limit drops writers' lines (kernel.printk_devkmsg=ratelimit): wait 5"
             " s and try again"
         )
-    return (
-        f"kernel.printk_devkmsg is {setting}:"
-        f" {'writing is switched off' if setting == 'off' else 'see vitald status for the source'}"
-    )
+    hint = "see vitald status for the source"
+    if setting == "off":
+        hint = "writing is switched off"
+    return f"kernel.printk_devkmsg is {setting}: {hint}"

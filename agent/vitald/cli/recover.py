@@ -65,8 +65,8 @@ def start_attempt(config: Config, *, dry_run: bool) -> RecoveryAttempt:
     return RecoveryAttempt(
         config,
         dry_run=dry_run,
-        owners=client.owners(),
-        reader_group=find_reader_group(client.USER),
+        owners=client.find_owners(),
+        reader_group=find_reader_group(client.DAEMON_USER),
         query_daemon=query_daemon,
     )
 
@@ -77,15 +77,15 @@ def query_daemon(config: Config) -> DaemonReport:
     request = argparse.Namespace(socket=path, timeout=_DAEMON_TIMEOUT_S)
     try:
         folder = path.parent.resolve(strict=True)
-        files.judge_folders(folder, client.owners())
+        files.judge_folders(folder, client.find_owners())
         found = (folder / path.name).lstat()
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.owners():
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
             return DaemonReport(None, f"{path} is not the daemon's socket", {})
-        status = client.status(request)
-        findings = client.ask(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
-        jobs = client.ask(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
+        status = client.read_status(request)
+        findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
+        jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
         return DaemonReport(read_daemon_state(status, findings, jobs), "", status)
-    except (client.NoAnswer, client.Refused, files.Untrusted) as error:
+    except (client.NoAnswer, client.RequestRefused, files.Untrusted) as error:
         return DaemonReport(None, str(error), {})
     except OSError as error:
         return DaemonReport(None, f"{path}: {error.strerror}", {})

@@ -1,6 +1,6 @@
 """
-`vitald recovery`: who acts on this node, what is asked for, what stands in the way, what waits for
-a second witness, and what was decided lately. Changes nothing.
+`vitald recovery`: settings of automatic recovery, the request, what prevents it, findings that wait
+for confirmation, and the recent decisions. Changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vitald.model import Action
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import Book, Clock
 from vitald.recovery.report import format_decision
-from vitald.recovery.request import Kind, asks_for
+from vitald.recovery.request import Kind, Request, asks_for
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
     from vitald.server import schema
 
-    class Ground(TypedDict):
-        """A finding that something is asked for."""
+    class RequestedFinding(TypedDict):
+        """A finding that the request is for."""
 
         id: int
         component: str
         code: str
         raw: str
 
-    class Asked(TypedDict):
-        """What the daemon asks of root. `ageSeconds`: null where it is of another boot."""
+    class RequestSummary(TypedDict):
+        """What the daemon requests of root. `ageSeconds`: null if it was made in another boot."""
 
         id: str
         action: str
         time: str
         ageSeconds: float | None
-        findings: list[Ground]
+        findings: list[RequestedFinding]
 
-    class Waiting(TypedDict):
-        """A finding that nobody acts on before a second source has seen it."""
+    class UnconfirmedFinding(TypedDict):
+        """A finding that recovery does not act on until a second source confirms it."""
 
         id: int
         component: str
@@ -50,39 +50,39 @@ if TYPE_CHECKING:
         writtenByProcess: bool
         witnesses: list[str]
 
-    class Cause(TypedDict):
+    class BudgetCause(TypedDict):
         component: str
         code: str
         time: str
 
-    class Budget(TypedDict):
-        """Of one kind of action. `used`: null where the book cannot be read."""
+    class ActionBudget(TypedDict):
+        """Of one kind of action. `used`: null if the action log cannot be read."""
 
         perDay: int
         used: int | None
-        causes: list[Cause]
+        causes: list[BudgetCause]
 
-    class Recovery(TypedDict):
-        """What `vitald recovery --json` says. A trouble or a stop is empty where there is none."""
+    class RecoveryState(TypedDict):
+        """The output of `vitald recovery --json`. A trouble or a stop is empty if there is none."""
 
         mode: str
         drain: str
         replace: str
         killSwitch: str
         maintenance: str
-        request: Asked | None
+        request: RequestSummary | None
         requestTrouble: str
-        unconfirmed: list[Waiting]
+        unconfirmed: list[UnconfirmedFinding]
         unconfirmedTrouble: str
         bookTrouble: str
-        budget: dict[str, Budget]
+        budget: dict[str, ActionBudget]
         decisions: list[dict[str, object]]  # as root wrote them
 
 
-_SHOWN = 8
-_UNHEARD_S = 120.0  # root's unit waits a minute before it decides
-_OPEN = 1000
-_ANSWER_S = 2.0
+_MAX_LISTED = 8
+_MAX_UNDECIDED_S = 120.0  # vitald-recover.service waits a minute before it decides
+_MAX_FINDINGS = 1000
+_DAEMON_TIMEOUT_S = 2.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -97,78 +97,92 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 78 where the configuration is none by which root would act."""
+    """0, or 78 if root would reject the configuration."""
     try:
         config = inputs.read_config(arguments.config)
     except (files.Untrusted, ConfigError) as error:
-        said = f"root would refuse to act: {error}"
-        render.emit_json({"error": said}) if arguments.json else print(f"recovery  {said}")
+        problem = f"root would refuse to act: {error}"
+        if arguments.json:
+            render.emit_json({"error": problem})
+        else:
+            print(f"recovery  {problem}")
         return EX_CONFIG
-    told = gathered(config)
+    state = gather_state(config)
     if arguments.json:
-        render.emit_json(told)
+        render.emit_json(state)
     else:
-        show(told)
+        show_state(state)
     return 0
 
 
-def gathered(config: Config) -> Recovery:
+def gather_state(config: Config) -> RecoveryState:
     settings = config.recovery
-    request, request_trouble = inputs.read_request(config, client.owners())
+    request, request_trouble = inputs.read_request(config, client.find_owners())
     book, book_trouble = inputs.read_action_log(settings.state)
     book_trouble = book_trouble or files.forgets(inputs.find_existing_folder(settings.state))
     now = inputs.read_clock(config)
-    unconfirmed, silent = _unconfirmed(config) if settings.mode == "automatic" else ([], "")
+    unconfirmed: list[UnconfirmedFinding] = []
+    unconfirmed_trouble = ""
+    if settings.mode == "automatic":
+        unconfirmed, unconfirmed_trouble = _list_unconfirmed(config)
     return {
         "mode": settings.mode,
         "drain": str(settings.drain),
         "replace": str(settings.replace),
         "killSwitch": inputs.describe_stop(settings.kill_switch, "thrown"),
         "maintenance": inputs.describe_stop(settings.maintenance, "under maintenance"),
-        "request": (
-            None
-            if request is None
-            else {
-                "id": request.id,
-                "action": request.kind.value,
-                "time": format_rfc3339(request.time),
-                "ageSeconds": (
-                    round(now.uptime - request.uptime, 1)
-                    if request.boot_id == now.boot_id
-                    else None
-                ),
-                "findings": [
-                    {"id": one.id, "component": one.component, "code": one.code, "raw": one.raw}
-                    for one in request.grounds
-                ],
-            }
-        ),
+        "request": _build_request(request, now) if request is not None else None,
         "requestTrouble": request_trouble,
         "unconfirmed": unconfirmed,
-        "unconfirmedTrouble": silent,
+        "unconfirmedTrouble": unconfirmed_trouble,
         "bookTrouble": book_trouble,
         "budget": {
-            "reboots": _budget(book, Kind.REBOOT, settings.reboots_per_day, now),
-            "replacements": _budget(book, Kind.REPLACE, settings.replacements_per_day, now),
+            "reboots": _build_budget(book, Kind.REBOOT, settings.reboots_per_day, now),
+            "replacements": _build_budget(book, Kind.REPLACE, settings.replacements_per_day, now),
         },
-        "decisions": decision_log.read(settings.state)[-_SHOWN:][::-1],
+        "decisions": decision_log.read(settings.state)[-_MAX_LISTED:][::-1],
     }
 
 
-def _unconfirmed(config: Config) -> tuple[list[Waiting], str]:
-    """Findings that would be asked for if a second source confirmed them; or why that is
-    not known.
+def _build_request(request: Request, now: Clock) -> RequestSummary:
+    age_s = None
+    if request.boot_id == now.boot_id:
+        age_s = round(now.uptime - request.uptime, 1)
+    return {
+        "id": request.id,
+        "action": request.kind.value,
+        "time": format_rfc3339(request.time),
+        "ageSeconds": age_s,
+        "findings": [
+            {
+                "id": found.id,
+                "component": found.component,
+                "code": found.code,
+                "raw": found.raw,
+            }
+            for found in request.grounds
+        ],
+    }
+
+
+def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
+    """Findings that would be requested if a second source confirmed them; or why these are not
+    known.
     """
-    asking = argparse.Namespace(socket=config.socket_path, timeout=_ANSWER_S)
+    request = argparse.Namespace(socket=config.socket_path, timeout=_DAEMON_TIMEOUT_S)
     try:
-        findings = client.ask(asking, "/v1/findings", limit=_OPEN)["findings"]
-        waiting = [one for one in findings if _waits(one, device_reset=config.policy.device_reset)]
-        return [_waiting(one) for one in waiting], ""
-    except (client.NoAnswer, client.Refused) as error:
+        findings = client.call_api(request, "/v1/findings", limit=_MAX_FINDINGS)["findings"]
+        device_reset = config.policy.device_reset
+        return [
+            _build_unconfirmed(found)
+            for found in findings
+            if _is_unconfirmed(found, device_reset=device_reset)
+        ], ""
+    except (client.NoAnswer, client.RequestRefused) as error:
         return [], str(error)
 
 
-def _waiting(found: schema.Finding) -> Waiting:
+def _build_unconfirmed(found: schema.Finding) -> UnconfirmedFinding:
     return {
         "id": found["id"],
         "component": found["component"],
@@ -179,104 +193,94 @@ def _waiting(found: schema.Finding) -> Waiting:
     }
 
 
-def _waits(found: schema.Finding, *, device_reset: bool) -> bool:
+def _is_unconfirmed(found: schema.Finding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
     asked = asks_for(Action(found["action"]), device_reset=device_reset)
     return bool(counts and asked and not found["simulated"] and not found["confirmed"])
 
 
-def _budget(book: Book | None, kind: Kind, most: int, now: Clock) -> Budget:
+def _build_budget(book: Book | None, kind: Kind, most: int, now: Clock) -> ActionBudget:
     used = list(book.recent(kind, now)) if book is not None else []
-    causes: list[Cause] = [
-        {"component": component, "code": code, "time": format_rfc3339(one.time)}
-        for one in used
-        for component, code in one.causes
+    causes: list[BudgetCause] = [
+        {"component": component, "code": code, "time": format_rfc3339(entry.time)}
+        for entry in used
+        for component, code in entry.causes
     ]
     return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
 
 
-def show(told: Recovery) -> None:
-    automatic = told["mode"] == "automatic"
-    print(
-        render.colour("recovery", "bold"),
-        told["mode"] if automatic else 'none: nobody acts by itself ([recovery] mode = "none")',
-    )
-    if automatic:
-        _line("drain", f"{told['drain']}, replacement: {told['replace']}")
-    for name, said in (
-        ("stopped", told["killSwitch"]),
-        ("stopped", told["maintenance"]),
-        ("request", told["requestTrouble"]),
-        ("book", told["bookTrouble"]),
-    ):
-        if said:
-            _line(name, render.colour(render.safe(said), "yellow"))
-    request = told["request"]
-    if request is None:
-        if not told["requestTrouble"]:
-            _line("request", "none")
+def show_state(state: RecoveryState) -> None:
+    if state["mode"] == "automatic":
+        print(render.colour_text("recovery", "bold"), state["mode"])
+        _print_line("drain", f"{state['drain']}, replacement: {state['replace']}")
     else:
-        age = (
-            "made in another boot"
-            if request["ageSeconds"] is None
-            else f"{render.span(request['ageSeconds'])} old"
-        )
-        _line("request", f"{render.safe(request['action'])}, {age}")
-        for one in request["findings"][:_SHOWN]:
-            _line(
-                "",
-                render.cut(
-                    render.safe(f"#{one['id']} {one['code']} of {one['component']}: {one['raw']}"),
-                    render.width() - 13,
-                ),
-            )
-    for waiting in told["unconfirmed"][:_SHOWN]:
-        _line("waits", render.safe(_missing(waiting)))
-    if told["unconfirmedTrouble"]:
-        _line(
-            "waits", f"what is unconfirmed is not known: {render.safe(told['unconfirmedTrouble'])}"
-        )
-    for name, what in told["budget"].items():
-        used = "not known how many" if what["used"] is None else what["used"]
-        _line("budget", f"{used} of {what['perDay']} {name} in a day")
-        for cause in what["causes"]:
-            _line(
-                "",
-                render.safe(
-                    f"{render.clock(cause['time'])} for {cause['code']} of {cause['component']}"
-                ),
-            )
-    decisions = told["decisions"]
-    for number, decision in enumerate(decisions):
-        _line(
-            "decided" if number == 0 else "",
-            f"{render.clock(decision.get('last'))}  {format_decision(decision)}",
-        )
-    if not decisions:
-        _line("decided", "nothing yet")
-    if (
-        request is not None
-        and (request["ageSeconds"] or 0.0) > _UNHEARD_S
-        and all(one.get("request") != request["id"] for one in decisions)
+        mode = 'none: no automatic recovery ([recovery] mode = "none")'
+        print(render.colour_text("recovery", "bold"), mode)
+    for name, problem in (
+        ("stopped", state["killSwitch"]),
+        ("stopped", state["maintenance"]),
+        ("request", state["requestTrouble"]),
+        ("book", state["bookTrouble"]),
     ):
-        _line(
-            "",
-            "nobody has decided on the request: systemctl status vitald-recover.path"
-            " vitald-recover.service",
-        )
+        if problem:
+            _print_line(name, render.colour_text(render.escape_text(problem), "yellow"))
+    _show_request(state)
+    for found in state["unconfirmed"][:_MAX_LISTED]:
+        _print_line("waits", render.escape_text(_describe_unconfirmed(found)))
+    if state["unconfirmedTrouble"]:
+        trouble = render.escape_text(state["unconfirmedTrouble"])
+        _print_line("waits", f"what is unconfirmed is not known: {trouble}")
+    for name, budget in state["budget"].items():
+        _show_budget(name, budget)
+    _show_decisions(state)
 
 
-def _missing(found: Waiting) -> str:
-    """Who has to agree before anybody repairs the node for it."""
-    could = ", ".join(found["witnesses"])
-    who = f"for a second witness of #{found['id']} {found['code']} of {found['component']}"
+def _show_request(state: RecoveryState) -> None:
+    request = state["request"]
+    if request is None:
+        if not state["requestTrouble"]:
+            _print_line("request", "none")
+        return
+    age = "made in another boot"
+    if request["ageSeconds"] is not None:
+        age = f"{render.format_span(request['ageSeconds'])} old"
+    _print_line("request", f"{render.escape_text(request['action'])}, {age}")
+    for found in request["findings"][:_MAX_LISTED]:
+        text = f"#{found['id']} {found['code']} of {found['component']}: {found['raw']}"
+        _print_line("", render.cut_text(render.escape_text(text), render.get_width() - 13))
+
+
+def _show_budget(name: str, budget: ActionBudget) -> None:
+    used = "not known how many" if budget["used"] is None else budget["used"]
+    _print_line("budget", f"{used} of {budget['perDay']} {name} in a day")
+    for cause in budget["causes"]:
+        text = f"{render.format_time(cause['time'])} for {cause['code']} of {cause['component']}"
+        _print_line("", render.escape_text(text))
+
+
+def _show_decisions(state: RecoveryState) -> None:
+    decisions, request = state["decisions"], state["request"]
+    for number, decision in enumerate(decisions):
+        when = render.format_time(decision.get("last"))
+        _print_line("decided" if number == 0 else "", f"{when}  {format_decision(decision)}")
+    if not decisions:
+        _print_line("decided", "nothing yet")
+    if request is None or (request["ageSeconds"] or 0.0) <= _MAX_UNDECIDED_S:
+        return
+    if all(decision.get("request") != request["id"] for decision in decisions):
+        units = "vitald-recover.path vitald-recover.service"
+        _print_line("", f"nobody has decided on the request: systemctl status {units}")
+
+
+def _describe_unconfirmed(found: UnconfirmedFinding) -> str:
+    """What has to happen before recovery acts on it."""
+    name = f"#{found['id']} {found['code']} of {found['component']}"
     written = " (a process wrote it)" if found["writtenByProcess"] else ""
-    return (
-        f"{who}{written}: {could}"
-        if could
-        else f"{who}{written}: no other source can see it, a person must decide"
-    )
+    witnesses = ", ".join(found["witnesses"])
+    if not witnesses:
+        witnesses = "no other source can see it, a person must decide"
+    return f"for a second witness of {name}{written}: {witnesses}"
 
 
-def _line(name: str, text: object) -> None:
-    render.tell(f"  {name:<9} {text}")
+def _print_line(name: str, text: object) -> None:
+    render.print_line(f"  {name:<9} {text}")

@@ -1,5 +1,5 @@
-"""`vitald release --for 10m --reason TEXT`: let go of the GPUs, so that somebody can reset them. It
-comes back by itself.
+"""`vitald release --for 10m --reason TEXT`: release the GPUs, so that they can be reset. vitald
+takes them back after that time.
 """
 
 from __future__ import annotations
@@ -7,20 +7,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import WrongUse, client, render, words
+from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_WAIT_S = 15.0
+_TIMEOUT_S = 15.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "--for",
         dest="seconds",
-        type=words.duration(1, words.DAY_S, "1s to 24h"),
+        type=words.parse_duration(1, words.DAY_S, "1s to 24h"),
         default=600.0,
         metavar="TIME",
         help='for how long, e.g. "10m" (default)',
@@ -28,27 +28,27 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         action="append",
-        type=words.pci,
+        type=words.parse_pci,
         default=[],
         metavar="GPU",
-        help="only this one, by PCI address; may be said again",
+        help="only this one, by PCI address; repeatable",
     )
     parser.add_argument(
         "--reason",
-        type=words.reason,
+        type=words.parse_reason,
         default=None,
         metavar="TEXT",
-        help="what for, and who is it; needed to release",
+        help="reason, recorded with the caller; needed to release",
     )
     parser.add_argument("--end", action="store_true", help="take everything back now")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: nothing of ours has the devices open, and nobody else is seen to. 10: somebody has."""
-    arguments.timeout = max(arguments.timeout, _WAIT_S)
+    """0: no process is known to have the devices open. 10: some process has."""
+    arguments.timeout = max(arguments.timeout, _TIMEOUT_S)
     if arguments.end:
-        over = client.ask(arguments, "/v1/release/end", {})
+        over = client.call_api(arguments, "/v1/release/end", {})
         if arguments.json:
             render.emit_json(over)
         else:
@@ -59,39 +59,37 @@ def run(arguments: argparse.Namespace) -> int:
             )
         return 0
     if not arguments.reason:
-        raise WrongUse("a release needs to know what for: --reason TEXT")
+        raise UsageError("a release needs a reason: --reason TEXT")
     body: schema.ReleaseRequest = {
         "seconds": arguments.seconds,
         "gpus": arguments.device,
         "reason": arguments.reason,
     }
-    answer = client.ask(arguments, "/v1/release", body)
+    answer = client.call_api(arguments, "/v1/release", body)
     if arguments.json:
         render.emit_json(answer)
     else:
-        _show(answer)
+        _show_release(answer)
     return 0 if answer["free"] else 10
 
 
-def _show(answer: schema.Released) -> None:
-    what = ", ".join(answer["gpus"]) or "all GPUs"
-    print(
-        f"released {render.safe(what)} until {render.clock(answer['until'])}; vitald release --end"
-        " takes them back earlier"
-    )
+def _show_release(answer: schema.Released) -> None:
+    gpus = render.escape_text(", ".join(answer["gpus"]) or "all GPUs")
+    until = render.format_time(answer["until"])
+    print(f"released {gpus} until {until}; vitald release --end takes them back earlier")
     for pid in answer["stuck"]:
         print(
             f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
             " frees the device"
         )
     for holder in answer["holders"]:
-        print(f"  still open in {render.safe(holder['process'])} (pid {holder['pid']})")
+        print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
     hidden = answer["notLookedAt"]
     if hidden:
-        who = "other processes" if hidden < 0 else f"{hidden} processes of other users"
+        processes = "other processes" if hidden < 0 else f"{hidden} processes of other users"
         print(
-            f"  {who} could not be looked at: fuser -v /dev/nvidia*, as root, shows who else has"
-            " them open"
+            f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which"
+            " have them open"
         )
     if answer["free"]:
-        print("  nobody is seen to have them open")
+        print("  no process is known to have them open")

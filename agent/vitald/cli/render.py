@@ -1,5 +1,5 @@
-"""What a person sees: short lines, the worst first, colour on a terminal only, nothing that could
-drive the terminal.
+"""Output for people: short lines, the worst first, colour on a terminal only, no control characters
+from outside.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, object]
 
-_LABELS = 13  # columns before the text of a finding: `      hint   `
+_LABEL_COLUMNS = 13  # before the text of a finding: `      hint   `
+_MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
-_STATUS = {"healthy": "green", "degraded": "yellow", "unhealthy": "red", "unknown": "magenta"}
+_STATUS_COLOURS = {
+    "healthy": "green",
+    "degraded": "yellow",
+    "unhealthy": "red",
+    "unknown": "magenta",
+}
 WHEN_WORDS = {
     "now": "",
     "after_job": " after the running job",
     "maintenance": " at the next maintenance",
 }
-_ACTION = {
+_ACTION_COLOURS = {
     "replace_node": "red",
     "reboot_node": "red",
     "reset_device": "red",
@@ -37,135 +43,150 @@ _ACTION = {
 }
 
 
-def colour(text: str, *names: str) -> str:
+def colour_text(text: str, *names: str) -> str:
     if not names or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{';'.join(_COLOURS[name] for name in names)}m{text}\033[0m"
 
 
-def status_word(status: str) -> str:
-    return colour(status.upper(), "bold", _STATUS.get(status, "bold"))
+def colour_status(status: str) -> str:
+    return colour_text(status.upper(), "bold", _STATUS_COLOURS.get(status, "bold"))
 
 
-def flag_words(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
-    """The flags that are up, and whether they are confirmed; and why a reboot is required where no
-    finding asks for one.
+def describe_flags(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
+    """The flags that are up, whether they are confirmed, and why a reboot is required if no finding
+    requires it.
     """
-    words = []
+    flagged = []
     if flags["rebootRequired"]:
-        asked = any(
-            one["action"] == "reboot_node"
-            and one["accepted"] is None
-            and one["when"] != "maintenance"
-            for one in findings
-        )
-        why = "" if asked else " (for a device reset: [policy] device_reset is false)"
-        words.append(f"reboot required{why}{_unconfirmed(flags.get('rebootConfirmed'))}")
+        why = " (for a device reset: [policy] device_reset is false)"
+        if any(_requires_reboot(finding) for finding in findings):
+            why = ""
+        confirmation = _describe_confirmation(flags.get("rebootConfirmed"))
+        flagged.append(f"reboot required{why}{confirmation}")
     if flags["replacementRequired"]:
-        words.append(f"replacement required{_unconfirmed(flags.get('replacementConfirmed'))}")
-    return words
+        confirmation = _describe_confirmation(flags.get("replacementConfirmed"))
+        flagged.append(f"replacement required{confirmation}")
+    return flagged
 
 
-def _unconfirmed(confirmed: object) -> str:
-    """None: nobody could tell, as where a saved log is judged."""
-    return "" if confirmed is None else " (confirmed)" if confirmed else " (unconfirmed)"
+def _requires_reboot(finding: schema.Finding) -> bool:
+    is_reboot = finding["action"] == "reboot_node" and finding["when"] != "maintenance"
+    return is_reboot and finding["accepted"] is None
 
 
-def when_words(when: object) -> str:
-    """What follows the words of an action, by when it is due; as `When.words` of the model, which
-    is slow to import.
+def _describe_confirmation(confirmed: object) -> str:
+    """`confirmed`: None where it cannot be known, as for a saved log."""
+    if confirmed is None:
+        return ""
+    return " (confirmed)" if confirmed else " (unconfirmed)"
+
+
+def describe_when(when: object) -> str:
+    """The words after those of an action: when it is due. As `When.words` of the model, which is
+    slow to import.
     """
     return WHEN_WORDS[str(when)]
 
 
-def unfit(action: object) -> bool:
+def makes_unfit(action: object) -> bool:
     """Whether an action by itself takes the node out of service."""
     return action in ("reset_device", "reboot_node", "replace_node")
 
 
-def action_words(finding: schema.Finding) -> str:
-    # As in the verdict's reasons: what cannot be used matters more than what is to be done about
-    # it.
-    unusable = "it cannot be used: " if finding["unusable"] and not unfit(finding["action"]) else ""
-    return colour(
-        f"{unusable}{finding['todo']}{when_words(finding['when'])}",
-        *filter(None, [_ACTION.get(str(finding["action"]))]),
-    )
+def describe_action(finding: schema.Finding) -> str:
+    unusable = ""
+    if finding["unusable"] and not makes_unfit(finding["action"]):
+        # As in the verdict's reasons: that the device is unusable matters more than the action.
+        unusable = "it cannot be used: "
+    colour = _ACTION_COLOURS.get(str(finding["action"]))
+    text = f"{unusable}{finding['todo']}{describe_when(finding['when'])}"
+    return colour_text(text, colour) if colour else text
 
 
-def safe(text: object) -> str:
-    """Text that came from outside, without anything a terminal would obey."""
+def format_title(finding: schema.Finding) -> str:
+    """`#1: gpu/0000:65:00.0  GPU has fallen off the bus  xid/79`, without colour."""
+    component, title = escape_text(finding["component"]), escape_text(finding["title"])
+    return f"#{finding['id']}: {component}  {title}  {finding['code']}"
+
+
+def _format_heading(finding: schema.Finding) -> str:
+    """`gpu/0000:65:00.0  GPU has fallen off the bus  xid/79`, the code in colour."""
+    component, title = escape_text(finding["component"]), escape_text(finding["title"])
+    return f"{component}  {title}  {colour_text(str(finding['code']), 'dim')}  #{finding['id']}"
+
+
+def escape_text(text: object) -> str:
+    """Text from outside, with control characters escaped."""
     return escape_unprintable(str(text))
 
 
-def width() -> int:
+def get_width() -> int:
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
 
 
-def tell(line: str) -> None:
-    """Print a line; on a terminal that is narrower, as several."""
-    print("\n".join(folded(line, width())) if sys.stdout.isatty() else line)
+def print_line(line: str) -> None:
+    """Print a line; folded, on a terminal that is narrower."""
+    print("\n".join(fold_line(line, get_width())) if sys.stdout.isatty() else line)
 
 
-def folded(line: str, columns: int) -> Iterable[str]:
-    """Broken between words; what follows is indented as the text behind the label is. A word that
-    is too long stays whole.
+def fold_line(line: str, columns: int) -> Iterable[str]:
+    """The line, broken between words; what follows is indented as the text behind the label is. A
+    word that is too long stays whole.
     """
     import re
 
-    def seen(text: str) -> int:
+    def count_columns(text: str) -> int:
         return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
 
-    behind_label = re.fullmatch(r" {6}[a-z]* +", line[:_LABELS])
-    indent, out = (
-        " " * (_LABELS if behind_label else min(4 + len(line) - len(line.lstrip()), columns // 2)),
-        "",
-    )
+    indent = min(4 + len(line) - len(line.lstrip()), columns // 2)
+    if re.fullmatch(r" {6}[a-z]* +", line[:_LABEL_COLUMNS]):
+        indent = _LABEL_COLUMNS
+    out = ""
     for gap, word in re.findall(r"(\s*)(\S+)", line):
-        if out.strip() and seen(out + gap + word) > columns:
+        if out.strip() and count_columns(out + gap + word) > columns:
             yield out
-            out = indent + word
+            out = " " * indent + word
         else:
             out += gap + word
     yield out
 
 
-def cut(text: str, columns: int) -> str:
+def cut_text(text: str, columns: int) -> str:
     return text if len(text) <= columns else text[: max(1, columns - 1)] + "…"
 
 
-def parse(moment: object) -> datetime | None:
+def parse_time(moment: object) -> datetime | None:
     return parse_rfc3339(str(moment)) if moment else None
 
 
-def clock(moment: object) -> str:
-    """Local time: the hour if it was today, else the day too."""
-    when = parse(moment)
+def format_time(moment: object) -> str:
+    """Local time; with the date unless it is today."""
+    when = parse_time(moment)
     if when is None:
         return "never"
     local = when.astimezone()
-    return local.strftime(
-        "%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S"
-    )
+    is_today = local.date() == datetime.now().astimezone().date()
+    return local.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
-def age(moment: object) -> str:
+def format_age(moment: object) -> str:
     """`12 s`, `5 min`, `3 h`, `4 d`."""
-    when = parse(moment)
+    when = parse_time(moment)
     if when is None:
         return "never"
-    return span(max(0.0, (datetime.now(timezone.utc) - when).total_seconds()))
+    return format_span(max(0.0, (datetime.now(timezone.utc) - when).total_seconds()))
 
 
-def span(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+def format_span(seconds: float) -> str:
+    """A duration in seconds, in the unit that suits it."""
     for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
 
 
-def times(count: object) -> str:
+def describe_count(count: object) -> str:
     return "seen once" if count == 1 else f"seen {count} times"
 
 
@@ -173,170 +194,186 @@ def emit_json(value: object) -> None:
     print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
 
 
-def finding_lines(finding: schema.Finding, *, full: bool = False) -> Iterable[str]:
+def format_finding(finding: schema.Finding, *, full: bool = False) -> Iterable[str]:
     """What, which device, since when, the raw line, what to do."""
-    columns = width()
-    drill = colour("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
-    yield (
-        f"  {drill}{colour(safe(finding['component']), 'bold')}  {safe(finding['title'])} "
-        f" {colour(str(finding['code']), 'dim')}  #{finding['id']}"
-    )
+    columns = get_width()
+    component, title = escape_text(finding["component"]), escape_text(finding["title"])
+    code = colour_text(str(finding["code"]), "dim")
+    drill = _mark_drill(finding)
+    yield f"  {drill}{colour_text(component, 'bold')}  {title}  {code}  #{finding['id']}"
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
-    yield f"      do     {action_words(finding)}{begun}"
+    yield f"      do     {describe_action(finding)}{begun}"
     accepted = finding["accepted"]
     if accepted is not None:
-        until = (
-            f"until {clock(accepted['until'])}, by {safe(accepted['by'])}:"
-            f" {safe(accepted['reason'])}"
-        )
-        yield from _wrapped("accept", until, columns)
+        until, by = format_time(accepted["until"]), escape_text(accepted["by"])
+        text = f"until {until}, by {by}: {escape_text(accepted['reason'])}"
+        yield from _wrap_text("accept", text, columns)
     if finding["because"]:
-        yield from _wrapped("why", str(finding["because"]), columns)
+        yield from _wrap_text("why", str(finding["because"]), columns)
     if full and finding["meaning"]:
-        yield from _wrapped("means", str(finding["meaning"]), columns)
+        yield from _wrap_text("means", str(finding["meaning"]), columns)
     if finding["advice"]:
-        yield from _wrapped("hint", str(finding["advice"]), columns)
-    yield f"      when   {finding.get('seen') or _seen_words(finding)}"
-    if words := witness_words(finding, full=full):
-        yield from _wrapped("seen", words, columns)
+        yield from _wrap_text("hint", str(finding["advice"]), columns)
+    yield f"      when   {finding.get('seen') or _describe_occurrences(finding)}"
+    if witness := describe_witness(finding, full=full):
+        yield from _wrap_text("seen", witness, columns)
     if finding["clearedAt"]:
-        yield f"      clear  {clock(finding['clearedAt'])}: {safe(finding['clearedBy'])}"
+        cleared = format_time(finding["clearedAt"])
+        yield f"      clear  {cleared}: {escape_text(finding['clearedBy'])}"
     elif full:
         yield f"      clears {'; '.join(finding['clears'])}"
-    fields = finding["fields"]
-    absent = "  (no such PCI device on this node now)" if fields.get("on_pci") is False else ""
-    raw = safe(finding["raw"])
-    yield f"      line   {raw if full else cut(raw, columns - 13 - len(absent))}{absent}"
+    yield f"      line   {_format_raw(finding, None if full else columns)}"
 
 
-def witness_words(finding: schema.Finding, *, full: bool) -> str:
-    """Whether it is confirmed, where that decides what others may do to the node; who could confirm
-    it.
+def _mark_drill(finding: schema.Finding) -> str:
+    return colour_text("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
+
+
+def _format_raw(finding: schema.Finding, columns: int | None) -> str:
+    """The raw line of the log, cut to the width of the terminal; None: whole."""
+    absent = ""
+    if finding["fields"].get("on_pci") is False:
+        absent = "  (no such PCI device on this node now)"
+    raw = escape_text(finding["raw"])
+    if columns is not None:
+        raw = cut_text(raw, columns - _LABEL_COLUMNS - len(absent))
+    return f"{raw}{absent}"
+
+
+def describe_witness(finding: schema.Finding, *, full: bool) -> str:
+    """Whether a second source confirmed it, if recovery or the scheduler depend on that, and which
+    sources could.
     """
-    told: Mapping[str, object] = finding  # nobody could tell where a saved log is judged
-    confirmed = told.get("confirmed")
     if finding["simulated"]:
         return ""
+    answer: Mapping[str, object] = finding  # a saved log has no other source
+    confirmed = answer.get("confirmed")
     if confirmed:
-        return f"confirmed: {safe(finding['confirmedBy'])}" if full else ""
-    if not full and not unfit(finding["action"]):
+        return f"confirmed: {escape_text(finding['confirmedBy'])}" if full else ""
+    if not full and not makes_unfit(finding["action"]):
         return ""
-    who = "written by a process" if finding.get("writtenByProcess") else "the kernel log alone"
+    written = bool(finding.get("writtenByProcess"))
+    source = "written by a process" if written else "the kernel log alone"
     if confirmed is None:
-        return who if finding.get("writtenByProcess") else ""
-    could = ", ".join(finding["witnesses"])
-    return (
-        f"{who}, unconfirmed:"
-        f" {f'{could} could confirm it' if could else 'no other source can see it'}"
-    )
+        return source if written else ""
+    witnesses = ", ".join(finding["witnesses"])
+    if witnesses:
+        return f"{source}, unconfirmed: {witnesses} could confirm it"
+    return f"{source}, unconfirmed: no other source can see it"
 
 
-def _seen_words(finding: schema.Finding) -> str:
+def _describe_occurrences(finding: schema.Finding) -> str:
     """Since when, how often, and when a drill ends."""
-    seen = (
-        f"since {clock(finding['since'])} ({age(finding['since'])} ago), {times(finding['count'])}"
-    )
+    since, count = finding["since"], describe_count(finding["count"])
+    text = f"since {format_time(since)} ({format_age(since)} ago), {count}"
     if finding["count"] != 1:
-        seen += f", last {clock(finding['last'])}"
+        text += f", last {format_time(finding['last'])}"
     if finding["simulatedUntil"]:
-        seen += f", drill ends {clock(finding['simulatedUntil'])}"
-    return seen
+        text += f", drill ends {format_time(finding['simulatedUntil'])}"
+    return text
 
 
-def incident_lines(
+def format_incident(
     incident: schema.Incident, findings: Mapping[int, schema.Finding]
 ) -> Iterable[str]:
-    """One incident: the finding that heads it, what else asks for something, and what is a
-    consequence.
+    """One incident: the finding that heads it, the others that require an action, and the
+    consequences.
     """
     own = [findings[number] for number in incident["findings"] if number in findings]
-    head = next(
-        (
-            one
-            for one in own
-            if (one["component"], one["code"]) == (incident["component"], incident["code"])
-        ),
-        own[0] if own else None,
-    )
-    if head is None:
+    if not own:
         return
-    yield from finding_lines(head)
+    cause = (incident["component"], incident["code"])
+    head = next((found for found in own if (found["component"], found["code"]) == cause), own[0])
+    yield from format_finding(head)
     for other in own:
         if other is not head:
-            drill = colour("SIMULATED ", "bold", "magenta") if other["simulated"] else ""
-            yield (
-                f"      and    {action_words(other)}: {drill}{safe(other['component'])} "
-                f" {safe(other['title'])}  {colour(str(other['code']), 'dim')}  #{other['id']}"
-            )
+            heading = f"{_mark_drill(other)}{_format_heading(other)}"
+            yield f"      and    {describe_action(other)}: {heading}"
             if other["because"] and other["because"] != head["because"]:
-                yield f"             {safe(other['because'])}"
-    named = {(one["component"], one["code"]) for one in own}
-    rest = [one for one in incident["members"] if (one["component"], one["code"]) not in named]
+                yield f"             {escape_text(other['because'])}"
+    named = {(found["component"], found["code"]) for found in own}
+    rest = [
+        _format_member(member, head["component"])
+        for member in incident["members"]
+        if (member["component"], member["code"]) not in named
+    ]
     if rest:
-        told = [
-            f"{one['code']}{'' if one['component'] == head['component'] else ' on ' + safe(one['component'])}{'' if one['count'] == 1 else ' x ' + str(one['count'])}"
-            for one in rest
-        ]
-        yield from _wrapped("with", join_first(told, 12), width())
-    work = list(job_words(incident))
-    for words in work[:3]:
-        yield from _wrapped("work", words, width())
-    if len(work) > 3:
-        yield f"      {'':<6} and {len(work) - 3} more: vitald why"
+        yield from _wrap_text("with", join_first(rest, _MAX_MEMBERS), get_width())
+    jobs = list(describe_jobs(incident))
+    for job in jobs[:_MAX_JOBS]:
+        yield from _wrap_text("work", job, get_width())
+    if len(jobs) > _MAX_JOBS:
+        yield f"      {'':<6} and {len(jobs) - _MAX_JOBS} more: vitald why"
 
 
-def job_words(incident: schema.Incident) -> Iterable[str]:
-    """The jobs near an incident: `job 1234 of alice ended with exit 1, 12 s after`, told from when
-    it began.
+def _format_member(member: schema.Member, component: str) -> str:
+    """`xid/45 on gpu/0000:ca:00.0 x 2`; the component only if it is another."""
+    text = str(member["code"])
+    if member["component"] != component:
+        text += f" on {escape_text(member['component'])}"
+    if member["count"] != 1:
+        text += f" x {member['count']}"
+    return text
+
+
+def describe_jobs(incident: schema.Incident) -> Iterable[str]:
+    """The jobs near an incident, relative to its start: `job 1234 of alice ended with exit 1, 12 s
+    after`.
     """
-    since = parse(incident["since"])
+    since = parse_time(incident["since"])
     for job in incident.get("jobs") or []:
         name = f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
-        ended = parse(job["ended"])
+        ended = parse_time(job["ended"])
         if since is None or ended is None:
-            yield f"{name} has run since {clock(job['began'])}"
+            yield f"{name} has run since {format_time(job['began'])}"
             continue
-        how = f"signal {job['signal']}" if job["signal"] else f"exit {job['exitCode']}"
-        end = (
-            f"ended with {how}"
-            if job["state"] == "died"
-            else "was lost"
-            if job["state"] == "lost"
-            else "ended"
-        )
         reason = f" ({job['reason']})" if job["reason"] else ""
         seconds = (ended - since).total_seconds()
-        yield f"{name} {end}{reason}, {span(abs(seconds))} {'after' if seconds >= 0 else 'before'}"
+        side = "after" if seconds >= 0 else "before"
+        yield f"{name} {_describe_end(job)}{reason}, {format_span(abs(seconds))} {side}"
 
 
-def _wrapped(label: str, text: str, columns: int) -> Iterable[str]:
+def _describe_end(job: schema.Job) -> str:
+    if job["state"] == "lost":
+        return "was lost"
+    if job["state"] != "died":
+        return "ended"
+    how = f"signal {job['signal']}" if job["signal"] else f"exit {job['exitCode']}"
+    return f"ended with {how}"
+
+
+def _wrap_text(label: str, text: str, columns: int) -> Iterable[str]:
     import textwrap
 
-    for number, line in enumerate(textwrap.wrap(safe(text), max(40, min(columns, 120) - 13))):
+    width = max(40, min(columns, 120) - _LABEL_COLUMNS)
+    for number, line in enumerate(textwrap.wrap(escape_text(text), width)):
         yield f"      {label if number == 0 else '':<6} {line}"
 
 
-def event_line(event: schema.Event) -> str:
+def format_event(event: schema.Event) -> str:
+    """An event on one line: time, code, component, marks, raw line."""
+    marks = _list_marks(event)
+    mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
+    more = event.get("followedBy") or []
+    tail = f"  (+{len(more)} records)" if more else ""
+    when = parse_time(event["time"])
+    stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
+    code, component = colour_text(str(event["code"]), "bold"), escape_text(event["component"])
+    return f"{stamp}  {code}  {component}  {mark}{escape_text(event['raw'])}{tail}"
+
+
+def _list_marks(event: schema.Event) -> list[str]:
     fields = event.get("fields") or {}
     marks = []
     if event["simulated"]:
         marks.append("SIMULATED")
     if event["trust"] == "untrusted":
-        marks.append(
-            f"UNTRUSTED ({safe(fields.get('untrusted') or 'written by a process')}, not judged)"
-        )
+        why = escape_text(fields.get("untrusted") or "written by a process")
+        marks.append(f"UNTRUSTED ({why}, not judged)")
     elif event["trust"] == "accepted":
         marks.append("written by a process")
     if "untrusted" not in fields and fields.get("on_node") is False:
         marks.append("no such device here")
     if (facility := fields.get("facility")) is not None:
         marks.append(f"facility {facility}")
-    mark = colour(f"[{', '.join(marks)}] ", "magenta") if marks else ""
-    more = event.get("followedBy") or []
-    tail = f"  (+{len(more)} records)" if more else ""
-    when = parse(event["time"])
-    stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
-    return (
-        f"{stamp}  {colour(str(event['code']), 'bold')}  {safe(event['component'])} "
-        f" {mark}{safe(event['raw'])}{tail}"
-    )
+    return marks

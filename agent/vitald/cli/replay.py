@@ -1,10 +1,10 @@
 """
-`vitald replay LEDGER|FILE`: judge what has happened once more, under the same rules or others, and
-say what would change.
+`vitald replay LEDGER|FILE`: judge recorded events again, by the same rules or others, and report
+what would change.
 
-Of a ledger its stored events are judged in their order, with everything that people did; of a saved
-kernel log its lines, at the times that they have, as `vitald scan` judges them. Without other rules
-a ledger is checked: the fold over its events must give the findings that it remembers.
+The stored events of a ledger are judged in their order, with every operator action; the lines of a
+saved kernel log at their own times, as `vitald scan` judges them. Without other rules a ledger is
+checked: its events must lead to the findings that it has stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config import Config
     from vitald.judge.engine import Judge
-    from vitald.ledger import LedgerSnapshot
+    from vitald.ledger import Stored
     from vitald.model import Event, Finding
 
-    Pair = tuple[Event | None, Event | None]  # as the rules in force see it, and as the others do
+    Pair = tuple[Event | None, Event | None]  # by the rules in force, and by the others
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
 from vitald.cli.render import Json
 
-_SHOWN = 200
+_MAX_LISTED = 200
 DIFFERENT = 10
 
 
@@ -43,7 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="lay the *.toml files of this folder over the catalogue",
     )
     parser.add_argument(
-        "--profile", type=words.profile, metavar="NAME", help="judge by this profile"
+        "--profile", type=words.parse_profile, metavar="NAME", help="judge by this profile"
     )
     parser.add_argument(
         "--config",
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load_catalog(
+        force = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        other = catalogs.load(
             arguments.profile or config.catalog.profile,
             config.catalog.overrides,
             extra=arguments.catalog,
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
-        return _replay(arguments, force, other, config)
+        return _replay_ledger(arguments, force, other, config)
     except LedgerError as error:  # it names the file
         print(f"vitald: {error}", file=sys.stderr)
     except CannotUnpack as error:
@@ -85,15 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
     return EX_NOINPUT
 
 
-def _replay(arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config) -> int:
-    from vitald.ledger import is_ledger, open_snapshot
+def _replay_ledger(
+    arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config
+) -> int:
+    from vitald.ledger import is_ledger, reading
 
     device_reset = config.policy.device_reset
     if not is_ledger(arguments.file):
         return _replay_log(arguments, force, other, config)
-    with open_snapshot(arguments.file) as stored:
+    with reading(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
-        return _judge(
+        return _compare_rules(
             arguments,
             force,
             other,
@@ -119,7 +121,7 @@ def _replay_log(
     with opened(str(arguments.file)) as stream:
         saved = SavedLog(stream, *readers)
         pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))
-        code = _judge(
+        code = _compare_rules(
             arguments,
             force,
             other,
@@ -131,77 +133,80 @@ def _replay_log(
     problem = saved.coverage.problem
     if not problem:
         return code
-    print(f"vitald: {arguments.file}: {render.safe(problem)}", file=sys.stderr)
+    print(f"vitald: {arguments.file}: {render.escape_text(problem)}", file=sys.stderr)
     return code or EXIT["unknown"]
 
 
-def _judge(
+def _compare_rules(
     arguments: argparse.Namespace,
     force: Catalog,
     other: Catalog,
     events: Iterator[Pair],
-    stored: LedgerSnapshot | None,
+    stored: Stored | None,
     *,
     device_reset: bool,
     until: Callable[[], float],
 ) -> int:
+    """Judges the events by both catalogues and prints the differences. Returns the exit code.
+
+    `stored`: the ledger, if it is one that is replayed. `until`: the time of the last event, in
+    seconds since the epoch, once all were read.
+    """
     from vitald.judge.engine import Judge
-    from vitald.model.codes import BOOT
 
     judges = Judge(force), Judge(other)
-    differences, shown, count = 0, None, 0
+    differences, last, count = 0, None, 0
     for pair in events:
-        count += stored is not None or any(
-            event is not None and event.code != BOOT for event in pair
-        )  # a log has lines
+        count += stored is not None or _has_line(pair)
         for judge, event in zip(judges, pair):
             if event is not None:
-                judge.apply_event(event)
+                judge.apply(event)
                 judge.take_changes()
-        said = [_verdict(judge, device_reset) for judge in judges]
-        if said[0] != said[1] and said != shown:
+        verdicts = [_summarize_verdict(judge, device_reset) for judge in judges]
+        if verdicts[0] != verdicts[1] and verdicts != last:
             differences += 1
-            if differences <= _SHOWN:
-                _say(arguments, pair[1] or pair[0], said)
-        shown = said
+            if differences <= _MAX_LISTED:
+                _print_difference(arguments, pair[1] or pair[0], verdicts)
+        last = verdicts
     for judge in judges:
-        judge.expire_findings(until())
-    now, then = (
-        sorted(_short(found) for found in judge.open_findings if not found.on_trial)
-        for judge in judges
-    )
-    remembered = sorted(map(_short, stored.opened)) if stored is not None else now
+        judge.expire(until())
+    in_force = _summarize_findings(judges[0].opened, on_trial=False)
+    remembered = in_force
     summary: Json = {
         "type": "summary",
         "events": count,
         "differences": differences,
-        "listed": min(differences, _SHOWN),
-        "inForce": now,
-        "other": then,
+        "listed": min(differences, _MAX_LISTED),
+        "inForce": in_force,
+        "other": _summarize_findings(judges[1].opened, on_trial=False),
+        "trials": _summarize_findings(judges[1].opened, on_trial=True),
     }
-    summary["trials"] = sorted(_short(found) for found in judges[1].open_findings if found.on_trial)
     if stored is not None:
-        summary["remembered"] = remembered
+        remembered = summary["remembered"] = sorted(map(_summarize_finding, stored.opened))
     if arguments.json:
         print(json.dumps(summary))
     else:
-        _tell(
-            summary,
-            stored=stored is not None,
-            agrees=remembered == now,
-            same=arguments.catalog is None and arguments.profile is None,
-        )
-    return DIFFERENT if differences or remembered != now else 0
+        same_rules = arguments.catalog is None and arguments.profile is None
+        _print_summary(summary, same_rules=same_rules)
+    return DIFFERENT if differences or remembered != in_force else 0
 
 
-def _verdict(judge: Judge, device_reset: bool) -> Json:
-    from vitald.judge.verdict import compute_verdict
+def _has_line(pair: Pair) -> bool:
+    """Whether it is a line of the log: the start of a boot is only concluded."""
+    from vitald.model.codes import BOOT
 
-    verdict = compute_verdict(
-        [found for found in judge.open_findings if not found.on_trial],
-        [],
-        0.0,
-        device_reset=device_reset,
+    return any(event is not None and event.code != BOOT for event in pair)
+
+
+def _summarize_findings(opened: Iterable[Finding], *, on_trial: bool) -> list[str]:
+    return sorted(_summarize_finding(found) for found in opened if found.shadow == on_trial)
+
+
+def _summarize_verdict(judge: Judge, device_reset: bool) -> Json:
+    from vitald.judge.verdict import fold
+
+    verdict = fold(
+        [found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset
     )
     return {
         "status": verdict.status.value,
@@ -211,72 +216,68 @@ def _verdict(judge: Judge, device_reset: bool) -> Json:
     }
 
 
-def _short(found: Finding) -> str:
-    when = found.when.phrase
+def _summarize_finding(found: Finding) -> str:
+    when = found.when.words
     return (
         f"{found.code} on {found.component.name}: {found.action.value}{when},"
-        f" {render.times(found.count)}"
+        f" {render.describe_count(found.count)}"
     )
 
 
-def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -> None:
+def _print_difference(
+    arguments: argparse.Namespace, event: Event | None, verdicts: list[Json]
+) -> None:
     from vitald.server.serialize import moment
 
     if event is None:
         return
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "type": "difference",
-                    "time": moment(event.time),
-                    "event": event.raw or event.code,
-                    "inForce": said[0],
-                    "other": said[1],
-                }
-            )
-        )
+        difference = {
+            "type": "difference",
+            "time": moment(event.time),
+            "event": event.raw or event.code,
+            "inForce": verdicts[0],
+            "other": verdicts[1],
+        }
+        print(json.dumps(difference))
         return
-    words = [
-        " ".join(
-            [
-                str(one["status"]),
-                str(one["action"]),
-                *(flag for flag in ("rebootRequired", "replacementRequired") if one[flag]),
-            ]
-        )
-        for one in said
-    ]
-    print(f"{moment(event.time)}  {words[0]}  ->  {words[1]}")
-    print(f"    {render.cut(render.safe(event.raw or event.code), render.width() - 4)}")
+    in_force, other = map(_format_verdict, verdicts)
+    print(f"{moment(event.time)}  {in_force}  ->  {other}")
+    line = render.escape_text(event.raw or event.code)
+    print(f"    {render.cut_text(line, render.get_width() - 4)}")
 
 
-def _tell(summary: Json, *, stored: bool, agrees: bool, same: bool) -> None:
-    listed = (
-        ""
-        if summary["listed"] == summary["differences"]
-        else f" (the first {summary['listed']} are listed)"
-    )
+def _format_verdict(verdict: Json) -> str:
+    flags = [flag for flag in ("rebootRequired", "replacementRequired") if verdict[flag]]
+    return " ".join([str(verdict["status"]), str(verdict["action"]), *flags])
+
+
+def _print_summary(summary: Json, *, same_rules: bool) -> None:
+    listed = ""
+    if summary["listed"] != summary["differences"]:
+        listed = f" (the first {summary['listed']} are listed)"
     print(
         f"{summary['events']} events judged, the verdict differs at {summary['differences']} of"
         f" them{listed}"
     )
-    for title, key in (
-        ("open by the rules in force", "inForce"),
-        ("open by the other rules", "other"),
-        ("asked for by rules on trial", "trials"),
-    ):
-        lines = summary[key]
-        if lines and not (same and key == "other"):
-            print(f"{title}:")
-            for line in lines:  # type: ignore[attr-defined]
-                print(f"  {render.safe(line)}")
-    if stored:
-        print("the ledger remembers the same" if agrees else "THE LEDGER REMEMBERS SOMETHING ELSE:")
-        for line in () if agrees else summary["remembered"]:  # type: ignore[attr-defined]
-            print(f"  {render.safe(line)}")
-        if not agrees:
-            print(
-                "(events older than the ledger keeps are not judged again; rules may have changed"
-                " since)"
-            )
+    _print_findings("open by the rules in force", summary["inForce"])
+    if not same_rules:
+        _print_findings("open by the other rules", summary["other"])
+    _print_findings("required by rules on trial", summary["trials"])
+    if "remembered" not in summary:
+        return
+    if summary["remembered"] == summary["inForce"]:
+        print("the ledger remembers the same")
+        return
+    print("THE LEDGER REMEMBERS SOMETHING ELSE:")
+    for line in summary["remembered"]:  # type: ignore[attr-defined]
+        print(f"  {render.escape_text(line)}")
+    print("(events older than the ledger keeps are not judged again; rules may have changed since)")
+
+
+def _print_findings(title: str, lines: object) -> None:
+    if not isinstance(lines, list) or not lines:
+        return
+    print(f"{title}:")
+    for line in lines:
+        print(f"  {render.escape_text(line)}")

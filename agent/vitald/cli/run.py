@@ -1,4 +1,4 @@
-"""`vitald run`: the daemon, in the foreground; systemd or a container keeps it."""
+"""`vitald run`: the daemon, in the foreground, as systemd or a container runs it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    gc.disable()  # until start-up is over: it makes much, and nearly all of it stays
+    gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import config as configs
     from vitald import log
     from vitald.catalog import CatalogError
 
     if sys.__stderr__ is not None:
-        sys.stderr = (
-            sys.__stderr__
-        )  # the log must see that a line cannot be written, to connect to the journal anew
+        # The log must notice that a line cannot be written, to reconnect to the journal.
+        sys.stderr = sys.__stderr__
 
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         log.configure(config.log.level, config.log.format)
     except (configs.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
-        _last_words(error.errors[0])
+        _report_failure(error.errors[0])
         return EX_CONFIG
     import structlog
 
@@ -51,12 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     for note in config.notes:
         structlog.get_logger("config").warning("key_changed", told=note)
-    give_back_early()
+    return_memory_early()
 
     async def main() -> None:
         daemon = Daemon(config, path)
         gc.collect()
-        gc.freeze()  # what start-up made stays; the collector need not look at it again
+        gc.freeze()  # the objects of start-up stay: collections need not visit them
         gc.enable()
         await daemon.run()
 
@@ -64,12 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(main())
     except (CannotStart, NoThread) as error:
         print(f"vitald: {error}", file=sys.stderr)
-        _last_words(str(error))
+        _report_failure(str(error))
         return EX_UNAVAILABLE
     return 0
 
 
-def give_back_early() -> None:
+def return_memory_early() -> None:
     """Have large blocks of memory given back to the kernel as soon as they are free.
 
     glibc begins with that, but raises the threshold to the largest block that it ever got back, up
@@ -80,8 +79,8 @@ def give_back_early() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def _last_words(text: str) -> None:
-    """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
+def _report_failure(text: str) -> None:
+    """Report it to systemd: `systemctl status` shows it, and `vitald status` without a daemon."""
     from vitald.systemd import Notifier
 
     Notifier().status(" ".join(text.split())[:500])

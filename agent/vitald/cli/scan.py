@@ -1,12 +1,11 @@
 """
-`vitald scan FILE|-`: judge a saved kernel log of any form, as a daemon that had lived through it.
+`vitald scan FILE|-`: judge a saved kernel log of any format, as a daemon of that time would.
 
-The lines are judged at their own times, so that quiet times, windows and boots are the log's; the
-verdict is of its last line, and what ended before is told as history. Constant memory: lines are
-read one at a time, and what is remembered of them is bounded. Lines that a process wrote (a raw
+The lines are judged at their own times: quiet periods, windows and boots are those of the log. The
+verdict is that of the last line; what ended before is listed as history. Memory is constant: lines
+are read one at a time, and what is kept of them is bounded. Lines that a process wrote (a raw
 record or a `<prio>` with facility 1 or more) are marked, and judged as the daemon would
-([kernel_log] userspace). A drill is shown and marked, and is no part of the verdict: it was over
-long ago.
+([kernel_log] userspace). A drill is shown and marked, and has no part in the verdict.
 
 A log that could not be read is `unknown`, never healthy.
 """
@@ -33,10 +32,8 @@ from vitald.cli.check import EXIT
 from vitald.cli.render import Json
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
-_ENDED, _LISTED = (
-    4096,
-    20,
-)  # faults remembered that ended within the log, and how many a person is shown
+# Findings that ended within the log: how many are kept, and how many are printed.
+_MAX_ENDED, _MAX_LISTED = 4096, 20
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=words.profile,
+        type=words.parse_profile,
         metavar="NAME",
         default=None,
         help="judge by another profile",
@@ -58,7 +55,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--userspace",
         choices=USERSPACE,
         default=None,
-        help="what records that a process wrote are taken for (default: as configured)",
+        help="how to treat records that a process wrote (default: as configured)",
     )
     parser.add_argument(
         "--accept-userspace",
@@ -79,14 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         config = configs.load(arguments.config)
-        catalog = catalogs.load_catalog(
+        catalog = catalogs.load(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:
-        return _scan(arguments, config, catalog)
+        return _scan_log(arguments, config, catalog)
     except CannotUnpack as error:
         print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
@@ -95,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class _Ended:
-    """What the log tells the end of: a fault of a device, however often it came and went."""
+class _EndedFinding:
+    """A fault of a device that ended within the log, however often it recurred."""
 
     finding: Finding  # the latest
     first: Stamp
@@ -105,22 +102,22 @@ class _Ended:
     cause: str
 
 
-def _scan(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
+def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
     from vitald.collectors.kernel_log.interpret import Interpreter
     from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
 
     reader = Interpreter(
         catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace
     )
-    scan = _Scan(arguments, catalog)
+    scan = _LogScan(arguments, catalog)
     with opened(arguments.file) as stream:
         saved = SavedLog(stream, reader)
-        scan.read(saved)
-    return scan.tell(saved.coverage, device_reset=config.policy.device_reset)
+        scan.read_log(saved)
+    return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
 
 
-class _Scan:
-    """The events of a log, judged; and what is said of them."""
+class _LogScan:
+    """Judges the events of a log, and reports on them."""
 
     def __init__(self, arguments: argparse.Namespace, catalog: Catalog) -> None:
         from vitald.judge.engine import Judge
@@ -129,64 +126,58 @@ class _Scan:
         self._catalog = catalog
         self._judge = Judge(catalog)
         self._stamps: dict[FindingKey, tuple[Stamp, Stamp]] = {}  # of its first line and its last
-        self._ended: dict[FindingKey, _Ended] = {}
-        self._forgotten = 0  # ends beyond those
+        self._ended: dict[FindingKey, _EndedFinding] = {}
+        self._forgotten = 0  # ended findings beyond _MAX_ENDED
         self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
-    def read(self, saved: SavedLog) -> None:
+    def read_log(self, saved: SavedLog) -> None:
         """Lines are shown as they are read, and judged in the order in which they were written."""
-        for told in saved.lived(self._shown(saved.told())):
+        for told in saved.lived(self._show_lines(saved.told())):
             (event,) = told.events
             if event is not None:
-                self._note(self._judge.apply_event(event), event.time, told.stamp)
+                self._note_lines(self._judge.apply(event), event.time, told.stamp)
                 self._judge.take_changes()
         self._until = saved.until
-        self._note(self._judge.expire_findings(self._until), self._until, None)
+        self._note_lines(self._judge.expire(self._until), self._until, None)
 
-    def _shown(self, told: Iterator[Told]) -> Iterator[Told]:
+    def _show_lines(self, lines: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
 
-        for one in told:
-            (event,) = one.events
-            if (
-                event is not None and one.stamp is not None and not one.context
-            ):  # context only explains others
+        for line in lines:
+            (event,) = line.events
+            # A line of context only explains others.
+            if event is not None and line.stamp is not None and not line.context:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
-                self._drills += event.is_simulated
-                self._show(one.stamp, one.raw, event)
-            yield one
+                self._drills += event.simulated
+                self._show_line(line.stamp, line.raw, event)
+            yield line
 
-    def _note(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
-        """Which lines each finding had: its first and its last."""
+    def _note_lines(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
+        """Keeps the first and the last line of each finding."""
         for change in changes:
             found, key = change.finding, change.finding.key
-            if not found.is_open:
-                self._end(change)
+            if not found.open:
+                self._note_end(change)
             elif here is not None and (key not in self._stamps or found.last >= time):
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
-    def _end(self, change: Transition) -> None:
-        from vitald.judge.findings import SUPPRESSED
+    def _note_end(self, change: Transition) -> None:
+        from vitald.judge.findings import TOLD
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
-        if (
-            stamps is None
-            or found.on_trial
-            or found.is_simulated
-            or change.cause.startswith(SUPPRESSED)
-        ):
-            return  # what its cause explains is told with that
-        before = self._ended.pop(key, None)  # the latest stands last
+        if stamps is None or found.shadow or found.simulated or change.cause.startswith(TOLD):
+            return  # a suppressed consequence, listed with its cause
+        before = self._ended.pop(key, None)  # the latest is last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
-        self._ended[key] = _Ended(found, first, stamps[1], count + found.count, change.cause)
-        if len(self._ended) > _ENDED:
+        self._ended[key] = _EndedFinding(found, first, stamps[1], count + found.count, change.cause)
+        if len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
             self._forgotten += 1
 
-    def _show(self, stamp: Stamp, line: bytes, event: Event) -> None:
+    def _show_line(self, stamp: Stamp, line: bytes, event: Event) -> None:
         from vitald.server import serialize
 
         shown = serialize.scan_event(
@@ -195,82 +186,70 @@ class _Scan:
         if self._json:
             print(json.dumps(shown))
             return
-        mark = render.colour("written by a process ", "magenta") if event.is_hearsay else ""
-        mark = (
-            mark
-            if event.is_trusted
-            else render.colour("UNTRUSTED (written by a process, not judged) ", "magenta")
-        )
-        mark = render.colour("SIMULATED (a drill) ", "magenta") if event.is_simulated else mark
-        print(
-            f"{stamp.number:>8}  {event.code:<24}"
-            f" {mark}{render.cut(event.raw, render.width() - 36)}"
-        )
+        mark = _mark_event(event)
+        mark = render.colour_text(mark, "magenta") if mark else ""
+        raw = render.cut_text(event.raw, render.get_width() - 36)
+        print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
-    def tell(self, coverage: Coverage, *, device_reset: bool) -> int:
-        """The verdict, and what could not be read. The exit code."""
-        from vitald.judge.verdict import compute_verdict, sort_by_strength
+    def report_verdict(self, coverage: Coverage, *, device_reset: bool) -> int:
+        """Prints the verdict, and what could not be read. Returns the exit code."""
+        from vitald.judge.verdict import by_strength, fold
 
-        standing = [found for found in self._judge.open_findings if not found.on_trial]
-        told = {incident.id: incident for incident in self._judge.incidents}
-        real = [found for found in standing if not found.is_simulated]
-        verdict = compute_verdict(real, [], self._until, told, device_reset=device_reset)
-        verdict = _with_problem(
-            replace(verdict, simulated=len(real) < len(standing)), coverage.problem
-        )
-        findings = [
-            self._dated(found)
-            for found in [
-                *sort_by_strength(real),
-                *sort_by_strength([one for one in standing if one.is_simulated]),
-            ]
-        ]
+        opened = [found for found in self._judge.opened if not found.shadow]
+        incidents = {incident.id: incident for incident in self._judge.incidents}
+        real = [found for found in opened if not found.simulated]
+        drills = [found for found in opened if found.simulated]
+        verdict = fold(real, [], self._until, incidents, device_reset=device_reset)
+        verdict = _add_problem(replace(verdict, simulated=bool(drills)), coverage.problem)
+        by_rank = [*by_strength(real), *by_strength(drills)]
+        findings = [self._add_lines(found) for found in by_rank]
         if self._json:
             self._print_json(verdict, coverage, findings)
         else:
-            self._print(verdict, coverage, findings)
+            self._print_report(verdict, coverage, findings)
         return EXIT[verdict.status.value]
 
-    def _dated(self, found: Finding) -> schema.Finding:
+    def _add_lines(self, found: Finding) -> schema.Finding:
         from vitald.server import serialize
 
         first, last = self._stamps[found.key]
-        until = f", last {_words(last)}" if last != first else ""
+        until = f", last {_describe_stamp(last)}" if last != first else ""
         shown = {
             **serialize.finding(found, self._catalog),
-            "confirmed": None,  # there is no other witness in a log
+            "confirmed": None,  # a log has no second source
             "since": serialize.moment(first.time),
             "last": serialize.moment(last.time),
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
-            "seen": f"{_words(first)}, {render.times(found.count)}{until}",
+            "seen": f"{_describe_stamp(first)}, {render.describe_count(found.count)}{until}",
         }
-        return cast("schema.Finding", shown)  # as an answer has it, but for what a log cannot say
+        return cast("schema.Finding", shown)  # as in an answer, with what a log lacks
 
-    def _history(self) -> list[Json]:
-        """What ended within the log, the strongest first; what came back after its end is among
-        what stands, too.
+    def _list_ended(self) -> list[Json]:
+        """What ended within the log, the strongest first. What recurred is among the open findings,
+        too.
         """
         from vitald.server import serialize
 
+        by_rank = sorted(
+            self._ended.values(), key=lambda ended: (-ended.finding.action.rank, ended.first.number)
+        )
         return [
             {
-                "component": one.finding.component.name,
-                "code": one.finding.code,
-                "title": one.finding.title,
-                "action": one.finding.action.value,
-                "count": one.count,
-                "since": serialize.moment(one.first.time),
-                "last": serialize.moment(one.last.time),
-                "firstLine": one.first.number,
-                "lastLine": one.last.number,
-                "ended": one.cause,
-                "seen": f"{render.times(one.count)}, last {_words(one.last)}",
+                "component": ended.finding.component.name,
+                "code": ended.finding.code,
+                "title": ended.finding.title,
+                "action": ended.finding.action.value,
+                "count": ended.count,
+                "since": serialize.moment(ended.first.time),
+                "last": serialize.moment(ended.last.time),
+                "firstLine": ended.first.number,
+                "lastLine": ended.last.number,
+                "ended": ended.cause,
+                "seen": f"{render.describe_count(ended.count)}, last {_describe_stamp(ended.last)}",
             }
-            for one in sorted(
-                self._ended.values(), key=lambda one: (-one.finding.action.rank, one.first.number)
-            )
+            for ended in by_rank
         ]
 
     def _print_json(
@@ -292,94 +271,100 @@ class _Scan:
             "hosts": list(coverage.hosts),
         }
         latest = coverage.latest
-        as_of = (
-            {"line": latest.number, "time": serialize.moment(latest.time)}
-            if latest is not None
-            else None
-        )
-        told = {
+        as_of = None
+        if latest is not None:
+            as_of = {"line": latest.number, "time": serialize.moment(latest.time)}
+        findings_of_log = {
             "asOf": as_of,
             "findings": findings,
-            "ended": self._history(),
+            "ended": self._list_ended(),
             "endedNotListed": self._forgotten,
         }
-        print(
-            json.dumps(
-                {"type": "verdict", **serialize.verdict(verdict), **counts, **unread, **told}
-            )
-        )
+        summary = {"type": "verdict", **serialize.verdict(verdict), **counts, **unread}
+        print(json.dumps({**summary, **findings_of_log}))
 
-    def _print(self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
+    def _print_report(
+        self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
+    ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
-        print(
-            f"\n{coverage.lines} lines, {self._events} events{drills}, {self._untrusted} not"
-            " believed"
-        )
-        if coverage.unread:
-            print(f"{coverage.unread} not read, though they have words that fault lines have:")
-            for number, raw in coverage.shown:
-                print(f"{number:>8}  {render.cut(render.safe(raw), render.width() - 10)}")
-        if len(coverage.hosts) > 1:
-            print(
-                f"lines of {len(coverage.hosts)} hosts ({render.safe(', '.join(coverage.hosts))}),"
-                " judged as if of one node"
-            )
-        up = render.flag_words(
-            findings,
-            {
-                "rebootRequired": verdict.reboot_required,
-                "replacementRequired": verdict.replacement_required,
-            },
-        )
-        flags = [render.colour(word, "bold", "red") for word in up]
-        as_of = (
-            f"as of its latest line: {_words(coverage.latest)}"
-            if coverage.latest is not None
-            else ""
-        )
-        print(
-            "  ".join(
-                [render.status_word(verdict.status.value), *flags, *([as_of] if as_of else [])]
-            )
-        )
+        events = f"{self._events} events{drills}"
+        print(f"\n{coverage.lines} lines, {events}, {self._untrusted} not believed")
+        _print_coverage(coverage)
+        _print_heading(verdict, coverage, findings)
         if coverage.problem:
-            render.tell(f"  {render.safe(coverage.problem)}")
+            render.print_line(f"  {render.escape_text(coverage.problem)}")
         for finding in findings:
-            for text in render.finding_lines(finding):
-                render.tell(text)
-        history = self._history()
-        if history:
-            render.tell("  ended within the log:")
-        for one in history[:_LISTED]:
-            what = f"{render.safe(one['component'])}  {render.safe(one['title'])}  {one['code']}"
-            render.tell(f"    {what}: {one['seen']}; {render.safe(one['ended'])}")
-        more = len(history) - _LISTED + self._forgotten
+            for line in render.format_finding(finding):
+                render.print_line(line)
+        self._print_ended()
+
+    def _print_ended(self) -> None:
+        ended = self._list_ended()
+        if ended:
+            render.print_line("  ended within the log:")
+        for finding in ended[:_MAX_LISTED]:
+            component, title = (render.escape_text(finding[key]) for key in ("component", "title"))
+            cause = render.escape_text(finding["ended"])
+            name = f"{component}  {title}  {finding['code']}"
+            render.print_line(f"    {name}: {finding['seen']}; {cause}")
+        more = len(ended) - _MAX_LISTED + self._forgotten
         if more > 0:
-            render.tell(f"    and {more} more{'' if self._forgotten else ': --json lists them'}")
+            hint = "" if self._forgotten else ": --json lists them"
+            render.print_line(f"    and {more} more{hint}")
 
 
-def _words(stamp: Stamp) -> str:
-    """When a line was written, and which it is."""
+def _mark_event(event: Event) -> str:
+    if event.simulated:
+        return "SIMULATED (a drill) "
+    if not event.judged:
+        return "UNTRUSTED (written by a process, not judged) "
+    return "written by a process " if event.hearsay else ""
+
+
+def _print_coverage(coverage: Coverage) -> None:
+    """What could not be read, and lines of several hosts."""
+    if coverage.unread:
+        print(f"{coverage.unread} not read, though they have words that fault lines have:")
+        for number, raw in coverage.shown:
+            line = render.cut_text(render.escape_text(raw), render.get_width() - 10)
+            print(f"{number:>8}  {line}")
+    if len(coverage.hosts) > 1:
+        hosts = render.escape_text(", ".join(coverage.hosts))
+        print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
+
+
+def _print_heading(verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
+    flags = {
+        "rebootRequired": verdict.reboot_required,
+        "replacementRequired": verdict.replacement_required,
+    }
+    heading = [render.colour_status(verdict.status.value)]
+    for flag in render.describe_flags(findings, flags):
+        heading.append(render.colour_text(flag, "bold", "red"))
+    if coverage.latest is not None:
+        heading.append(f"as of its latest line: {_describe_stamp(coverage.latest)}")
+    print("  ".join(heading))
+
+
+def _describe_stamp(stamp: Stamp) -> str:
+    """When a line was written, and its number."""
     from vitald.server import serialize
 
     where = f"line {stamp.number}"
     if stamp.time is not None:
         moment = serialize.moment(stamp.time)
-        return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
+        return f"{render.format_time(moment)} ({render.format_age(moment)} ago, {where})"
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
     return f"{where}, which has no date"
 
 
-def _with_problem(verdict: Verdict, problem: str) -> Verdict:
-    """A log that could not be read says nothing, unless what was read says enough."""
+def _add_problem(verdict: Verdict, problem: str) -> Verdict:
+    """Unknown if the log could not be read, unless what was read is unhealthy."""
     from vitald.model import Status
 
     if not problem:
         return verdict
-    reasons = (*verdict.reasons, problem)
-    return replace(
-        verdict,
-        status=verdict.status if verdict.status is Status.UNHEALTHY else Status.UNKNOWN,
-        reasons=reasons,
-    )
+    is_unhealthy = verdict.status is Status.UNHEALTHY
+    status = verdict.status if is_unhealthy else Status.UNKNOWN
+    return replace(verdict, status=status, reasons=(*verdict.reasons, problem))

@@ -15,193 +15,189 @@ from vitald.text import join_first
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_SHOWN, _NAMED = 4, 6
+_MAX_INCIDENTS, _MAX_SHORT_INCIDENTS = 4, 8
+_MAX_NAMES, _MAX_TRIALS = 6, 4
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        status = client.status(arguments)
-    except (client.NoAnswer, client.Refused) as error:
+        status = client.read_status(arguments)
+    except (client.NoAnswer, client.RequestRefused) as error:
         if arguments.json:
             render.emit_json({"status": "unknown", "error": str(error)})
         else:
-            render.tell(f"{render.status_word('unknown')}  {error}")
+            render.print_line(f"{render.colour_status('unknown')}  {error}")
         return EXIT["unknown"]
     if arguments.json:
         render.emit_json(status)
     else:
-        show(status)
+        show_status(status)
     return EXIT[str(status["status"])]
 
 
-def show(status: schema.NodeStatus) -> None:
-    flags = render.flag_words(status["findings"], status)
-    drill = "simulated" if status["simulated"] else ""
-    head = [
-        render.colour(render.safe(status["host"]), "bold"),
-        render.status_word(str(status["status"])),
+def show_status(status: schema.NodeStatus) -> None:
+    flags = render.describe_flags(status["findings"], status)
+    if status["simulated"]:
+        flags.append("simulated")
+    host = render.colour_text(render.escape_text(status["host"]), "bold")
+    word = render.colour_status(str(status["status"]))
+    flagged = render.colour_text(", ".join(flags), "bold")
+    render.print_line(f"{host}  {word}  {flagged}".rstrip())
+    _show_incidents(status)
+    _show_advice(status)
+    print()
+    _show_sources(status["sources"])
+    _show_problems(status)
+    _show_diagnostics(status.get("diagnostics"))
+    _show_recovery(status.get("recovery"))
+    watched = [component for component in status["components"] if component["kind"] != "node"]
+    unknown = [
+        render.escape_text(component["name"])
+        for component in watched
+        if component["status"] == "unknown"
     ]
-    render.tell(
-        "  ".join([*head, render.colour(", ".join(filter(None, [*flags, drill])), "bold")]).rstrip()
-    )
+    if unknown:
+        names = join_first(unknown, _MAX_NAMES)
+        render.print_line(f"  status unknown: {names}: vitald components")
+    other = f" (this command: {__version__})" if status["version"] != __version__ else ""
+    daemon = f"profile {status['profile']}, vitald {status['version']}{other}"
+    age = render.format_age(status["startedAt"])
+    line = f"  {_count_kinds(watched)}; {daemon}, up {age}"
+    render.print_line(render.colour_text(line, "dim"))
+
+
+def _show_incidents(status: schema.NodeStatus) -> None:
     findings = {finding["id"]: finding for finding in status["findings"]}
     incidents = status["incidents"]
-    for incident in incidents[:_SHOWN]:
+    for incident in incidents[:_MAX_INCIDENTS]:
         print()
-        for line in render.incident_lines(incident, findings):
-            render.tell(line)
-    rest = incidents[_SHOWN:]
-    if rest:
-        print()
-        for incident in rest[:8]:
-            render.tell(f"  {render.safe(incident['line'])}")
-        if len(rest) > 8:
-            render.tell(f"  and {len(rest) - 8} more incidents: vitald findings")
-    _advice(status)
+        for line in render.format_incident(incident, findings):
+            render.print_line(line)
+    rest = incidents[_MAX_INCIDENTS:]
+    if not rest:
+        return
     print()
-    _sources(status["sources"])
-    _troubles(status)
-    _diagnostics(status.get("diagnostics"))
-    _recovery(status.get("recovery"))
-    watched = [one for one in status["components"] if one["kind"] != "node"]
-    unknown = [render.safe(one["name"]) for one in watched if one["status"] == "unknown"]
-    if unknown:
-        render.tell(f"  not known how they are: {join_first(unknown, _NAMED)}: vitald components")
-    kinds: dict[str, int] = {}
+    for incident in rest[:_MAX_SHORT_INCIDENTS]:
+        render.print_line(f"  {render.escape_text(incident['line'])}")
+    if len(rest) > _MAX_SHORT_INCIDENTS:
+        more = len(rest) - _MAX_SHORT_INCIDENTS
+        render.print_line(f"  and {more} more incidents: vitald findings")
+
+
+def _count_kinds(watched: list[schema.Component]) -> str:
+    """`8 gpu, 4 nvswitch`: the components that are here."""
+    counts: dict[str, int] = {}
     for component in watched:
-        kinds[str(component["kind"])] = kinds.get(str(component["kind"]), 0) + bool(
-            component["attributes"] or component["sources"]
-        )
-    other = f" (this command: {__version__})" if status["version"] != __version__ else ""
-    counted = (
-        ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-        or "no accelerators on PCI"
-    )
-    render.tell(
-        render.colour(
-            f"  {counted}; profile {status['profile']}, vitald {status['version']}{other}, up"
-            f" {render.age(status['startedAt'])}",
-            "dim",
-        )
-    )
+        kind, is_here = str(component["kind"]), component["attributes"] or component["sources"]
+        counts[kind] = counts.get(kind, 0) + bool(is_here)
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return counted or "no accelerators on PCI"
 
 
-def _sources(sources: list[schema.Source]) -> None:
-    """Those that look and have nothing to say share a line; so do those that have nothing to look
-    at.
-    """
-    fine, absent = [], []
+def _show_sources(sources: list[schema.Source]) -> None:
+    """Sources without a problem share a line, and so do those that have nothing to observe here."""
+    working, absent = [], []
     for source in sources:
-        name, detail = str(source["name"]), render.safe(source["detail"])
-        looked = f"{render.age(source['lastSeen'])} ago" if source["lastSeen"] else ""
+        name, detail = str(source["name"]), render.escape_text(source["detail"])
+        age = f"{render.format_age(source['lastSeen'])} ago" if source["lastSeen"] else ""
         if source["state"] == "ok" and not detail:
-            fine.append(f"{name} {looked}")
+            working.append(f"{name} {age}")
         elif source["state"] == "not present":
             absent.append(f"{name} ({detail})")
         else:
-            word = (
-                "ok"
-                if source["state"] == "ok"
-                else render.colour(str(source["state"]).upper(), "bold", "magenta")
-            )
-            render.tell(
-                f"  source {name}: {word},"
-                f" {f'looked {looked}' if looked else 'has not seen all of it yet'}{f': {detail}' if detail else ''}"
-            )
-    if fine:
-        render.tell(f"  looked at: {', '.join(fine)}")
+            state = "ok"
+            if source["state"] != "ok":
+                state = render.colour_text(str(source["state"]).upper(), "bold", "magenta")
+            looked = f"looked {age}" if age else "initial scan incomplete"
+            tail = f": {detail}" if detail else ""
+            render.print_line(f"  source {name}: {state}, {looked}{tail}")
+    if working:
+        render.print_line(f"  looked at: {', '.join(working)}")
     if absent:
-        render.tell(f"  not present: {', '.join(absent)}")
+        render.print_line(f"  not present: {', '.join(absent)}")
 
 
-def _diagnostics(told: schema.DiagnosticOutline | None) -> None:
-    """What runs or waits, and what failed when it ran last."""
-    if told is None:
+def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
+    """The run that is active or queued, and the last runs that failed."""
+    if outline is None:
         return
-    for one in (told.get("going") or [])[:1]:
-        how = (
-            f"waits for {render.safe(one['waitsFor']) or 'its turn'}"
-            if one["stage"] == "waiting"
-            else "runs"
-        )
-        render.tell(f"  diagnostic {_diagnostic(one)} {how}: vitald diag list")
-    for run in told.get("last") or []:
-        if run["outcome"] == "fail" and not run["preempted"]:
-            failed = render.colour("FAILED", "bold", "red")
-            why = f": {render.cut(render.safe(run['why']), 80)}" if run["why"] else ""
-            render.tell(
-                f"  diagnostic {_diagnostic(run)} {failed} {render.age(run['ended'])} ago{why}:"
-                f" vitald diag show {render.safe(run['id'])}"
+    for run in (outline.get("going") or [])[:1]:
+        state = "runs"
+        if run["stage"] == "waiting":
+            state = f"waits for {render.escape_text(run['waitsFor']) or 'its turn'}"
+        render.print_line(f"  diagnostic {_name_diagnostic(run)} {state}: vitald diag list")
+    for ended in outline.get("last") or []:
+        if ended["outcome"] == "fail" and not ended["preempted"]:
+            failed = render.colour_text("FAILED", "bold", "red")
+            why = ""
+            if ended["why"]:
+                why = f": {render.cut_text(render.escape_text(ended['why']), 80)}"
+            age, id_ = render.format_age(ended["ended"]), render.escape_text(ended["id"])
+            name = _name_diagnostic(ended)
+            render.print_line(
+                f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}"
             )
 
 
-def _recovery(told: schema.Recovery | None) -> None:
-    """What root is asked to do."""
-    request = told.get("request") if told is not None else None
+def _show_recovery(outline: schema.Recovery | None) -> None:
+    """What is requested of root."""
+    request = outline.get("request") if outline is not None else None
     if request is not None:
-        findings = ", ".join(f"#{number}" for number in request["findings"][:_NAMED])
+        findings = ", ".join(f"#{number}" for number in request["findings"][:_MAX_NAMES])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
-        render.tell(
-            f"  recovery: {what} is asked for since {render.clock(request['since'])}, for"
-            f" {findings}: vitald recovery"
+        since = render.format_time(request["since"])
+        render.print_line(
+            f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
         )
 
 
-def _diagnostic(one: schema.DiagnosticAsk) -> str:
-    return (
-        f"{render.safe(one['check'])} level {one['level']}"
-        if one["level"]
-        else render.safe(one["check"])
-    )
+def _name_diagnostic(run: schema.DiagnosticAsk) -> str:
+    level = f" level {run['level']}" if run["level"] else ""
+    return f"{render.escape_text(run['check'])}{level}"
 
 
-def _advice(status: schema.NodeStatus) -> None:
-    """What asks for nothing by itself: devices with a record, rules on trial."""
-    suspects = [one for one in status["suspects"] if one["suspect"]]
+def _show_advice(status: schema.NodeStatus) -> None:
+    """What requires no action by itself: devices with a record of faults, rules on trial."""
+    suspects = [suspect for suspect in status["suspects"] if suspect["suspect"]]
     trials = status["trials"]
     if suspects or trials:
         print()
-    for one in suspects:
+    for suspect in suspects:
         parts = ", ".join(
-            f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in one["parts"]
+            f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in suspect["parts"]
         )
-        where = (
-            one["component"]
-            if one["component"] == one["device"]
-            else f"{one['component']} ({one['device']})"
-        )
-        render.tell(f"  suspect {render.safe(where)}: score {one['score']} in 28 days: {parts}")
-    for trial in trials[:4]:
-        render.tell(
-            f"  on trial {trial['code']} would have asked to {trial['todo']}:"
-            f" {render.safe(trial['component'])}, {render.times(trial['count'])}"
-        )
+        where = suspect["component"]
+        if suspect["device"] != where:
+            where = f"{where} ({suspect['device']})"
+        score = f"score {suspect['score']} in 28 days"
+        render.print_line(f"  suspect {render.escape_text(where)}: {score}: {parts}")
+    for trial in trials[:_MAX_TRIALS]:
+        rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
+        component = render.escape_text(trial["component"])
+        render.print_line(f"  {rule}: {component}, {render.describe_count(trial['count'])}")
 
 
-def _troubles(status: schema.NodeStatus) -> None:
+def _show_problems(status: schema.NodeStatus) -> None:
     ledger, kernel = status["ledger"], status["kernelLog"]
     if not ledger["ok"]:
-        render.tell(
-            render.colour(
-                f"  ledger: CANNOT BE WRITTEN: {render.safe(ledger['error'])}", "bold", "magenta"
-            )
-        )
-        render.tell(
+        line = f"  ledger: CANNOT BE WRITTEN: {render.escape_text(ledger['error'])}"
+        render.print_line(render.colour_text(line, "bold", "magenta"))
+        render.print_line(
             f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and"
             " permissions of the state folder"
         )
     if kernel["recordsLost"]:
-        render.tell(
-            f"  kernel log: {kernel['recordsLost']} records were lost since the start; look at"
+        render.print_line(
+            f"  kernel log: {kernel['recordsLost']} records were lost since the start; see"
             " journalctl -k"
         )
     if kernel["untrusted"]:
-        render.tell(
-            f"  kernel log: {kernel['untrusted']} fault lines were not believed (written by"
-            " processes, or about what this node does not have); vitald events shows them"
+        render.print_line(
+            f"  kernel log: ignored {kernel['untrusted']} fault-like lines, written by user"
+            " processes or about devices that this node does not have (see vitald events)"
         )

@@ -2,14 +2,12 @@
 Standard output and standard error: either may be a closed pipe, a full disk, or not open at all.
 
     with Streams() as streams:
-        ...                      # raises Unwritten or ReaderGone where standard output takes
-        nothing
+        ...    # raises OutputError or ReaderGone if standard output cannot be written
 
-What is said on standard error never stops anything: that it was lost is remembered, for the exit
-code.
+A failed write to standard error is no error: it is noted for the exit code.
 
-Owns     the streams while a verb runs, and that the interpreter has nothing left to write at its
-         end.
+Owns     the streams while a verb runs, and that the interpreter has nothing left to write when it
+         exits.
 """
 
 from __future__ import annotations
@@ -24,21 +22,21 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Unwritten(Exception):
-    """Standard output cannot be written. No OSError: who reads a file shall not take it for
-    theirs.
+class OutputError(Exception):
+    """Standard output cannot be written. No OSError: code that handles those of a file must not
+    catch it.
     """
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
 
 
-class ReaderGone(Unwritten):
-    """Whoever read standard output has gone, as `head` does: no error."""
+class ReaderGone(OutputError):
+    """The reader of standard output has closed it, as `head` does: no error."""
 
 
-class _Raw(io.FileIO):
-    """A descriptor that somebody else opened, perhaps without blocking."""
+class _RawStream(io.FileIO):
+    """A descriptor inherited from the parent, which may be non-blocking."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -51,17 +49,17 @@ class _Raw(io.FileIO):
         return written
 
 
-class _Answers(_Raw):
+class _StandardOutput(_RawStream):
     def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data)
         except BrokenPipeError as error:
             raise ReaderGone(error) from None
         except OSError as error:
-            raise Unwritten(error) from None
+            raise OutputError(error) from None
 
 
-class _Remarks(_Raw):
+class _StandardError(_RawStream):
     lost = False
 
     def write(self, data: ReadableBuffer) -> int:
@@ -73,27 +71,27 @@ class _Remarks(_Raw):
 
 
 class Streams:
-    """The process's own, while it lasts. What somebody has put in their place stays."""
+    """Replaces the streams of the process within its context. Streams replaced by others stay."""
 
     def __init__(self) -> None:
         self._before = sys.stdin, sys.stdout, sys.stderr
-        self._remarks: _Remarks | None = None
+        self._remarks: _StandardError | None = None
 
     @property
     def lost_remarks(self) -> bool:
-        """Whether something that was said on standard error could not be written."""
+        """Whether a write to standard error failed."""
         return self._remarks is not None and self._remarks.lost
 
     def __enter__(self) -> Streams:
         if None in self._before:
-            _occupy()
+            _occupy_descriptors()
         if sys.stdin is None:
-            sys.stdin = open(0, closefd=False)  # reading it is refused, as of one that is closed
+            sys.stdin = open(0, closefd=False)  # reading it fails, as of a closed one
         if sys.stdout is sys.__stdout__:
-            sys.stdout = _text(_Answers(1), sys.__stdout__)
+            sys.stdout = _wrap_text(_StandardOutput(1), sys.__stdout__)
         if sys.stderr is sys.__stderr__:
-            self._remarks = _Remarks(2)
-            sys.stderr = _text(
+            self._remarks = _StandardError(2)
+            sys.stderr = _wrap_text(
                 self._remarks, sys.__stderr__, line_buffering=True, errors="backslashreplace"
             )
         return self
@@ -107,18 +105,18 @@ class Streams:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:
-        """What is left in the buffer goes nowhere: the interpreter would exit with 120 over it."""
-        if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Answers):
+        """Discards what is left in the buffer: the interpreter would exit with 120 over it."""
+        if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _StandardOutput):
             fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(fd, 1)
             os.close(fd)
             sys.stdout.flush()
 
 
-def _occupy() -> None:
-    """A closed one of the three would become the next file or socket that is opened.
+def _occupy_descriptors() -> None:
+    """Opens what is closed of the three, else the next file or socket would take its number.
 
-    What stands in its place can neither be read nor written.
+    What is opened can neither be read nor written.
     """
     for fd, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -127,12 +125,10 @@ def _occupy() -> None:
             os.open(os.devnull, flags)  # the lowest that is free
 
 
-def _text(
-    raw: _Raw, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
+def _wrap_text(
+    raw: _RawStream, like: TextIO | None, *, line_buffering: bool = False, errors: str = ""
 ) -> TextIO:
-    """As the interpreter made it; what its character set has no sign for is written as an
-    escape.
-    """
+    """As the interpreter made it; a character that the encoding lacks is written as an escape."""
     if like is not None and not errors:
         line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""
     return io.TextIOWrapper(

@@ -1,5 +1,5 @@
-"""`vitald why [FINDING]`: how it came to be, from the raw lines to the flags. Without a number:
-everything that is open.
+"""`vitald why [FINDING]`: how a finding came to be, from the raw lines to the flags. Without a
+number: all open findings.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.options(parser)
+    client.add_connection_options(parser)
     parser.add_argument(
         "finding",
         nargs="?",
-        type=words.finding,
+        type=words.parse_finding,
         metavar="ID",
         help="a finding's number, as vitald status shows it (also one that was cleared)",
     )
@@ -27,8 +27,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    numbers = [arguments.finding] if arguments.finding else _heads(client.status(arguments))
-    chains = [client.ask(arguments, "/v1/findings/{id}/why", id=number) for number in numbers]
+    numbers = (
+        [arguments.finding] if arguments.finding else _list_heads(client.read_status(arguments))
+    )
+    chains = [client.call_api(arguments, "/v1/findings/{id}/why", id=number) for number in numbers]
     if arguments.json:
         render.emit_json(chains[0] if arguments.finding else {"why": chains})
         return 0
@@ -37,66 +39,63 @@ def run(arguments: argparse.Namespace) -> int:
     for number, chain in enumerate(chains):
         if number:
             print()
-        for line in lines(chain):
-            render.tell(line)
+        for line in format_chain(chain):
+            render.print_line(line)
     return 0
 
 
-def _heads(status: schema.NodeStatus) -> list[int]:
-    """One finding of each open incident: the first that it lists is the strongest."""
+def _list_heads(status: schema.NodeStatus) -> list[int]:
+    """The strongest finding of each open incident: the first that it lists."""
     return [incident["findings"][0] for incident in status["incidents"] if incident["findings"]]
 
 
-def lines(chain: schema.Why) -> Iterable[str]:
+def format_chain(chain: schema.Why) -> Iterable[str]:
+    """How a finding came to be: lines, incident, rule, requirements, flags, history."""
     finding, rule = chain["finding"], chain["rule"]
     drill = "SIMULATED " if finding["simulated"] else ""
-    yield render.colour(
-        f"#{finding['id']} {drill}{render.safe(finding['component'])} "
-        f" {render.safe(finding['title'])}  {finding['code']}",
-        "bold",
+    component, title = (
+        render.escape_text(finding["component"]),
+        render.escape_text(finding["title"]),
     )
+    heading = f"#{finding['id']} {drill}{component}  {title}  {finding['code']}"
+    yield render.colour_text(heading, "bold")
     yield "  lines"
     for event in chain["events"]:
-        yield f"    {render.event_line(event)}"
+        yield f"    {render.format_event(event)}"
     count = finding["count"]
     if count > len(chain["events"]):
-        yield (
-            f"    ({count} in all; vitald events --code {finding['code']} --component"
-            f" {finding['component']} shows them)"
-        )
-    incident = chain["incident"]
-    if incident is not None:
-        yield f"  incident {incident['id']}, {incident['state']}" + (
-            f": {incident['story']}" if incident["story"] else ""
-        )
-        for member in incident["members"]:
-            role = "cause" if member["role"] == "root" else "     "
-            yield (
-                f"    {role} {render.clock(member['first'])}  {member['code']} on"
-                f" {render.safe(member['component'])}, {render.times(member['count'])} "
-                f" {member['title']}"
-            )
-        for words in render.job_words(incident):
-            yield f"    work  {render.safe(words)}"
+        options = f"--code {finding['code']} --component {finding['component']}"
+        yield f"    ({count} in all; vitald events {options} shows them)"
+    if chain["incident"] is not None:
+        yield from _format_incident(chain["incident"])
     yield f"  rule     {rule['code']}: {rule['title']}"
     yield "  asked"
     for layer in chain["asked"]:
         mark = "->" if layer["decides"] else "  "
-        when = render.when_words(layer["when"])
-        yield (
-            f"    {mark} {layer['layer']!s:<10} {layer['action']}{when}:"
-            f" {render.safe(layer['because'])}"
-        )
-    up = chain["flags"]
-    flags = render.flag_words([finding], up)
+        action = f"{layer['action']}{render.describe_when(layer['when'])}"
+        because = render.escape_text(layer["because"])
+        yield f"    {mark} {layer['layer']!s:<10} {action}: {because}"
+    flags = render.describe_flags([finding], chain["flags"])
     yield f"  flags    {', '.join(flags) or 'none'}"
-    if words := render.witness_words(finding, full=True):
-        yield f"  witness  {words}"
+    if witness := render.describe_witness(finding, full=True):
+        yield f"  witness  {witness}"
     yield "  history"
     for change in chain["transitions"]:
-        yield (
-            f"    {render.clock(change['time'])}  {change['state']}, {change['action']}:"
-            f" {render.safe(change['cause'])}"
-        )
+        state = f"{change['state']}, {change['action']}"
+        cause = render.escape_text(change["cause"])
+        yield f"    {render.format_time(change['time'])}  {state}: {cause}"
     if finding["state"] != "cleared":
         yield f"  cleared by {'; '.join(finding['clears'])}"
+
+
+def _format_incident(incident: schema.Incident) -> Iterable[str]:
+    rule = f": {incident['story']}" if incident["story"] else ""
+    yield f"  incident {incident['id']}, {incident['state']}{rule}"
+    for member in incident["members"]:
+        role = "cause" if member["role"] == "root" else "     "
+        where = f"{member['code']} on {render.escape_text(member['component'])}"
+        count = render.describe_count(member["count"])
+        first = render.format_time(member["first"])
+        yield f"    {role} {first}  {where}, {count}  {member['title']}"
+    for job in render.describe_jobs(incident):
+        yield f"    work  {render.escape_text(job)}"

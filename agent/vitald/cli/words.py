@@ -1,7 +1,7 @@
 """
-What the words of the command line may be: types for argparse, which say what they expected.
+Types for argparse: each parses an argument, or raises InvalidArgument with what it expected.
 
-Owns     what can be checked before the daemon is asked, which refuses the same in its API's words.
+Owns     the checks that need no daemon. The daemon's API makes the same checks.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from vitald.timestamps import parse_rfc3339
 
 DAY_S = 86400.0
 PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
-_REASON = 500
+_MAX_REASON = 500
 
 
-class Wrong(argparse.ArgumentTypeError):
+class InvalidArgument(argparse.ArgumentTypeError):
     """`argument --limit: expected a number from 1 to 1000, not 'x'`."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(f"expected {expected}, not {found[:80]!r}")
 
 
-def seconds(most: float) -> Callable[[str], float]:
+def parse_seconds(most: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text)
         value = float(text) if plain else 0.0
         if not 0 < value <= most:
-            raise Wrong(f"a number of seconds such as 2 or 0.5, at most {most:g}", text)
+            raise InvalidArgument(f"a number of seconds such as 2 or 0.5, at most {most:g}", text)
         return value
 
     return read
 
 
-def number(least: int, most: int, what: str = "a number") -> Callable[[str], int]:
+def parse_number(least: int, most: int, what: str = "a number") -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
-            raise Wrong(f"{what} from {least} to {most}", text)
+            raise InvalidArgument(f"{what} from {least} to {most}", text)
         return int(text)
 
     return read
 
 
-def duration(least: float, most: float, limits: str) -> Callable[[str], float]:
-    """`limits`: both of them, as a person writes them."""
+def parse_duration(least: float, most: float, limits: str) -> Callable[[str], float]:
+    """Seconds of `90s`, `10m`. `limits`: the limits as the error has them."""
 
     def read(text: str) -> float:
-        value = seconds_in(text)
+        value = convert_duration(text)
         if value is None or not least <= value <= most:
-            raise Wrong(f"a time such as 90s, 10m or 24h, from {limits}", text)
+            raise InvalidArgument(f"a time such as 90s, 10m or 24h, from {limits}", text)
         return value
 
     return read
 
 
-def seconds_in(text: str) -> float | None:
-    """Of `90s`, `10m`, `24h`, `7d`."""
-    from vitald import tomlfile  # only where a time is said: it brings a parser along
+def convert_duration(text: str) -> float | None:
+    """Seconds of `90s`, `10m`, `24h`, `7d`; None if it is no duration."""
+    from vitald import tomlfile  # imports a parser, which most commands do not need
 
     try:
         return tomlfile.parse_duration(text)
@@ -67,50 +67,50 @@ def seconds_in(text: str) -> float | None:
         return None
 
 
-def since(text: str) -> str:
-    """An event's id, how long ago, or a moment; as written, for the daemon's clock decides."""
-    if re.fullmatch(r"[0-9]{1,15}", text) or seconds_in(text) is not None:
+def parse_since(text: str) -> str:
+    """An event's id, how long ago, or a time; unchanged, since the daemon's clock applies."""
+    if re.fullmatch(r"[0-9]{1,15}", text) or convert_duration(text) is not None:
         return text
     try:
         parse_rfc3339(text)
     except ValueError:
         expected = "how long ago (30m, 24h), a moment (2026-11-18T13:46:40Z) or an event's id"
-        raise Wrong(expected, text) from None
+        raise InvalidArgument(expected, text) from None
     return text
 
 
-def finding(text: str) -> str:
-    """The number of a finding, as status shows it."""
+def parse_finding(text: str) -> str:
+    """The number of a finding, as `vitald status` shows it."""
     found = re.fullmatch(r"#?([0-9]{1,15})", text)
     if found is None:
-        raise Wrong("a finding's number such as 12 (vitald findings shows them)", text)
+        raise InvalidArgument("a finding's number such as 12 (vitald findings shows them)", text)
     return found[1]
 
 
-def reason(text: str) -> str:
-    said = text.strip()
-    if not is_line(said, 1, _REASON):
-        raise Wrong(f"one line of 1 to {_REASON} printable characters", text)
-    return said
+def parse_reason(text: str) -> str:
+    stripped = text.strip()
+    if not is_line(stripped, 1, _MAX_REASON):
+        raise InvalidArgument(f"one line of 1 to {_MAX_REASON} printable characters", text)
+    return stripped
 
 
-def code(text: str) -> str:
+def parse_code(text: str) -> str:
     if not re.fullmatch(r"[^/\s]+/\S+", text):
-        raise Wrong("kind/code such as xid/79", text)
+        raise InvalidArgument("kind/code such as xid/79", text)
     return text
 
 
-def pci(text: str) -> str:
+def parse_pci(text: str) -> str:
     """A PCI address in full: `65:00` is `0000:65:00.0`."""
     found = PCI.fullmatch(text.removeprefix("gpu/"))
     if found is None:
-        raise Wrong("a PCI address such as 0000:65:00.0", text)
+        raise InvalidArgument("a PCI address such as 0000:65:00.0", text)
     return f"{found[1] or '0000'}:{found[2]}:{found[3]}.{found[4] or '0'}".lower()
 
 
-def profile(text: str) -> str:
+def parse_profile(text: str) -> str:
     from vitald.catalog import PROFILES
 
     if text not in PROFILES:
-        raise Wrong(f"one of {', '.join(PROFILES)}", text)
+        raise InvalidArgument(f"one of {', '.join(PROFILES)}", text)
     return text

@@ -1,12 +1,14 @@
 """
 `vitald diag run|list|show|cancel|read`: programs that test the hardware.
 
-`run` asks the daemon, then follows the run to its end. Exit codes of `run`:
+`run` requests a run of the daemon and follows it to its end. Exit codes of `run`:
 
-    0 pass   10 the node must first be set right (config, not_applicable)   20 fail   30 no verdict:
-    inconclusive, error, made room for work
+    0     pass
+    10    correct the settings of the node first (config, not_applicable)
+    20    fail
+    30    no verdict: inconclusive, error, pre-empted
 
-Ctrl-C lets go of the display, never of the run.
+Ctrl-C ends the display, not the run.
 """
 
 from __future__ import annotations
@@ -15,95 +17,64 @@ import argparse
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, Failed, WrongUse, client, render, words
+from vitald.cli import EX_UNAVAILABLE, INTERRUPTED, CommandFailed, UsageError, client, render, words
+from vitald.cli.diag import overview, views
 from vitald.cli.diag import read as diag_read
-from vitald.cli.diag import views
 from vitald.cli.diag.progress import Progress
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
-_USUAL_S = {3: 1800.0, 4: 7200.0}  # levels with full load for long, unless the daemon knows better
-_LAST_GPU = 4095  # as the daemon has it
-_EVERY_S = 0.5
-_PATIENCE_S = (
-    20.0  # for a daemon that is being restarted, and for a result that is on its way to the disk
-)
+# Of the levels with full load for long, unless the daemon knows better.
+_EXPECTED_S = {3: 1800.0, 4: 7200.0}
+_MAX_GPU = 4095  # as in the API
+_POLL_S = 0.5
+# A daemon may be restarting, or still writing the result to disk.
+_MAX_SILENCE_S = 20.0
 _DEFAULT_REASON = "asked on the command line"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    run_ = _add(what, "run", "run one now, and follow it to its end")
-    run_.add_argument(
-        "level",
-        nargs="?",
-        type=_level,
-        metavar="LEVEL",
-        help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours",
-    )
-    run_.add_argument(
-        "--check",
-        default="dcgm",
-        metavar="NAME",
-        help="which check (default: dcgm); vitald diag list shows them",
-    )
-    run_.add_argument(
-        "--gpu",
-        action="append",
-        type=words.number(0, _LAST_GPU, "a GPU's number"),
-        default=[],
-        metavar="N",
-        help="only this GPU, by number; may be said again",
-    )
-    run_.add_argument(
-        "--busy",
-        action="store_true",
-        help="also while others use the devices: both get slower, and it may fail for that alone",
-    )
-    run_.add_argument(
-        "--reason",
-        type=words.reason,
-        default=None,
-        metavar="TEXT",
-        help="what for; needed from level 3 on",
-    )
-    run_.add_argument("--yes", action="store_true", help="do not ask back from level 3 on")
-    run_.add_argument("--no-wait", action="store_true", help="ask for it, and do not follow it")
-    run_.add_argument("--json", action="store_true", help="the result as JSON")
-    list_ = _add(
-        what, "list", "what can be run here, what comes next, and what the last runs came to"
+    _add_run_options(_add_verb(what, "run", "run one now, and follow it to its end"))
+    list_ = _add_verb(
+        what, "list", "what can be run here, what comes next, and the outcomes of the last runs"
     )
     list_.add_argument(
         "--limit",
-        type=words.number(1, 1000),
+        type=words.parse_number(1, 1000),
         default=10,
         metavar="N",
-        help="so many of the last runs (default: 10)",
+        help="number of recent runs (default: 10)",
     )
     list_.add_argument("--json", action="store_true", help="both as JSON")
-    show = _add(what, "show", "one run in full")
+    show = _add_verb(what, "show", "one run in full")
     show.add_argument(
-        "id", type=_run_id, metavar="ID|last", help="the run, as vitald diag list shows it"
+        "id", type=_parse_run_id, metavar="ID|last", help="the run, as vitald diag list shows it"
     )
     show.add_argument("--raw", action="store_true", help="only what its program printed")
     show.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/diagnostics/runs/ID"
     )
-    cancel = _add(what, "cancel", "end a run, or take it out of the queue")
+    cancel = _add_verb(what, "cancel", "end a run, or take it out of the queue")
     cancel.add_argument(
         "id",
         nargs="?",
-        type=_run_id,
+        type=_parse_run_id,
         default=None,
         metavar="ID",
         help="which (default: the one that runs)",
     )
     cancel.add_argument(
-        "--reason", type=words.reason, required=True, metavar="TEXT", help="why, and who says so"
+        "--reason",
+        type=words.parse_reason,
+        required=True,
+        metavar="TEXT",
+        help="reason, recorded with the caller",
     )
     cancel.add_argument("--json", action="store_true", help="the answer as JSON")
     help_ = "explain what a diagnostic printed, wherever it ran: vitald diag read FILE|-"
@@ -112,36 +83,80 @@ def options(parser: argparse.ArgumentParser) -> None:
     diag_read.options(read)
 
 
-def _add(
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "level",
+        nargs="?",
+        type=_parse_level,
+        metavar="LEVEL",
+        help="of dcgm: 1 seconds, 2 minutes, 3 half an hour, 4 up to two hours",
+    )
+    parser.add_argument(
+        "--check",
+        default="dcgm",
+        metavar="NAME",
+        help="which check (default: dcgm); vitald diag list shows them",
+    )
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        type=words.parse_number(0, _MAX_GPU, "a GPU's number"),
+        default=[],
+        metavar="N",
+        help="only this GPU, by number; repeatable",
+    )
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="also while the devices are in use: both get slower, and it may fail for that alone",
+    )
+    parser.add_argument(
+        "--reason",
+        type=words.parse_reason,
+        default=None,
+        metavar="TEXT",
+        help="reason, recorded with the caller; needed from level 3 on",
+    )
+    parser.add_argument("--yes", action="store_true", help="skip confirmation from level 3 on")
+    parser.add_argument("--no-wait", action="store_true", help="request it, and do not follow it")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+
+
+def _add_verb(
     what: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help_: str
 ) -> argparse.ArgumentParser:
     parser = what.add_parser(name, help=help_, description=help_)
-    client.options(parser)
-    parser.set_defaults(do={"run": _run, "list": _list, "show": _show, "cancel": _cancel}[name])
+    client.add_connection_options(parser)
+    parser.set_defaults(
+        do={"run": _run_diagnostic, "list": _list_runs, "show": _show_run, "cancel": _cancel_run}[
+            name
+        ]
+    )
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return cast("int", arguments.do(arguments))
+    run_verb: Callable[[argparse.Namespace], int] = arguments.do
+    return run_verb(arguments)
 
 
-def _level(text: str) -> int:
+def _parse_level(text: str) -> int:
     if text not in ("1", "2", "3", "4"):
-        raise words.Wrong("a level from 1 to 4 (a check is named with --check)", text)
+        raise words.InvalidArgument("a level from 1 to 4 (a check is named with --check)", text)
     return int(text)
 
 
-def _run_id(text: str) -> str:
+def _parse_run_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}", text):
-        raise words.Wrong("a run's id as vitald diag list shows it", text)
+        raise words.InvalidArgument("a run's id as vitald diag list shows it", text)
     return text
 
 
 # --- run
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.level in _USUAL_S:
+def _run_diagnostic(arguments: argparse.Namespace) -> int:
+    if arguments.level in _EXPECTED_S:
         _ask_for_consent(arguments)
     body: schema.RunDiagnosticRequest = {
         "check": arguments.check,
@@ -151,19 +166,18 @@ def _run(arguments: argparse.Namespace) -> int:
     }
     if arguments.level is not None:
         body["level"] = arguments.level
-    asked = client.ask(arguments, "/v1/diagnostics/run", body)["going"]
+    asked = client.call_api(arguments, "/v1/diagnostics/run", body)["going"]
     if arguments.no_wait:
         if arguments.json:
             render.emit_json({"going": asked})
         else:
-            print(
-                f"asked for {views.words(asked)}: vitald diag show {asked['id']} when it has ended"
-            )
+            name = views.format_name(asked)
+            print(f"asked for {name}: vitald diag show {asked['id']} when it has ended")
         return 0
     try:
-        result = _follow(arguments, asked)
+        result = _follow_run(arguments, asked)
     except KeyboardInterrupt:
-        print(f"\n{views.words(asked)} goes on without you ({asked['id']})", file=sys.stderr)
+        print(f"\n{views.format_name(asked)} continues ({asked['id']})", file=sys.stderr)
         print(f"  end it: vitald diag cancel {asked['id']} --reason TEXT", file=sys.stderr)
         print(f"  its result, when it has ended: vitald diag show {asked['id']}", file=sys.stderr)
         return INTERRUPTED
@@ -177,84 +191,82 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(result)
     else:
-        for line in views.full(result):
-            render.tell(line)
-    return exit_code(result)
+        for line in views.format_run(result):
+            render.print_line(line)
+    return choose_exit_code(result)
 
 
-def exit_code(result: schema.DiagnosticRun) -> int:
-    return (
-        EXIT["inconclusive"]
-        if result["preempted"]
-        else EXIT.get(str(result["outcome"]), EXIT["error"])
-    )
+def choose_exit_code(result: schema.DiagnosticRun) -> int:
+    if result["preempted"]:
+        return EXIT["inconclusive"]
+    return EXIT.get(str(result["outcome"]), EXIT["error"])
 
 
-class _Declined(Failed):
-    """Whoever was asked back does not want it."""
+class _ConsentDenied(CommandFailed):
+    """The operator did not confirm the run."""
 
     exit_code = EX_UNAVAILABLE
 
 
 def _ask_for_consent(arguments: argparse.Namespace) -> None:
-    """Returns where somebody knows what it means and wants it. Raises WrongUse, or _Declined."""
+    """Ask for confirmation of a long run. Raises UsageError or _ConsentDenied without it."""
     level = arguments.level
     if not arguments.reason:
-        raise WrongUse(
-            f"level {level} takes the node out of work for long: say what for, with --reason TEXT"
+        raise UsageError(
+            f"level {level} takes the node out of service for long: it needs --reason TEXT"
         )
     if arguments.yes:
         return
-    usual = _USUAL_S[level]
-    for one in client.ask(arguments, "/v1/diagnostics")["checks"]:
+    usual = _EXPECTED_S[level]
+    for one in client.call_api(arguments, "/v1/diagnostics")["checks"]:
         if one["name"] == arguments.check:
             usual = one["expected"].get(str(level)) or usual
     print(
         f"{arguments.check} level {level} puts full load on every GPU for about"
-        f" {views.span(usual)}.",
+        f" {views.format_duration(usual)}.",
         file=sys.stderr,
     )
     print(
-        "Nobody can work on the node meanwhile; a job that arrives ends the run without a result.",
+        "No job can run on the node meanwhile; a job that arrives ends the run without a result.",
         file=sys.stderr,
     )
     if not sys.stdin.isatty():
-        raise WrongUse("nobody is here to be asked: say --yes")
+        raise UsageError("not confirmed: standard input is no terminal, so say --yes")
     print("Run it? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise _Declined("not asked for")
+        raise _ConsentDenied("not confirmed: nothing was requested")
 
 
-def _follow(
+def _follow_run(
     arguments: argparse.Namespace, asked: schema.DiagnosticGoing
 ) -> schema.DiagnosticRunInFull | None:
-    """The run, once it has ended; None where there is no trace of it."""
+    """The run, once it has ended; None if it left no result."""
     answered = time.monotonic()
     with Progress(sys.stderr if arguments.json else sys.stdout, quiet=arguments.json) as progress:
-        progress.show(asked)
+        progress.show_run(asked)
         while True:
             try:
-                going = client.ask(arguments, "/v1/diagnostics")["going"]
+                going = client.call_api(arguments, "/v1/diagnostics")["going"]
             except client.NoAnswer:
-                if time.monotonic() - answered > _PATIENCE_S:
+                if time.monotonic() - answered > _MAX_SILENCE_S:
                     raise
-                progress.say("the daemon does not answer")
+                progress.show_line("the daemon does not answer")
             else:
                 answered = time.monotonic()
                 mine = next((one for one in going if one["id"] == asked["id"]), None)
                 if mine is None:
                     break
-                progress.show(mine, behind=None if mine is going[0] else going[0])
-            time.sleep(_EVERY_S)
-    return _result(arguments, str(asked["id"]))
+                progress.show_run(mine, behind=None if mine is going[0] else going[0])
+            time.sleep(_POLL_S)
+    return _read_result(arguments, str(asked["id"]))
 
 
-def _result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:
-    until = time.monotonic() + _PATIENCE_S
+def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:
+    until = time.monotonic() + _MAX_SILENCE_S
     while True:
         try:
-            return client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
-        except client.Refused as error:
+            return client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+        except client.RequestRefused as error:
             if error.status not in (404, 503) or time.monotonic() > until:
                 if error.status == 404:
                     return None
@@ -262,67 +274,65 @@ def _result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFu
         except client.NoAnswer:
             if time.monotonic() > until:
                 raise
-        time.sleep(_EVERY_S / 5)
+        time.sleep(_POLL_S / 5)
 
 
 # --- the others
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    answer = client.ask(arguments, "/v1/diagnostics")
-    runs = client.ask(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
+def _list_runs(arguments: argparse.Namespace) -> int:
+    answer = client.call_api(arguments, "/v1/diagnostics")
+    runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
     if arguments.json:
         render.emit_json({**answer, "runs": runs})
         return 0
-    for line in views.overview(answer, runs):
-        render.tell(line)
+    for line in overview.format_overview(answer, runs):
+        render.print_line(line)
     return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show_run(arguments: argparse.Namespace) -> int:
     id_ = arguments.id
     if id_ == "last":
-        runs = client.ask(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
+        runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=1)["runs"]
         if not runs:
             print(
-                "vitald: no run is remembered: vitald diag list shows what can be run",
+                "vitald: no runs yet: vitald diag list shows what can be run",
                 file=sys.stderr,
             )
             return EX_UNAVAILABLE
         id_ = str(runs[0]["id"])
-    found = client.ask(arguments, "/v1/diagnostics/runs/{id}", id=id_)
+    found = client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
     if arguments.json:
         render.emit_json(found)
     elif arguments.raw:
         _print_raw(str(found["raw"]))
     else:
-        for line in views.full(found):
-            render.tell(line)
+        for line in views.format_run(found):
+            render.print_line(line)
     return 0
 
 
 def _print_raw(text: str) -> None:
-    """As it was printed into a file or a pipe, such as to `vitald diag read -`; without what a
-    terminal would obey on one.
-    """
+    """Unchanged to a file or a pipe, such as `vitald diag read -`; escaped on a terminal."""
     if not text:
         print("nothing is kept of what it printed", file=sys.stderr)
     elif sys.stdout.isatty():
         for line in text.expandtabs().splitlines():
-            print(render.safe(line))
+            print(render.escape_text(line))
     else:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def _cancel(arguments: argparse.Namespace) -> int:
+def _cancel_run(arguments: argparse.Namespace) -> int:
     body: schema.CancelDiagnosticRequest = {"reason": arguments.reason}
     if arguments.id is not None:
         body["id"] = arguments.id
-    answer = client.ask(arguments, "/v1/diagnostics/cancel", body)
+    answer = client.call_api(arguments, "/v1/diagnostics/cancel", body)
     if arguments.json:
         render.emit_json(answer)
         return 0
     ended = answer["going"]
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
-    print(f"{views.words(ended)} was {how}: vitald diag show {ended['id']}")
+    print(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
     return 0

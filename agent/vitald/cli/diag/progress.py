@@ -1,6 +1,4 @@
-"""
-How far a run is: one line that is drawn over on a terminal, a line for each change elsewhere.
-"""
+"""The progress of a run: one line, redrawn on a terminal; elsewhere a line for each change."""
 
 from __future__ import annotations
 
@@ -12,26 +10,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from vitald.cli import render
-from vitald.cli.diag.views import span, words
+from vitald.cli.diag.views import format_duration, format_name
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_BAR = 24
-_SIGN_OF_LIFE_S = 60.0
+_BAR_COLUMNS = 24
+_REPEAT_S = 60.0
 
 
 class Progress:
-    """`quiet`: nothing where there is no terminal, since what is printed there is read by a
-    program.
-    """
+    """Shows the progress of a run. `quiet`: nothing if `to` is no terminal."""
 
     def __init__(self, to: TextIO, *, quiet: bool = False) -> None:
         self._to = to
         self._drawn = to.isatty() and os.environ.get("TERM") != "dumb"
         self._silent = quiet and not self._drawn
-        self._told = ""
-        self._told_at = 0.0
+        self._shown = ""
+        self._shown_at = 0.0
 
     def __enter__(self) -> Progress:
         return self
@@ -46,60 +42,54 @@ class Progress:
             self._to.write("\r\033[K")
             self._to.flush()
 
-    def show(
-        self, going: schema.DiagnosticGoing, behind: schema.DiagnosticGoing | None = None
+    def show_run(
+        self, run: schema.DiagnosticGoing, behind: schema.DiagnosticGoing | None = None
     ) -> None:
-        """`behind`: the run that it waits for, if it is that."""
+        """`behind`: the run that it waits for, if any."""
         if self._silent:
             return
-        what, waits_for = words(going), render.safe(going["waitsFor"])
-        elapsed, expected = going["elapsed"], going["expected"]
-        if going["stage"] == "waiting":
-            waits_for = waits_for or (
-                f"{words(behind)} to end" if behind is not None else "its turn"
-            )
-            self.say(
-                f"{what} waits for {waits_for}", since=f", {render.age(going['askedAt'])} so far"
-            )
+        name = format_name(run)
+        if run["stage"] == "waiting":
+            waits_for = render.escape_text(run["waitsFor"])
+            if not waits_for:
+                waits_for = f"{format_name(behind)} to end" if behind is not None else "its turn"
+            since = f", {render.format_age(run['askedAt'])} so far"
+            self.show_line(f"{name} waits for {waits_for}", since=since)
             return
-        state = "ends" if going["stage"] == "ending" else "runs"
-        test = f", {render.safe(going['test'])}" if going["test"] else ""
-        passed = time_words(elapsed, expected)
+        is_ending = run["stage"] == "ending"
+        test = f", {render.escape_text(run['test'])}" if run["test"] else ""
+        passed = format_time(run["elapsed"], run["expected"])
         if self._drawn:
-            self.say(
-                f"{what} {bar(elapsed, expected)}"
-                f" {passed}{', is told to end' if state == 'ends' else ''}{test}"
-            )
+            ending = ", is told to end" if is_ending else ""
+            bar = draw_bar(run["elapsed"], run["expected"])
+            self.show_line(f"{name} {bar} {passed}{ending}{test}")
         else:
-            self.say(f"{what} {state}{test}", since=f", {passed}")
+            self.show_line(f"{name} {'ends' if is_ending else 'runs'}{test}", since=f", {passed}")
 
-    def say(self, line: str, since: str = "") -> None:
-        """`since` changes all the time, and is no news by itself."""
+    def show_line(self, line: str, since: str = "") -> None:
+        """`since` changes all the time: it alone is no reason for another line."""
         if self._drawn:
-            self._to.write(
-                f"\r{render.cut(line + since, max(10, shutil.get_terminal_size((80, 24)).columns - 1))}\033[K"
-            )
+            columns = max(10, shutil.get_terminal_size((80, 24)).columns - 1)
+            self._to.write(f"\r{render.cut_text(line + since, columns)}\033[K")
             self._to.flush()
             return
         news, now = re.sub(r"\d+", "", line), time.monotonic()
-        if not self._silent and (news != self._told or now - self._told_at >= _SIGN_OF_LIFE_S):
-            self._told, self._told_at = news, now
+        if not self._silent and (news != self._shown or now - self._shown_at >= _REPEAT_S):
+            self._shown, self._shown_at = news, now
             self._to.write(f"{line}{since}\n")
             self._to.flush()
 
 
-def bar(elapsed: float, expected: float) -> str:
-    """Full only when it has ended: what takes longer than it usually does stays just below."""
+def draw_bar(elapsed: float, expected: float) -> str:
+    """At most 99 %: a run that takes longer than expected is not shown as ended."""
     share = min(elapsed / expected, 0.99) if expected > 0 else 0.0
-    done = int(share * _BAR)
-    return f"[{'#' * done}{'.' * (_BAR - done)}] {share:4.0%}"
+    done = int(share * _BAR_COLUMNS)
+    return f"[{'#' * done}{'.' * (_BAR_COLUMNS - done)}] {share:4.0%}"
 
 
-def time_words(elapsed: float, expected: float) -> str:
+def format_time(elapsed: float, expected: float) -> str:
     if expected <= 0:
-        return span(elapsed)
-    return (
-        f"{span(elapsed)} of about {span(expected)}"
-        if elapsed <= expected
-        else f"{span(elapsed)}, usually {span(expected)}"
-    )
+        return format_duration(elapsed)
+    if elapsed <= expected:
+        return f"{format_duration(elapsed)} of about {format_duration(expected)}"
+    return f"{format_duration(elapsed)}, usually {format_duration(expected)}"

@@ -1,9 +1,8 @@
-"""What `vitald diag` prints: all checks at a glance, and one run in full."""
+"""What `vitald diag show` prints: one run in full; and the words that all of `vitald diag` uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from vitald.cli import render
@@ -21,342 +20,248 @@ _OUTCOMES = {
     "not_applicable": ("NOT APPLICABLE", "yellow"),
     "preempted": ("MADE ROOM", "magenta"),
 }
-MEANING = {
+MEANINGS = {
     "config": "the hardware was not found at fault; settings or the environment were",
-    "inconclusive": "nothing failed, and not all that was asked for was tested: this is no pass",
+    "inconclusive": "nothing failed, but not everything requested was tested: this is no pass",
     "error": "it did not run, or not to its end: this is no pass",
     "not_applicable": "the node cannot be tested in its present mode",
-    "preempted": "it ended early, to give the devices back: this says nothing of the hardware",
+    "preempted": "it ended early, to release the devices: this says nothing about the hardware",
 }
-_DRASTIC = ("reset_gpu", "reboot", "replace")
-TODO = {
+_DISRUPTIVE = ("reset_gpu", "reboot", "replace")
+ACTIONS = {
     "retry": "run it again",
     "monitor": "keep an eye on it",
-    "fix_config": "put the settings right, then run it again",
-    "exclusive_rerun": "run it again with nobody else on the node",
-    "investigate": "somebody must look into it",
+    "fix_config": "correct the settings, then run it again",
+    "exclusive_rerun": "run it again while nothing else uses the node",
+    "investigate": "investigate by hand",
     "reset_gpu": "reset the GPU",
     "reboot": "reboot the node",
     "replace": "replace the node",
 }
-_FAULTS, _MEASURES, _NAME = 16, 32, 28
+_MAX_FAULTS, _MAX_MEASURES = 16, 32
+_MAX_NAME, _MAX_COLUMNS, _MAX_LINES = 28, 120, 8
+_STATUS_COLOURS = {"pass": "green", "fail": "red", "warn": "yellow"}
 
 
-def words(one: schema.DiagnosticAsk) -> str:
+def format_name(run: schema.DiagnosticAsk) -> str:
     """`dcgm level 2`, `dcgm level 2 on GPU 3`, `nccl`."""
-    level = f" level {one['level']}" if one["level"] else ""
-    return f"{render.safe(one['check'])}{level}{_on(one['gpus'])}"
+    level = f" level {run['level']}" if run["level"] else ""
+    return f"{render.escape_text(run['check'])}{level}{_format_gpus(run['gpus'])}"
 
 
-def _on(gpus: Sequence[int]) -> str:
-    return f" on GPU{'s' if len(gpus) > 1 else ''} {join_ranges(gpus)}" if gpus else ""
+def _format_gpus(gpus: Sequence[int]) -> str:
+    if not gpus:
+        return ""
+    return f" on GPU{'s' if len(gpus) > 1 else ''} {join_ranges(gpus)}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `3 min 10 s`, `1 h 5 min`."""
     whole = max(0, round(seconds))
     if whole < 90:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min{f' {whole % 60} s' if whole % 60 else ''}"
-    minutes = whole % 3600 // 60
-    return f"{whole // 3600} h{f' {minutes} min' if minutes else ''}"
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def _asked(one: schema.DiagnosticAsk) -> str:
-    """By whom, and what for."""
-    reason = f": {render.safe(one['reason'])}" if one["reason"] else ""
-    return f"{render.safe(one['by'])}{reason}"
+def format_requester(run: schema.DiagnosticAsk) -> str:
+    """The caller, and the reason given."""
+    reason = f": {render.escape_text(run['reason'])}" if run["reason"] else ""
+    return f"{render.escape_text(run['by'])}{reason}"
 
 
-def outcome(run: schema.DiagnosticRun) -> str:
+def find_outcome(run: schema.DiagnosticRun) -> str:
     return "preempted" if run["preempted"] else str(run["outcome"])
 
 
-def outcome_word(outcome: str, columns: int = 0) -> str:
+def format_outcome(outcome: str) -> str:
+    """The outcome in capitals and colour."""
     word, colour = _OUTCOMES.get(outcome, (outcome.upper(), "bold"))
-    return render.colour(word.ljust(columns), "bold", colour)
+    return render.colour_text(word, "bold", colour)
 
 
-# --- all of them
+def name_outcome(run: schema.DiagnosticRun) -> str:
+    """The outcome in a row of a table."""
+    outcome = find_outcome(run)
+    return _OUTCOMES.get(outcome, (outcome,))[0].lower()
 
 
-def overview(answer: schema.Diagnostics, runs: Sequence[schema.DiagnosticRun]) -> Iterator[str]:
-    checks = answer["checks"]
-    going = answer["going"]
-    last = {(one["check"], one["level"]): one for one in answer["last"]}
-    due = {(one["check"], one["level"]): one for one in answer["due"]}
-    rows = []
-    for check in checks:
-        for level in check["levels"] or [0]:
-            key = (check["name"], level)
-            mine = next((one for one in going if (one["check"], one["level"]) == key), None)
-            rows.append(_check_row(check, level, last.get(key), due.get(key), mine))
-    yield from table(("check", "level", "last", "took", "every", "next"), rows)
-    if answer["blocked"]:
-        yield ""
-        yield f"what needs idle devices waits: {render.safe(answer['blocked'])}"
-    if going:
-        yield ""
-        for one in going:
-            stage = "waits" if one["stage"] == "waiting" else "runs "
-            yield f"{stage}  {words(one)}  {render.safe(one['id'])}, asked by {_asked(one)}"
-    yield ""
-    if not runs:
-        yield "no run is remembered"
-        return
-    titles = ("began", "run", "outcome", "took", "why", "asked by", "id")
-    yield from table(titles, [_run_row(run) for run in runs])
-
-
-def _check_row(
-    check: schema.DiagnosticCheck,
-    level: int,
-    last: schema.DiagnosticRun | None,
-    due: schema.DiagnosticDue | None,
-    going: schema.DiagnosticGoing | None,
-) -> tuple[str, ...]:
-    every = check["every"].get(str(level), 0.0)
-    if going is not None and going["stage"] != "waiting":
-        coming = f"runs: {span(going['elapsed'])} of about {span(going['expected'])}"
-    elif going is not None:
-        coming = f"waits for {render.safe(going['waitsFor']) or 'its turn'}"
-    elif check["missing"]:
-        coming = f"cannot run: {render.safe(check['missing'])}"
-    elif due is not None:
-        coming = _when(due["at"]) + (
-            f", waits for {render.safe(due['waitsFor'])}" if due["waitsFor"] else ""
-        )
-    else:
-        coming = "not scheduled" if every else "on request"
-    return (
-        render.safe(check["name"]),
-        str(level) if level else "-",
-        (
-            f"{_OUTCOMES.get(outcome(last), (outcome(last),))[0].lower()},"
-            f" {render.age(last['ended'])} ago"
-            if last is not None
-            else "never"
-        ),
-        span(last["seconds"]) if last is not None else "-",
-        span(every) if every and not check["missing"] else "-",
-        coming,
-    )
-
-
-def _run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
-    why = render.safe(run["why"]) or (
-        f"made room for {render.safe(run['preempted'])}" if run["preempted"] else ""
-    )
-    took = span(run["seconds"])
-    return (
-        render.clock(run["began"]),
-        words(run),
-        _OUTCOMES.get(outcome(run), (outcome(run),))[0].lower(),
-        took,
-        render.cut(why, 60),
-        render.cut(render.safe(run["by"]), 24),
-        render.safe(run["id"]),
-    )
-
-
-def _when(moment: object) -> str:
-    when = render.parse(moment)
-    if when is None:
-        return "-"
-    left = (when - datetime.now(timezone.utc)).total_seconds()
-    return f"in {span(left)}" if left > 0 else "now"
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The last column is as long as it is."""
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Aligned columns; the last one is not padded."""
     widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
     for number, row in enumerate((titles, *rows)):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-        yield render.colour(line, "dim") if number == 0 else line
+        yield render.colour_text(line, "dim") if number == 0 else line
 
 
-# --- one of them
-
-
-def full(run: schema.DiagnosticRunInFull) -> Iterator[str]:
+def format_run(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
     culprits = run["culprits"]
-    blamed = f"  GPU {join_ranges(culprits)}" if culprits else ""
-    yield (
-        f"{render.colour(words(run), 'bold')} "
-        f" {outcome_word(outcome(run))}{render.colour(blamed, 'bold')}  took {span(run['seconds'])}"
-    )
-    yield from _told(run)
-    tests = run["tests"]
-    if tests:
+    blamed = render.colour_text(f"  GPU {join_ranges(culprits)}" if culprits else "", "bold")
+    name, outcome = render.colour_text(format_name(run), "bold"), format_outcome(find_outcome(run))
+    yield f"{name}  {outcome}{blamed}  took {format_duration(run['seconds'])}"
+    yield from _format_reason(run)
+    if run["tests"]:
         yield ""
-        yield from _tests(tests)
+        yield from _format_tests(run["tests"])
     faults = run["faults"]
     if faults:
         yield ""
-        for fault in faults[:_FAULTS]:
-            yield from _fault(fault)
-        if len(faults) > _FAULTS:
-            yield (
-                f"  and {len(faults) - _FAULTS} more: vitald diag show {render.safe(run['id'])}"
-                " --json"
-            )
+        for fault in faults[:_MAX_FAULTS]:
+            yield from _format_fault(fault)
+        yield from _format_more(run, len(faults) - _MAX_FAULTS)
     measures = run["measures"]
     if measures:
         yield ""
-        yield from table(
-            ("  measured", "device", "value", "", "must be"),
-            [_measure(one) for one in measures[:_MEASURES]],
-        )
-        if len(measures) > _MEASURES:
-            yield (
-                f"  and {len(measures) - _MEASURES} more: vitald diag show {render.safe(run['id'])}"
-                " --json"
-            )
+        rows = [_build_measure_row(measure) for measure in measures[:_MAX_MEASURES]]
+        yield from format_table(("  measured", "device", "value", "", "must be"), rows)
+        yield from _format_more(run, len(measures) - _MAX_MEASURES)
     yield ""
-    yield from _footer(run)
+    yield from _format_footer(run)
 
 
-def _told(run: schema.DiagnosticRunInFull) -> Iterator[str]:
-    meaning = MEANING.get(outcome(run), "")
-    columns = max(40, min(render.width(), 120) - 9)
+def _format_more(run: schema.DiagnosticRunInFull, count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"  and {count} more: vitald diag show {render.escape_text(run['id'])} --json"
+
+
+def _format_reason(run: schema.DiagnosticRunInFull) -> Iterator[str]:
+    meaning = MEANINGS.get(find_outcome(run), "")
     if run["preempted"]:
-        yield f"  for    {render.safe(run['preempted'])}"
+        yield f"  for    {render.escape_text(run['preempted'])}"
     if run["why"]:
-        yield from _wrapped("why", str(run["why"]), columns)
+        yield from wrap_text("why", str(run["why"]), get_text_columns())
     if meaning:
         yield f"  means  {meaning}"
-    asking = [_waits(fault) for fault in run.get("faults", []) if fault["action"] == run["action"]]
-    yield from todo(
+    faults = [fault for fault in run.get("faults", []) if fault["action"] == run["action"]]
+    yield from format_action(
         str(run["action"]),
         reboot=bool(run["rebootRequired"]),
         replace=bool(run["replacementRequired"]),
-        confirm=asking,
+        confirm=[_needs_second_run(fault) for fault in faults],
     )
 
 
-def todo(action: str, *, reboot: bool, replace: bool, confirm: Sequence[bool]) -> Iterator[str]:
-    """What a run by itself asks for. `confirm`: of each fault that asks for it, whether it must be
-    found twice.
+def format_action(
+    action: str, *, reboot: bool, replace: bool, confirm: Sequence[bool]
+) -> Iterator[str]:
+    """The action that one run requires. `confirm`: for each fault that requires it, whether a
+    second run must find it first.
     """
-    words = TODO.get(action, "" if action == "none" else action)
-    flags = [
-        word for word, on in (("reboot required", reboot), ("replacement required", replace)) if on
-    ]
-    also = f" ({', '.join(flags)})" if flags else ""
-    if words or flags:
-        yield f"  do     {render.colour(words, 'bold')}{once(action, confirm)}{also}"
+    text = ACTIONS.get(action, "" if action == "none" else action)
+    flags = []
+    if reboot:
+        flags.append("reboot required")
+    if replace:
+        flags.append("replacement required")
+    if text or flags:
+        flagged = f" ({', '.join(flags)})" if flags else ""
+        confirmation = format_confirmation(action, confirm)
+        yield f"  do     {render.colour_text(text, 'bold')}{confirmation}{flagged}"
 
 
-def once(action: str, confirm: Sequence[bool]) -> str:
-    """Nothing drastic is done for what one run has found, where the catalogue wants to see it
-    twice.
-    """
-    return (
-        ", once a second run has found it too"
-        if action in _DRASTIC and confirm and all(confirm)
-        else ""
-    )
+def format_confirmation(action: str, confirm: Sequence[bool]) -> str:
+    """A disruptive action waits for a second run if the catalogue demands that of every fault."""
+    if action in _DISRUPTIVE and confirm and all(confirm):
+        return ", once a second run has found it too"
+    return ""
 
 
-def _wrapped(label: str, text: str, columns: int) -> Iterator[str]:
+def get_text_columns() -> int:
+    """Columns for text behind a label."""
+    return max(40, min(render.get_width(), _MAX_COLUMNS) - 9)
+
+
+def wrap_text(label: str, text: str, columns: int) -> Iterator[str]:
+    """The text behind its label, on a few lines of so many columns."""
     import textwrap
 
-    for number, line in enumerate(textwrap.wrap(render.safe(text), columns)[:8]):
+    for number, line in enumerate(textwrap.wrap(render.escape_text(text), columns)[:_MAX_LINES]):
         yield f"  {label if number == 0 else '':<6} {line}"
 
 
-def _tests(tests: Sequence[schema.DiagnosticTest]) -> Iterator[str]:
-    columns = max(len(render.cut(render.safe(test["name"]), _NAME)) for test in tests)
-    for test in tests:
-        name = render.cut(render.safe(test["name"]), _NAME).ljust(columns)
-        parts = [
-            part
-            for part in (_by_status("GPU", test["gpus"]), _by_status("CPU", test["cpus"]))
-            if part
-        ]
-        yield f"  {name}  {'; '.join(parts) or _status(str(test['status']) or 'no status')}"
+def _format_tests(tests: Sequence[schema.DiagnosticTest]) -> Iterator[str]:
+    names = [render.cut_text(render.escape_text(test["name"]), _MAX_NAME) for test in tests]
+    columns = max(map(len, names))
+    for name, test in zip(names, tests):
+        by_kind = (_group_by_status("GPU", test["gpus"]), _group_by_status("CPU", test["cpus"]))
+        statuses = "; ".join(filter(None, by_kind))
+        if not statuses:
+            statuses = _colour_status(str(test["status"]) or "no status")
+        yield f"  {name.ljust(columns)}  {statuses}"
 
 
-def _by_status(kind: str, statuses: Mapping[str, str]) -> str:
-    """`Pass` where all agree; else who has which, the most frequent last."""
-    by: dict[str, list[int]] = {}
+def _group_by_status(kind: str, statuses: Mapping[str, str]) -> str:
+    """`Pass  GPU 0-7` if all agree; else the devices of each status, passes last."""
+    devices: dict[str, list[int]] = {}
     for device, status in statuses.items():
-        by.setdefault(str(status), []).append(int(device) if device.isdecimal() else -1)
-    if not by:
-        return ""
-    if len(by) == 1:
-        ((status, devices),) = by.items()
-        return f"{_status(status)}  {kind} {join_ranges(devices)}"
-    ordered = sorted(by.items(), key=lambda one: (one[0].lower() == "pass", len(one[1])))
+        devices.setdefault(str(status), []).append(int(device) if device.isdecimal() else -1)
+    if len(devices) == 1:
+        ((status, numbers),) = devices.items()
+        return f"{_colour_status(status)}  {kind} {join_ranges(numbers)}"
+    ordered = sorted(devices.items(), key=lambda item: (item[0].lower() == "pass", len(item[1])))
     return ", ".join(
-        f"{_status(status)} {kind} {join_ranges(devices)}" for status, devices in ordered
+        f"{_colour_status(status)} {kind} {join_ranges(numbers)}" for status, numbers in ordered
     )
 
 
-def _waits(fault: schema.DiagnosticFault) -> bool:
-    """Whether a second run must find it first. A daemon that is older says nothing of an earlier
-    run.
-    """
+def _needs_second_run(fault: schema.DiagnosticFault) -> bool:
+    """Whether a second run must find it first. An older daemon has no `confirmed`."""
     return bool(fault["confirm"]) and not fault.get("confirmed")
 
 
-def _status(status: str) -> str:
-    colours = {"pass": "green", "fail": "red", "warn": "yellow"}
-    return render.colour(render.safe(status), *filter(None, [colours.get(status.strip().lower())]))
+def _colour_status(status: str) -> str:
+    colour = _STATUS_COLOURS.get(status.strip().lower())
+    text = render.escape_text(status)
+    return render.colour_text(text, colour) if colour else text
 
 
-def _fault(fault: schema.DiagnosticFault) -> Iterator[str]:
-    who = (
-        f"GPU {fault['gpu']}"
-        if fault["gpu"] is not None
-        else render.safe(fault["device"]) or "node"
-    )
-    known = [f"error {fault['errorId']}" if fault["errorId"] is not None else ""]
-    known += [f"severity {fault['severity']}" if fault["severity"] is not None else ""]
-    known += [
-        (
-            "counts once two runs have found it"
-            if _waits(fault)
-            else "found by an earlier run, too"
-            if fault["confirm"]
-            else ""
-        )
-    ]
-    more = f"  ({', '.join(filter(None, known))})" if any(known) else ""
-    yield (
-        f"  {render.colour(who, 'bold')}  {render.safe(fault['test'])} "
-        f" {render.colour(render.safe(fault['code']), 'dim')}{more}"
-    )
-    yield from _wrapped("", str(fault["text"]), max(40, min(render.width(), 120) - 9))
+def _format_fault(fault: schema.DiagnosticFault) -> Iterator[str]:
+    device = render.escape_text(fault["device"]) or "node"
+    if fault["gpu"] is not None:
+        device = f"GPU {fault['gpu']}"
+    details = _list_details(fault)
+    more = f"  ({', '.join(details)})" if details else ""
+    test, code = render.escape_text(fault["test"]), render.escape_text(fault["code"])
+    heading = render.colour_text(device, "bold")
+    yield f"  {heading}  {test}  {render.colour_text(code, 'dim')}{more}"
+    yield from wrap_text("", str(fault["text"]), get_text_columns())
 
 
-def _measure(measure: schema.DiagnosticMeasure) -> tuple[str, ...]:
+def _list_details(fault: schema.DiagnosticFault) -> list[str]:
+    details = []
+    if fault["errorId"] is not None:
+        details.append(f"error {fault['errorId']}")
+    if fault["severity"] is not None:
+        details.append(f"severity {fault['severity']}")
+    if _needs_second_run(fault):
+        details.append("counts once two runs have found it")
+    elif fault["confirm"]:
+        details.append("found by an earlier run, too")
+    return details
+
+
+def _build_measure_row(measure: schema.DiagnosticMeasure) -> tuple[str, ...]:
     name, value = str(measure["name"]), measure["value"]
     least, most = measure["least"], measure["most"]
-    limits = [
-        f"at least {figure(name, least)}" if least is not None else "",
-        f"at most {figure(name, most)}" if most is not None else "",
-    ]
-    if not isinstance(value, (int, float)):
-        mark = "?"
-    elif (least is not None and value < least) or (most is not None and value > most):
-        mark = "BAD"
-    else:
-        mark = ""
-    shown = figure(name, value) if isinstance(value, (int, float)) else "-"
-    return (
-        f"  {render.safe(name)}",
-        render.safe(measure["device"]) or "-",
-        shown,
-        mark,
-        " and ".join(filter(None, limits)) or "-",
-    )
+    limits = []
+    if least is not None:
+        limits.append(f"at least {format_value(name, least)}")
+    if most is not None:
+        limits.append(f"at most {format_value(name, most)}")
+    shown, mark = "-", "?"
+    if isinstance(value, (int, float)):
+        is_bad = (least is not None and value < least) or (most is not None and value > most)
+        shown, mark = format_value(name, value), "BAD" if is_bad else ""
+    device = render.escape_text(measure["device"]) or "-"
+    return (f"  {render.escape_text(name)}", device, shown, mark, " and ".join(limits) or "-")
 
 
-def figure(name: str, value: float) -> str:
-    """In the unit that people use, by the name's own."""
+def format_value(name: str, value: float) -> str:
+    """With the unit that people use; the name of the measure ends in its own."""
     if name.endswith("_bytes_per_second"):
         return f"{value / 1e9:.2f} GB/s" if value >= 1e8 else f"{value / 1e6:.2f} MB/s"
     if name.endswith("_seconds"):
@@ -364,25 +269,24 @@ def figure(name: str, value: float) -> str:
     return f"{value:.6g}"
 
 
-def _footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
-    versions = [
-        f"{title} {render.safe(said)}"
-        for title, said in (("DCGM", run["dcgmVersion"]), ("driver", run["driverVersion"]))
-        if said
-    ]
-    code = run["exitCode"]
-    ended = (
-        "no program was started"
-        if code is None
-        else f"exit code {code}"
-        if code >= 0
-        else f"ended by signal {-code}"
-    )
+def _format_footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
+    ended = [_describe_end(run["exitCode"])]
+    for title, version in (("DCGM", run["dcgmVersion"]), ("driver", run["driverVersion"])):
+        if version:
+            ended.append(f"{title} {render.escape_text(version)}")
     lines = [
-        f"asked by {_asked(run)}",
-        f"began {render.clock(run['began'])}, {', '.join([ended, *versions])}",
-        f"{render.safe(run['command'])}" if run["command"] else "",
-        f"what it printed: vitald diag show {render.safe(run['id'])} --raw" if run["raw"] else "",
+        f"asked by {format_requester(run)}",
+        f"began {render.format_time(run['began'])}, {', '.join(ended)}",
     ]
-    for line in filter(None, lines):
-        yield render.colour(f"  {render.cut(line, 400)}", "dim")
+    if run["command"]:
+        lines.append(render.escape_text(run["command"]))
+    if run["raw"]:
+        lines.append(f"what it printed: vitald diag show {render.escape_text(run['id'])} --raw")
+    for line in lines:
+        yield render.colour_text(f"  {render.cut_text(line, 400)}", "dim")
+
+
+def _describe_end(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "no program was started"
+    return f"exit code {exit_code}" if exit_code >= 0 else f"ended by signal {-exit_code}"

@@ -1,11 +1,11 @@
 """
-The file of `vitald report`: a compressed tar archive that never grows beyond its limit, and that is
-there whole or not at all.
+The file of `vitald report`: a compressed tar archive with a limit on its size, published complete
+or not at all.
 
-Owns     the format, the limit, and the way to the final name: written beside it under a name of its
-         own, for its owner only, and put there once it is complete. Nothing that is there already
-         is overwritten, or followed where it is a link, unless that was asked for.
-Refuses  knowing what is in it. Names are the caller's own, never taken from what is archived.
+Owns     the format, the limit, and publishing: written under another name in the same folder, for
+         its owner only, and renamed when complete. An existing file is not overwritten, and a link
+         not followed, unless requested.
+Refuses  knowledge of the contents. Names of members come from the caller, never from the data.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-_BLOCK = 512
-_END = 2 * _BLOCK
+_BLOCK_BYTES = 512
+_END_BYTES = 2 * _BLOCK_BYTES
 _LEVEL = 6
-_RESERVE = (
-    1024 * 1024
-)  # what the compressor still holds, and what is said at the end of what is missing
+# For what the compressor still holds, and for the last member, the list of what is missing.
+_RESERVE_BYTES = 1024 * 1024
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
-class Full(Exception):
-    """With this the archive would be larger than it may be; it is as it was before."""
+class ArchiveFull(Exception):
+    """With this member the archive would exceed its limit; it is unchanged."""
 
 
 class CannotWrite(Exception):
@@ -40,76 +39,81 @@ class CannotWrite(Exception):
 
 
 class Archive:
-    """Members are added whole. One that does not fit is taken back, and those after it may still
-    fit.
-    """
+    """Members are added whole. One that does not fit is removed again; later ones may still fit."""
 
     def __init__(self, file: IO[bytes], folder: str, time: float, most: int) -> None:
-        """`folder`: what all names begin with. `most`: bytes of the file."""
+        """`folder`: the prefix of all names. `most`: the size of the file in bytes."""
         self._file = file
         self._folder = folder
         self._time = int(time)
-        self._most = max(_RESERVE, most) - _RESERVE
+        self._most = max(_RESERVE_BYTES, most) - _RESERVE_BYTES
         self._crc, self._size = 0, 0
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-        # By hand, since a compressor that can be copied is one that can take back what it was
-        # given: gzip's own header and trailer.
-        self._put(struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", self._time, 0, 3))
+        # gzip's header and trailer are written here: only a copy of the raw compressor allows a
+        # member to be removed again.
+        self._write_raw(struct.pack("<4sIBB", b"\x1f\x8b\x08\x00", self._time, 0, 3))
 
-    def add(self, name: str, data: bytes) -> None:
-        self.stream(name, len(data), (data,))
+    def add_member(self, name: str, data: bytes) -> None:
+        self.stream_member(name, len(data), (data,))
 
-    def stream(self, name: str, size: int, parts: Iterable[bytes]) -> None:
-        """A member that comes in parts, of `size` bytes together. Raises Full."""
+    def stream_member(self, name: str, size: int, parts: Iterable[bytes]) -> None:
+        """Adds a member of `size` bytes in parts. Raises ArchiveFull."""
         before = self._compressor.copy(), self._crc, self._size, self._file.tell()
         try:
-            self._write(self._header(name, size))
+            self._compress(self._build_header(name, size))
             written = 0
             for part in parts:
                 written += len(part)
-                self._write(part)
+                self._compress(part)
                 if self._file.tell() > self._most:
-                    raise Full(
+                    raise ArchiveFull(
                         "with it the archive would be larger than"
-                        f" {self._most + _RESERVE >> 20} MiB"
+                        f" {self._most + _RESERVE_BYTES >> 20} MiB"
                     )
             if written != size:
-                raise ValueError(f"{size} bytes were said, {written} came")
-            self._write(bytes(-size % _BLOCK))
+                raise ValueError(f"expected {size} bytes, got {written}")
+            self._compress(bytes(-size % _BLOCK_BYTES))
         except BaseException:
             self._compressor, self._crc, self._size, place = before
-            with _writing():
+            with _convert_errors():
                 self._file.seek(place)
                 self._file.truncate()
             raise
 
     def close(self, name: str, data: bytes) -> int:
-        """The last member, for which there always is room, and the end. Returns the size of it all
-        in bytes.
+        """Adds the last member, for which there always is room, and ends the archive. Returns its
+        size in bytes.
         """
-        self._write(self._header(name, len(data)) + data + bytes(-len(data) % _BLOCK) + bytes(_END))
-        self._put(self._compressor.flush() + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
-        with _writing():
+        self._compress(
+            self._build_header(name, len(data))
+            + data
+            + bytes(-len(data) % _BLOCK_BYTES)
+            + bytes(_END_BYTES)
+        )
+        self._write_raw(
+            self._compressor.flush() + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
+        )
+        with _convert_errors():
             self._file.flush()
         return self._file.tell()
 
-    def _header(self, name: str, size: int) -> bytes:
+    def _build_header(self, name: str, size: int) -> bytes:
         member = tarfile.TarInfo(f"{self._folder}/{name}")
         member.size, member.mtime, member.mode = size, self._time, 0o600
         return member.tobuf(tarfile.USTAR_FORMAT)
 
-    def _write(self, data: bytes) -> None:
+    def _compress(self, data: bytes) -> None:
         self._crc = zlib.crc32(data, self._crc)
         self._size += len(data)
-        self._put(self._compressor.compress(data))
+        self._write_raw(self._compressor.compress(data))
 
-    def _put(self, data: bytes) -> None:
-        with _writing():
+    def _write_raw(self, data: bytes) -> None:
+        with _convert_errors():
             self._file.write(data)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -117,20 +121,20 @@ def _writing() -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
-    """A file to write, and what puts it at `path` once it is complete; without that nothing is left
-    of it. Raises CannotWrite.
+def create_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+    """A file to write, and a function that publishes it at `path`; without that call nothing is
+    left of it. Raises CannotWrite.
     """
-    _check(path, force=force)
+    _check_target(path, force=force)
     beside = path.with_name(f".{path.name[:80]}.{secrets.token_hex(6)}.part")
 
     def publish() -> None:
-        with _writing():
+        with _convert_errors():
             file.flush()
             os.fsync(file.fileno())
-            _place(beside, path, force=force)
+            _publish(beside, path, force=force)
 
-    with _writing():
+    with _convert_errors():
         fd = os.open(
             beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
@@ -138,34 +142,33 @@ def new_file(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[
     try:
         yield file, publish
     finally:
-        with suppress(OSError):  # a write that failed has been said by then
+        with suppress(OSError):  # a failed write was reported before
             file.close()
         beside.unlink(missing_ok=True)
 
 
-def _check(path: Path, *, force: bool) -> None:
-    with _writing():
+def _check_target(path: Path, *, force: bool) -> None:
+    with _convert_errors():
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:
             return
         if stat.S_ISLNK(mode):
-            raise CannotWrite("that is a symbolic link")
+            raise CannotWrite("is a symbolic link")
         if not stat.S_ISREG(mode):
-            raise CannotWrite("that is no ordinary file")
+            raise CannotWrite("is no regular file")
         if not force:
-            raise CannotWrite("there is such a file already; --force replaces it")
+            raise CannotWrite("file exists; --force replaces it")
 
 
-def _place(made: Path, path: Path, *, force: bool) -> None:
-    _check(path, force=force)
+def _publish(made: Path, path: Path, *, force: bool) -> None:
+    _check_target(path, force=force)
     if not force:
         try:
-            os.link(
-                made, path, follow_symlinks=False
-            )  # the one way that never replaces what came meanwhile
+            # Of all ways only a link never replaces a file that was created meanwhile.
+            os.link(made, path, follow_symlinks=False)
         except FileExistsError:
-            raise CannotWrite("there is such a file already; --force replaces it") from None
+            raise CannotWrite("file exists; --force replaces it") from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

@@ -1,10 +1,11 @@
 """
 `vitald report`: one archive for a support case, readable without vitald.
 
-It is written whatever state the node is in. Where the daemon does not answer, its ledger is read;
-each part that cannot be got is named in `errors.txt` with the reason, and the rest is there.
+It is written in any state of the node. If the daemon does not answer, its ledger is read; each part
+that is unavailable is named in `errors.txt` with the reason.
 
-    0 written, if need be without some parts   69 not written
+    0    written, perhaps without some parts
+    69   not written
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from pathlib import Path
 from typing import IO
 
 from vitald import tomlfile
-from vitald.cli import EX_UNAVAILABLE, WrongUse, render, words
-from vitald.cli.report.archive import Archive, CannotWrite, new_file
-from vitald.cli.report.parts import CONFIG, Report, Wanted
+from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
+from vitald.cli.report.archive import Archive, CannotWrite, create_file
+from vitald.cli.report.parts import CONFIG, ReportOptions, SupportReport
 from vitald.timestamps import format_compact
 
 _HINT = (
     "look through it before you send it: it has host and user names, serial numbers and lines of"
     " the kernel log"
 )
-_LEAST = 2 * 1024 * 1024
-_LONGEST_S = 3650 * words.DAY_S
+_MIN_BYTES = 2 * 1024 * 1024
+_MAX_AGE_S = 3650 * words.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -42,19 +43,19 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="FILE|DIR|-",
-        help="where to (default: here, named for host and time)",
+        help="where to (default: here, named after host and time)",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there already")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--since",
-        type=words.duration(1, _LONGEST_S, "1s to 3650d"),
+        type=words.parse_duration(1, _MAX_AGE_S, "1s to 3650d"),
         default=30 * words.DAY_S,
         metavar="TIME",
         help="how far back (default: 30d)",
     )
     parser.add_argument(
         "--max-size",
-        type=_size,
+        type=_parse_size,
         default=50 * 1024 * 1024,
         metavar="SIZE",
         help="of the archive (default: 50MiB)",
@@ -65,7 +66,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledger",
         action="store_true",
-        help="with the ledger itself, as it is: nothing is redacted in it",
+        help="with the ledger itself, unchanged: nothing is redacted in it",
     )
     parser.add_argument(
         "--config",
@@ -83,21 +84,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=words.seconds(600),
+        type=words.parse_seconds(600),
         default=10.0,
         metavar="SECONDS",
-        help="for each answer (default: 10)",
+        help="timeout per answer (default: 10)",
     )
-    parser.add_argument("--json", action="store_true", help="say as JSON what was written")
+    parser.add_argument("--json", action="store_true", help="report as JSON what was written")
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     try:
         size = tomlfile.parse_size(text)
     except ValueError:
         size = 0
-    if size < _LEAST:
-        raise words.Wrong("a size such as 50MiB or 1GiB, at least 2MiB", text)
+    if size < _MIN_BYTES:
+        raise words.InvalidArgument("a size such as 50MiB or 1GiB, at least 2MiB", text)
     return size
 
 
@@ -107,50 +108,54 @@ def run(arguments: argparse.Namespace) -> int:
     name = f"vitald-report-{host}-{format_compact(now)}"
     path: Path = arguments.output
     if str(path) == "-" and sys.stdout.isatty():
-        raise WrongUse("an archive is nothing for a terminal: vitald report --output - > FILE")
+        raise UsageError("an archive is nothing for a terminal: vitald report --output - > FILE")
     if path.is_dir():
         path = path / f"{name}.tar.gz"
     try:
         if str(path) == "-":
             with tempfile.TemporaryFile() as file:
-                size, missing = _write(arguments, file, name, now)
+                size, missing = _write_report(arguments, file, name, now)
                 file.seek(0)
                 shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         else:
-            with new_file(path, force=arguments.force) as (file, publish):
-                size, missing = _write(arguments, file, name, now)
+            with create_file(path, force=arguments.force) as (file, publish):
+                size, missing = _write_report(arguments, file, name, now)
                 publish()
     except CannotWrite as error:
-        print(f"vitald: {render.safe(path)}: {error}", file=sys.stderr)
+        print(f"vitald: {render.escape_text(path)}: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
-    said = sys.stderr if str(path) == "-" else sys.stdout
-    if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "file": str(path),
-                    "bytes": size,
-                    "missing": [{"part": part, "why": text} for part, text in missing],
-                }
-            ),
-            file=said,
-        )
-        return 0
-    print(f"{render.safe(path)}  {size / 1024:.0f} KiB", file=said)
-    for part, text in missing:
-        print(f"  without {part}: {render.safe(text)}", file=said)
-    print(_HINT, file=said)
+    # With `--output -` standard output is the archive.
+    _print_result(arguments, path, size, missing, sys.stderr if str(path) == "-" else sys.stdout)
     return 0
 
 
-def _write(
+def _print_result(
+    arguments: argparse.Namespace,
+    path: Path,
+    size: int,
+    missing: list[tuple[str, str]],
+    stream: IO[str],
+) -> None:
+    """`size`: bytes. `missing`: part and reason."""
+    if arguments.json:
+        parts = [{"part": part, "why": why} for part, why in missing]
+        result = {"file": str(path), "bytes": size, "missing": parts}
+        print(json.dumps(result), file=stream)
+        return
+    print(f"{render.escape_text(path)}  {size / 1024:.0f} KiB", file=stream)
+    for part, why in missing:
+        print(f"  without {part}: {render.escape_text(why)}", file=stream)
+    print(_HINT, file=stream)
+
+
+def _write_report(
     arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
 ) -> tuple[int, list[tuple[str, str]]]:
-    os.environ["TZ"] = "UTC"  # whoever reads it is elsewhere
+    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
     time.tzset()
     archive = Archive(file, name, now, arguments.max_size)
-    wanted = Wanted(
+    wanted = ReportOptions(
         since=now - arguments.since,
         config=arguments.config,
         socket=arguments.socket,
@@ -159,5 +164,5 @@ def _write(
         ledger=arguments.ledger,
         most=arguments.max_size,
     )
-    report = Report(archive, wanted, now)
+    report = SupportReport(archive, wanted, now)
     return report.write(), report.missing

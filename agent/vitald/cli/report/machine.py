@@ -1,9 +1,8 @@
 """
-What `vitald report` takes from the machine itself: versions, the service, its log, the kernel's
+What `vitald report` reads from the machine itself: versions, the service, its log, the kernel's
 messages, a scrape of the metrics.
 
-Owns     that nothing of it can hang or grow: each has a deadline and a bound, and of what is too
-         long the newest is kept.
+Owns     a deadline and a size limit for each part; of what is too long the newest is kept.
 Refuses  programs from the caller's PATH, and files behind links.
 """
 
@@ -30,12 +29,12 @@ from vitald.config import Listen
 
 UNITS = ("vitald.service", "vitald.socket", "vitald-recover.service", "vitald-recover.path")
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-_PROGRAM_S = 10.0
-_LINES = 4000
-_TEXT = 2 * 1024 * 1024
-_METRICS = 8 * 1024 * 1024
-_RECORD = 16 * 1024
-_SHOWN = (
+_TIMEOUT_S = 10.0
+_MAX_LINES = 4000
+_MAX_TEXT_BYTES = 2 * 1024 * 1024
+_MAX_METRICS_BYTES = 8 * 1024 * 1024
+_MAX_RECORD_BYTES = 16 * 1024
+_PROPERTIES = (
     *(
         "Id",
         "LoadState",
@@ -72,49 +71,51 @@ _LIBRARIES = (
 _MODULES = ("nvidia", "nvidia_peermem", "neuron", "efa", "ib_core", "mlx5_core", "amdgpu")
 
 
-class NotHere(Exception):
-    """There is no such thing on this machine, or not for whoever asks; the text says why."""
+class Unavailable(Exception):
+    """Not on this machine, or not readable by this user; the text says why."""
 
 
-def versions(procfs: Path, sysfs: Path) -> Json:
-    """Of everything that a finding may hang on. What is not installed is null."""
+def list_versions(procfs: Path, sysfs: Path) -> Json:
+    """The versions of everything that a finding may depend on; null if it is not installed."""
     try:
         distribution = platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:
         distribution = None
     try:
-        systemd = output_of("systemctl", "--version").partition("\n")[0]
-    except NotHere:
+        systemd = run_program("systemctl", "--version").partition("\n")[0]
+    except Unavailable:
         systemd = None
     return {
         "vitald": __version__,
         "python": platform.python_version(),
-        "sqlite": _sqlite(),
+        "sqlite": _find_sqlite_version(),
         "kernel": " ".join(
             (platform.system(), platform.release(), platform.version(), platform.machine())
         ),
         "distribution": distribution,
         "systemd": systemd,
-        "modules": {name: _first_line(sysfs / "module" / name / "version") for name in _MODULES},
-        "nvidia": _first_line(procfs / "driver/nvidia/version"),
-        "libraries": {name: _installed(name) for name in _LIBRARIES},
+        "modules": {
+            name: _read_first_line(sysfs / "module" / name / "version") for name in _MODULES
+        },
+        "nvidia": _read_first_line(procfs / "driver/nvidia/version"),
+        "libraries": {name: _find_library_version(name) for name in _LIBRARIES},
     }
 
 
-def _sqlite() -> str:
+def _find_sqlite_version() -> str:
     import sqlite3
 
     return sqlite3.sqlite_version
 
 
-def _installed(name: str) -> str | None:
+def _find_library_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _first_line(path: Path) -> str | None:
+def _read_first_line(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return file.readline(4096).decode("utf-8", "replace").strip()
@@ -122,58 +123,56 @@ def _first_line(path: Path) -> str | None:
         return None
 
 
-def service() -> str:
-    """How systemd sees us."""
-    return output_of("systemctl", "show", f"--property={','.join(_SHOWN)}", *UNITS)
+def read_service() -> str:
+    """The state of our units, from systemd."""
+    return run_program("systemctl", "show", f"--property={','.join(_PROPERTIES)}", *UNITS)
 
 
-def own_log() -> str:
+def read_own_log() -> str:
     """The newest lines that vitald's units logged, the oldest first."""
-    text = output_of(
+    text = run_program(
         "journalctl",
         *(f"--unit={unit}" for unit in UNITS),
         "--no-pager",
         "--quiet",
         "--reverse",
         "--utc",
-        f"--lines={_LINES}",
+        f"--lines={_MAX_LINES}",
     )
     if not text.strip():
-        raise NotHere("the journal has nothing of vitald that you may read")
+        raise Unavailable("the journal has nothing of vitald that you may read")
     return "\n".join(reversed(text.splitlines())) + "\n"
 
 
-def kernel_messages(path: Path) -> str:
+def read_kernel_messages(path: Path) -> str:
     """The newest of the kernel's messages, escaped as /dev/kmsg gives them; of a log file
     its end.
     """
     if not stat.S_ISCHR(path.stat().st_mode):
-        return tail_of(path)
+        return read_tail(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError as error:
-        raise NotHere(f"{path}: {error.strerror}: it takes root or CAP_SYSLOG") from error
-    lines: deque[str] = deque(maxlen=_LINES)
-    end = time.monotonic() + _PROGRAM_S
+        raise Unavailable(f"{path}: {error.strerror}: needs root or CAP_SYSLOG") from error
+    lines: deque[str] = deque(maxlen=_MAX_LINES)
+    end = time.monotonic() + _TIMEOUT_S
     try:
         while time.monotonic() < end:
             try:
-                record = KernelRecord.parse(os.read(fd, _RECORD))
+                record = KernelRecord.parse(os.read(fd, _MAX_RECORD_BYTES))
             except (BrokenPipeError, TornRecord):
-                continue  # it was overwritten before we came to it
+                continue  # overwritten before it was read
             except BlockingIOError:
                 break
-            who = "kernel" if record.from_kernel else "USER SPACE"
-            lines.append(
-                f"[{record.usec / 1e6:12.6f}] {who} <{record.level}>"
-                f" {record.text.decode('ascii', 'replace')}\n"
-            )
+            origin = "kernel" if record.from_kernel else "USER SPACE"
+            text = record.text.decode("ascii", "replace")
+            lines.append(f"[{record.usec / 1e6:12.6f}] {origin} <{record.level}> {text}\n")
     finally:
         os.close(fd)
     return "".join(lines)
 
 
-def tail_of(path: Path) -> str:
+def read_tail(path: Path) -> str:
     """The last lines of a file. Raises OSError; also for a link, and NotHere for what is no
     file.
     """
@@ -181,10 +180,10 @@ def tail_of(path: Path) -> str:
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
-            raise NotHere(f"{path} is no ordinary file")
-        cut = about.st_size > _TEXT
-        file.seek(max(0, about.st_size - _TEXT))
-        data = file.read(_TEXT)
+            raise Unavailable(f"{path} is no regular file")
+        cut = about.st_size > _MAX_TEXT_BYTES
+        file.seek(max(0, about.st_size - _MAX_TEXT_BYTES))
+        data = file.read(_MAX_TEXT_BYTES)
     return (
         data.partition(b"\n")[2].decode("utf-8", "replace")
         if cut
@@ -192,10 +191,10 @@ def tail_of(path: Path) -> str:
     )
 
 
-def decisions(path: Path) -> list[Json]:
-    """What the recovery decided and why: JSON, one a line."""
+def read_decisions(path: Path) -> list[Json]:
+    """The decision log of the recovery: one JSON object a line."""
     found: list[Json] = []
-    for line in tail_of(path).splitlines():
+    for line in read_tail(path).splitlines():
         with suppress(ValueError, RecursionError):  # the line that was being written
             value = json.loads(line)
             if isinstance(value, dict):
@@ -203,10 +202,10 @@ def decisions(path: Path) -> list[Json]:
     return found
 
 
-def scrape(listen: Listen | None, seconds: float) -> str:
-    """The metrics, as Prometheus would get them."""
+def scrape_metrics(listen: Listen | None, seconds: float) -> str:
+    """The metrics in the Prometheus text format. `seconds`: timeout of each operation."""
     if listen is None or listen.port == 0:
-        raise NotHere("no address is configured")
+        raise Unavailable("no address is configured")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)
     connection = http.client.HTTPConnection(host, listen.port, timeout=seconds)
     end = time.monotonic() + 2 * seconds
@@ -215,23 +214,23 @@ def scrape(listen: Listen | None, seconds: float) -> str:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         if answer.status != 200:
-            raise NotHere(f"{listen} answers {answer.status}")
+            raise Unavailable(f"{listen} answers {answer.status}")
         while part := answer.read1(65536):
             data += part
-            if len(data) > _METRICS or time.monotonic() > end:
-                raise NotHere(f"{listen} does not come to an end")
+            if len(data) > _MAX_METRICS_BYTES or time.monotonic() > end:
+                raise Unavailable(f"{listen} does not come to an end")
     except (OSError, http.client.HTTPException) as error:
-        raise NotHere(f"{listen}: {error}") from error
+        raise Unavailable(f"{listen}: {error}") from error
     finally:
         connection.close()
     return data.decode("utf-8", "replace")
 
 
-def output_of(program: str, *arguments: str) -> str:
-    """What a program of the system prints, as far as it is bounded. Raises NotHere."""
+def run_program(program: str, *arguments: str) -> str:
+    """The standard output of a system program, within limits. Raises Unavailable."""
     path = shutil.which(program, path=_PATH)
     if path is None:
-        raise NotHere(f"no {program} here")
+        raise Unavailable(f"no {program} here")
     environment = {
         "PATH": _PATH,
         "LC_ALL": "C.UTF-8",
@@ -239,7 +238,7 @@ def output_of(program: str, *arguments: str) -> str:
         "SYSTEMD_PAGER": "",
         "TZ": "UTC",
     }
-    end, data, refused = time.monotonic() + _PROGRAM_S, bytearray(), bytearray()
+    end, data, refused = time.monotonic() + _TIMEOUT_S, bytearray(), bytearray()
     process = subprocess.Popen(
         [path, *arguments],
         stdin=subprocess.DEVNULL,
@@ -252,10 +251,10 @@ def output_of(program: str, *arguments: str) -> str:
     with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, data)
         selector.register(process.stderr, selectors.EVENT_READ, refused)
-        while selector.get_map() and time.monotonic() < end and len(data) < _TEXT:
+        while selector.get_map() and time.monotonic() < end and len(data) < _MAX_TEXT_BYTES:
             for key, _ in selector.select(max(0.0, end - time.monotonic())):
                 part = os.read(key.fd, 65536)
-                key.data.extend(part[: max(0, _TEXT - len(key.data))])
+                key.data.extend(part[: max(0, _MAX_TEXT_BYTES - len(key.data))])
                 if not part:
                     selector.unregister(key.fileobj)
     try:
@@ -269,7 +268,7 @@ def output_of(program: str, *arguments: str) -> str:
         words = (
             refused.decode("utf-8", "replace").strip()
             if code > 0
-            else f"it did not answer in {_PROGRAM_S:g} s"
+            else f"it did not answer in {_TIMEOUT_S:g} s"
         )
-        raise NotHere(f"{program}: {words[:300] or 'it failed'}")
+        raise Unavailable(f"{program}: {words[:300] or 'it failed'}")
     return data.decode("utf-8", "replace")

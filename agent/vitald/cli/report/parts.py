@@ -1,18 +1,15 @@
 """
-What is in an archive of `vitald report`, and in which order: the small and telling first, so that a
-limit takes the bulk.
+The parts of an archive of `vitald report`, in their order: small and important ones first, so that
+the size limit takes the bulk.
 
-Owns     the parts, their names, what is told to whoever reads them, and that one which cannot be
-         got does not stop the others.
-Refuses  names from outside, characters that could drive a terminal in its texts, and whatever may
-         be a secret.
+Owns     the parts and their names, and that a part that fails does not stop the others.
+Refuses  names from outside, control characters in its texts, and what may be a secret.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,26 +17,21 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitald import __version__, tomlfile
 from vitald import config as configs
-from vitald.cli import Failed, client, render, status, why
+from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
 from vitald.cli.report import machine
-from vitald.cli.report.archive import Archive, CannotWrite, Full
-from vitald.cli.report.history import (
-    PAGE,
-    FromDaemon,
-    FromLedger,
-    History,
-    Pages,
-    raw_ledger,
-)
-from vitald.cli.report.redact import Redactor, configuration
+from vitald.cli.report.archive import Archive, ArchiveFull
+from vitald.cli.report.event_pages import EventPages
+from vitald.cli.report.history import MAX_PAGE, DaemonHistory, HistorySource
+from vitald.cli.report.ledger_history import LedgerHistory, open_raw_ledger
+from vitald.cli.report.part_writer import PartWriter
+from vitald.cli.report.readme import README
+from vitald.cli.report.redact import Redactor, redact_configuration
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.text import escape_unprintable
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -47,44 +39,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONFIG = Path("/etc/vitald/config.toml")
 _CONFIG_BYTES = 1024 * 1024
-_EVENTS_S = 120.0
+_MAX_EVENTS_S = 120.0
 _WHYS, _RUNS, _TOLD = 100, 100, 50
 _CHUNK = 1024 * 1024
-_PLACES = ("paths", "kernel_log", "socket", "metrics", "recovery")
-
-README = """\
-What is in this archive, written by `vitald report` on one node. Nothing here needs vitald: texts and JSON only. All times are UTC.
-
-Begin with summary.txt, and with errors.txt, which names what could not be got and why.
-
-  summary.txt       what is wrong and what to do, what was wrong, and how each open finding came to be
-  status.json       the verdict, the sources with when they last looked, open findings and incidents
-  findings.json     open ones and cleared ones in full: the raw line, what it means, what to do, what ends it
-  why.json          of each open finding: its events with their raw lines, its rule, who asked for what, its history
-  incidents.json    which findings and events belong together, the root first; jobs that ran near them
-  events.jsonl      what has happened, one JSON object a line, the oldest first; `raw` is the line as it was seen
-  inventory/        components.json, gpus.json (serial numbers, VBIOS, driver), expected.json (what should be here), pci.json (from
-                    sysfs, by vendor and device number); devices.json, where only the ledger could be asked: who was in which slot
-  diagnostics/      runs.json, the newest first, with tests, faults and figures; run-NNN.txt, what its program printed; checks.json
-  recovery/         what the recovery unit decided and why, one JSON object a line
-  metrics.txt       one scrape in the Prometheus text format
-  config.toml       the configuration, without comments and without what may be a secret
-  versions.json     vitald, its libraries, kernel, drivers, distribution
-  service.txt       how systemd sees the service
-  vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs that caused one
-  ledger/           only if asked for: the ledger as it is (SQLite)
-
-An event marked `simulated` belongs to a drill. `untrusted`, or USER SPACE in kernel.log: a process wrote the line, perhaps a forged one.
-
-What is private in it: host names, names of users and jobs, process names, paths, serial numbers and UUIDs of devices, addresses on the
-network. Of the configuration, whatever is named like a secret or looks like one was taken out, and was looked for in all other parts
-but ledger/. Evidence is left as it is: a secret that a program printed to a log, and that is not in the configuration, may be here.
-"""
+_LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for."""
+class ReportOptions:
+    """The options of the command. `since`: seconds since the epoch; `timeout`: seconds."""
 
     since: float
     config: Path
@@ -95,88 +58,42 @@ class Wanted:
     most: int  # bytes of the archive
 
 
-class _Part:
-    """What goes wrong with one part is said, and the others are written: hence the one
-    catch-all.
-    """
+class SupportReport(PartWriter):
+    """Writes the parts into an archive. `missing`: the parts that failed, and why."""
 
-    def __init__(self, miss: Callable[[str], None]) -> None:
-        self._miss = miss
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, CannotWrite):
-            return False
-        self._miss(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        return True
-
-
-class Report:
-    """Writes the parts into an archive. `missing`: what could not be got, and why."""
-
-    def __init__(self, archive: Archive, wanted: Wanted, now: float) -> None:
-        self.missing: list[tuple[str, str]] = []
-        self._archive = archive
+    def __init__(self, archive: Archive, wanted: ReportOptions, now: float) -> None:
+        super().__init__(archive, Redactor())
         self._wanted = wanted
         self._now = now
-        self._redactor = Redactor()
         self._config = configs.Config()
         self._summary = io.StringIO()
 
     def write(self) -> int:
-        """All of it, to the end of the archive. Returns its size in bytes."""
+        """Writes all parts and ends the archive. Returns its size in bytes."""
         shown = self._read_config()
-        self._text("README.txt", README)
-        with self._part("config.toml"):
-            self._text("config.toml", shown)
-        history = self._history()
+        self.add_text("README.txt", README)
+        with self.guard_part("config.toml"):
+            self.add_text("config.toml", shown)
+        history = self._open_history()
         try:
-            self._told(history)
-            with self._part("summary.txt"):
-                self._text("summary.txt", self._summary.getvalue())
-            runs = self._listed(history)
-            self._from_machine(runs)
+            self._add_node_state(history)
+            with self.guard_part("summary.txt"):
+                self.add_text("summary.txt", self._summary.getvalue())
+            runs = self._list_runs(history)
+            self._add_machine_state(runs)
             if history is not None:
-                self._runs(history, runs)
-                self._events(history)
+                self._add_runs(history, runs)
+                self._add_events(history)
         finally:
-            if isinstance(history, FromLedger):
+            if isinstance(history, LedgerHistory):
                 history.close()
         if self._wanted.ledger:
-            self._ledger()
-        said = "".join(f"{part}: {text}\n" for part, text in self.missing) or "nothing is missing\n"
-        return self._archive.close(
-            "errors.txt", self._redactor.scrub(_presentable(said).encode(errors="replace"))
-        )
+            self._add_ledger()
+        errors = "".join(f"{part}: {why}\n" for part, why in self.missing)
+        return self._archive.close("errors.txt", self.encode_text(errors or "nothing is missing\n"))
 
-    # --- how a part is written
-
-    def _part(self, name: str) -> _Part:
-        return _Part(partial(self._miss, name))
-
-    def _miss(self, name: str, why_: str) -> None:
-        self.missing.append((name, self._redactor.text(" ".join(why_.split()))[:500]))
-
-    def _text(self, name: str, text: str) -> None:
-        self._archive.add(name, self._redactor.scrub(_presentable(text).encode(errors="replace")))
-
-    def _json(self, name: str, value: object) -> None:
-        self._archive.add(name, self._redactor.scrub(json.dumps(value, indent=1).encode() + b"\n"))
-
-    def _line(self, value: object) -> bytes:
-        return self._redactor.scrub(json.dumps(value).encode() + b"\n")
-
-    def _say(self, title: str, lines: Iterable[str]) -> None:
-        """A section of the summary. It is built as the lines come, so what goes wrong half way
-        leaves the first half.
-        """
+    def _add_section(self, title: str, lines: Iterable[str]) -> None:
+        """Adds a section to the summary, line by line: an error leaves the lines before it."""
         self._summary.write(f"\n=== {title}\n\n")
         for line in lines:
             self._summary.write(f"{line}\n")
@@ -184,9 +101,7 @@ class Report:
     # --- configuration, and where things are
 
     def _read_config(self) -> str:
-        """The configuration as it may be shown. As far as it can be understood it says where things
-        are.
-        """
+        """The redacted configuration. What can be parsed of it is used as the configuration."""
         path = self._wanted.config
         if path == CONFIG and not path.exists():
             return f"# there is no {path}: the defaults are in force\n"
@@ -194,70 +109,72 @@ class Report:
             with path.open("rb") as file:
                 text = file.read(_CONFIG_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            self._miss("config.toml", f"{path}: {error.strerror}")
+            self.note_missing("config.toml", f"{path}: {error.strerror}")
             return f"# {path}: {error.strerror}\n"
-        shown, wrong = configuration(text, self._redactor)
+        shown, wrong = redact_configuration(text, self._redactor)
         errors = [wrong] if wrong else []
         try:
-            tables = tomlfile.parse_toml(text, str(path))
-            self._config = _understood(tables)
+            tables = tomlfile.parse(text, str(path))
+            self._config = _parse_known_sections(tables)
             self._config = configs.parse(text, tables, str(path))
         except configs.ConfigError as error:
             errors += error.errors
         except ValueError as error:
             errors.append(str(error))
         said = [f"{path}, written anew: without comments, and without what may be a secret"]
-        said += [f"redacted: {one}" for one in self._redactor.said]
-        said += [f"wrong: {self._redactor.text(one)}" for one in errors]
+        said += [f"redacted: {one}" for one in self._redactor.redactions]
+        said += [f"wrong: {self._redactor.redact_text(one)}" for one in errors]
         return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
 
-    def _history(self) -> History | None:
-        """The daemon; where it does not answer, its ledger; or nobody. With `status.json` and the
-        head of the summary.
+    def _open_history(self) -> HistorySource | None:
+        """The daemon; without an answer its ledger; None without either. Adds `status.json` and
+        the head of the summary.
         """
         configured = self._config.socket_path
         place = self._wanted.socket or (
             configured if configured.exists() else client.default_socket()
         )
-        daemon = FromDaemon(
-            partial(client.ask, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
+        daemon = DaemonHistory(
+            partial(client.call_api, argparse.Namespace(socket=place, timeout=self._wanted.timeout))
         )
-        ledger: FromLedger | None = None
+        ledger: LedgerHistory | None = None
         try:
-            told = daemon.status()
-        except Failed as error:
+            told = daemon.read_status()
+        except CommandFailed as error:
             silent = str(error)
-            self._miss("all that only the daemon knows", silent)
+            self.note_missing("all that only the daemon knows", silent)
         else:
-            with self._part("status.json"):
-                self._head(
+            with self.guard_part("status.json"):
+                self._write_head(
                     f"vitald {told['version']}, pid {told['pid']}, answers; profile"
                     f" {told['profile']}, boot {told['bootId']}"
                 )
-                self._json("status.json", told)
+                self.add_json("status.json", told)
                 with redirect_stdout(io.StringIO()) as printed:
-                    status.show(told)
-                self._say("vitald status", printed.getvalue().splitlines())
+                    status.show_status(told)
+                self._add_section("vitald status", printed.getvalue().splitlines())
             return daemon
-        with self._part("the ledger instead"):
-            ledger = FromLedger(self._config)
-            remembered = ledger.status()
-            self._head(
+        with self.guard_part("the ledger instead"):
+            ledger = LedgerHistory(self._config)
+            remembered = ledger.read_status()
+            self._write_head(
                 f"vitald DOES NOT ANSWER ({silent}); this is what {ledger.origin} remembers, until"
                 f" {remembered['until']}"
             )
             flags = [flag for flag in ("rebootRequired", "replacementRequired") if remembered[flag]]
-            self._say("as it was then", [", ".join([str(remembered["remembered"]), *flags])])
-            self._json("status.json", {**remembered, "error": silent})
+            self._add_section(
+                "as it was then", [", ".join([str(remembered["remembered"]), *flags])]
+            )
+            self.add_json("status.json", {**remembered, "error": silent})
         if ledger is None:
-            self._head(
+            self._write_head(
                 f"vitald DOES NOT ANSWER ({silent}), and its ledger cannot be read: errors.txt"
                 " says why"
             )
-            self._json("status.json", {"status": "unknown", "error": silent})
+            self.add_json("status.json", {"status": "unknown", "error": silent})
         return ledger
 
-    def _head(self, state: str) -> None:
+    def _write_head(self, state: str) -> None:
         made = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._now))
         name, since = (
             os.uname().nodename,
@@ -269,83 +186,93 @@ class Report:
                 f" {__version__}"
             ),
             "all times are UTC; a time without a date is of that day, an age is counted from then",
-            f"what has ended is told back to {since}",
+            f"what has ended is listed back to {since}",
             state,
         ):
             self._summary.write(f"{line}\n")
 
-    # --- what is told of the node
+    # --- the state of the node
 
-    def _told(self, history: History | None) -> None:
+    def _add_node_state(self, history: HistorySource | None) -> None:
         if history is None:
             return
-        opened, cleared = self._findings(history)
-        with self._part("incidents.json"):
-            self._json("incidents.json", history.incidents())
+        opened, cleared = self._add_findings(history)
+        with self.guard_part("incidents.json"):
+            self.add_json("incidents.json", history.list_incidents())
         chains: list[schema.Why] = []
-        with self._part("why.json"):
+        with self.guard_part("why.json"):
             for one in opened[:_WHYS]:
-                chains.append(history.why(one["id"]))
+                chains.append(history.explain_finding(one["id"]))
             if len(opened) > _WHYS:
-                self._miss(
+                self.note_missing(
                     "why.json", f"of {len(opened)} open findings the first {_WHYS} are explained"
                 )
-        with self._part("why.json"):
-            self._json("why.json", chains)
-        with self._part("summary.txt"):
-            self._say(
+        with self.guard_part("why.json"):
+            self.add_json("why.json", chains)
+        with self.guard_part("summary.txt"):
+            self._add_section(
                 f"open findings: {len(opened) or 'none'}",
-                _spaced(partial(render.finding_lines, full=True), opened[:_TOLD]),
+                _separate(partial(render.format_finding, full=True), opened[:_TOLD]),
             )
-            self._say(
+            self._add_section(
                 f"findings that ended: {len(cleared) or 'none'}",
-                _spaced(render.finding_lines, cleared[:_TOLD]),
+                _separate(render.format_finding, cleared[:_TOLD]),
             )
             if chains:
-                self._say("how the open findings came to be", _spaced(why.lines, chains[:_TOLD]))
-        self._inventory(history)
+                self._add_section(
+                    "how the open findings came to be", _separate(why.format_chain, chains[:_TOLD])
+                )
+        self._add_inventory(history)
 
-    def _findings(self, history: History) -> tuple[list[schema.Finding], list[schema.Finding]]:
+    def _add_findings(
+        self, history: HistorySource
+    ) -> tuple[list[schema.Finding], list[schema.Finding]]:
         opened: list[schema.Finding] = []
         cleared: list[schema.Finding] = []
-        with self._part("findings.json"):
-            opened = history.opened()
-            ended = history.cleared()
-            cleared = [one for one in ended if _ended(one) >= self._wanted.since]
-            if len(cleared) == PAGE:
-                self._miss("findings.json", f"of those that ended the newest {PAGE} are told")
-            if len(opened) == PAGE:
-                self._miss("findings.json", f"of those that are open {PAGE} are told")
-        with self._part("findings.json"):
-            self._json("findings.json", {"open": opened, "cleared": cleared})
+        with self.guard_part("findings.json"):
+            opened = history.list_open()
+            ended = history.list_cleared()
+            cleared = [one for one in ended if _read_end(one) >= self._wanted.since]
+            if len(cleared) == MAX_PAGE:
+                self.note_missing(
+                    "findings.json", f"of those that ended the newest {MAX_PAGE} are told"
+                )
+            if len(opened) == MAX_PAGE:
+                self.note_missing("findings.json", f"of those that are open {MAX_PAGE} are told")
+        with self.guard_part("findings.json"):
+            self.add_json("findings.json", {"open": opened, "cleared": cleared})
         return opened, cleared
 
-    def _inventory(self, history: History) -> None:
-        if isinstance(history, FromDaemon):
+    def _add_inventory(self, history: HistorySource) -> None:
+        if isinstance(history, DaemonHistory):
             for name, path in (
                 ("inventory/components.json", "/v1/components"),
                 ("inventory/gpus.json", "/v1/gpus"),
                 ("inventory/expected.json", "/v1/expect"),
                 ("diagnostics/checks.json", "/v1/diagnostics"),
             ):
-                with self._part(name):
-                    self._json(name, history.ask(path))
-        if isinstance(history, FromLedger):
-            with self._part("inventory/devices.json"):
-                self._json("inventory/devices.json", history.devices())
+                with self.guard_part(name):
+                    self.add_json(name, history.call_api(path))
+        if isinstance(history, LedgerHistory):
+            with self.guard_part("inventory/devices.json"):
+                self.add_json("inventory/devices.json", history.list_devices())
 
-    def _listed(self, history: History | None) -> list[schema.DiagnosticRun]:
-        """The runs of the time that was asked for, the newest first."""
-        with self._part("diagnostics/runs.json"):
+    def _list_runs(self, history: HistorySource | None) -> list[schema.DiagnosticRun]:
+        """The runs of the requested period, the newest first."""
+        with self.guard_part("diagnostics/runs.json"):
             return (
-                [one for one in history.runs() if _moment(one["ended"]) >= self._wanted.since]
+                [
+                    one
+                    for one in history.list_runs()
+                    if _parse_timestamp(one["ended"]) >= self._wanted.since
+                ]
                 if history is not None
                 else []
             )
         return []
 
-    def _runs(self, history: History, listed: list[schema.DiagnosticRun]) -> None:
-        """All of them, and what the newest printed, and those that did not pass."""
+    def _add_runs(self, history: HistorySource, listed: list[schema.DiagnosticRun]) -> None:
+        """Adds all runs, and the output of the newest and of those that did not pass."""
         told: list[dict[str, object]] = []
         kept = 0
         for number, one in enumerate(listed, start=1):
@@ -353,73 +280,75 @@ class Report:
             shown: dict[str, object] = {**one}
             if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
                 kept += 1
-                with self._part(name):
-                    shown = {**history.run(one["id"])}
+                with self.guard_part(name):
+                    shown = {**history.read_run(one["id"])}
                     raw = str(shown.pop("raw"))
                     if raw:
-                        self._text(name, raw if raw.endswith("\n") else f"{raw}\n")
+                        self.add_text(name, raw if raw.endswith("\n") else f"{raw}\n")
                         shown["printed"] = name
             told.append(shown)
-        with self._part("diagnostics/runs.json"):
-            self._json("diagnostics/runs.json", told)
+        with self.guard_part("diagnostics/runs.json"):
+            self.add_json("diagnostics/runs.json", told)
 
-    def _events(self, history: History) -> None:
+    def _add_events(self, history: HistorySource) -> None:
         name = "events.jsonl"
-        with self._part(name):
-            pages = Pages(
+        with self.guard_part(name):
+            pages = EventPages(
                 history,
                 self._wanted.since,
-                self._line,
+                self.format_line,
                 most=self._wanted.most,
-                until=time.monotonic() + _EVENTS_S,
+                until=time.monotonic() + _MAX_EVENTS_S,
             )
             while True:
                 try:
-                    self._archive.stream(name, pages.size, pages)
+                    self._archive.stream_member(name, pages.size, pages)
                     break
-                except Full:
-                    if not pages.halve():
+                except ArchiveFull:
+                    if not pages.drop_older_half():
                         raise
             if pages.cut:
-                self._miss(name, pages.cut)
+                self.note_missing(name, pages.cut)
 
     # --- what the machine itself tells
 
-    def _from_machine(self, runs: list[schema.DiagnosticRun]) -> None:
+    def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
-        with self._part("inventory/pci.json"):
-            self._json("inventory/pci.json", _pci(config.paths.sysfs))
-        with self._part("versions.json"):
+        with self.guard_part("inventory/pci.json"):
+            self.add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
+        with self.guard_part("versions.json"):
             dcgm = next((one["dcgmVersion"] for one in runs if one["dcgmVersion"]), None)
-            self._json(
+            self.add_json(
                 "versions.json",
-                {**machine.versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
+                {**machine.list_versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
             )
-        with self._part("service.txt"):
-            self._text("service.txt", machine.service())
-        with self._part("recovery/decisions.jsonl"):
+        with self.guard_part("service.txt"):
+            self.add_text("service.txt", machine.read_service())
+        with self.guard_part("recovery/decisions.jsonl"):
             decisions = config.recovery.state / "decisions.jsonl"
-            if decisions.exists():  # most nodes recover nothing by themselves
-                lines = [self._line(one) for one in machine.decisions(decisions)]
-                self._archive.add("recovery/decisions.jsonl", b"".join(lines))
-        with self._part("metrics.txt"):
-            self._text("metrics.txt", machine.scrape(config.metrics.listen, self._wanted.timeout))
+            if decisions.exists():  # most nodes have no automatic recovery
+                lines = [self.format_line(one) for one in machine.read_decisions(decisions)]
+                self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
+        with self.guard_part("metrics.txt"):
+            self.add_text(
+                "metrics.txt", machine.scrape_metrics(config.metrics.listen, self._wanted.timeout)
+            )
         if not self._wanted.logs:
-            self._miss("vitald.log and kernel.log", "left out, as was asked for")
+            self.note_missing("vitald.log and kernel.log", "left out, as requested")
             return
         logs: tuple[tuple[str, Callable[[], str]], ...] = (
-            ("vitald.log", machine.own_log),
-            ("kernel.log", lambda: machine.kernel_messages(config.kernel_log.path)),
+            ("vitald.log", machine.read_own_log),
+            ("kernel.log", lambda: machine.read_kernel_messages(config.kernel_log.path)),
         )
         for name, read in logs:
-            with self._part(name):
-                self._text(name, self._redactor.log(read()))
+            with self.guard_part(name):
+                self.add_text(name, self._redactor.redact_log(read()))
 
-    def _ledger(self) -> None:
-        with self._part("ledger/"), raw_ledger(self._config.paths.state) as files:
+    def _add_ledger(self) -> None:
+        with self.guard_part("ledger/"), open_raw_ledger(self._config.paths.state) as files:
             for name, size, file in files:
-                with self._part(f"ledger/{name}"):
-                    self._archive.stream(
+                with self.guard_part(f"ledger/{name}"):
+                    self._archive.stream_member(
                         f"ledger/{name}",
                         size,
                         _read_chunks(file, size),
@@ -431,20 +360,20 @@ def _read_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
     return iter(lambda: file.read(min(_CHUNK, size - file.tell())), b"")
 
 
-def _understood(tables: tomlfile.Table) -> configs.Config:
-    """Where things are, as far as a file that may be wrong elsewhere says."""
+def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
+    """The paths of the configuration, from a file that may be wrong in other sections."""
     right: tomlfile.Table = {}
-    for section in _PLACES:
+    for section in _LOCATION_SECTIONS:
         try:
             if section in tables:
                 configs.parse("", {**right, section: tables[section]}, "")
                 right[section] = tables[section]
         except configs.ConfigError:
-            continue  # it is said of the whole file
+            continue  # reported for the whole file
     return configs.parse("", right, "")
 
 
-def _pci(sysfs: Path) -> list[Json]:
+def _list_pci_devices(sysfs: Path) -> list[Json]:
     inventory = PciInventory(sysfs)
     inventory.read()
     if inventory.error:
@@ -464,21 +393,16 @@ def _pci(sysfs: Path) -> list[Json]:
     ]
 
 
-def _spaced(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
+def _separate(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
     for one in told:
         yield from lines(one)
         yield ""
 
 
-def _ended(finding: schema.Finding) -> float:
-    return _moment(finding["clearedAt"])
+def _read_end(finding: schema.Finding) -> float:
+    return _parse_timestamp(finding["clearedAt"])
 
 
-def _moment(text: object) -> float:
-    when = render.parse(text)
+def _parse_timestamp(text: object) -> float:
+    when = render.parse_time(text)
     return when.timestamp() if when is not None else 0.0
-
-
-def _presentable(text: str) -> str:
-    """Lines, without anything that a terminal would obey."""
-    return escape_unprintable(text.replace("\r\n", "\n"), keep="\t\n")

@@ -22,38 +22,44 @@ from datetime import date, datetime, time
 
 from vitald import tomlfile
 
-GONE = "[redacted]"
-_LEAST, _LEAST_MIXED = (
-    8,
-    6,
-)  # shorter ones are words of every text: they are only taken out where they stand
-_LONGEST = 16 * 1024  # of a log's line
+REDACTED = "[redacted]"
+# Shorter secrets are words of any text: these are only removed where they were found.
+_MIN_LENGTH, _MIN_MIXED_LENGTH = 8, 6
+_MAX_LINE = 16 * 1024  # of a log's line
 _WORDS = (
-    r"pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential|auth(?!or)|cookie|bearer|webhook"
+    r"pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key"
+    r"|credential|auth(?!or)|cookie|bearer|webhook"
     r"|signature|license[_-]?key"
 )
-# An environment may hold anything, so nothing of one is shown.
+# An environment may hold any secret, so nothing of one is shown.
 _NAME = re.compile(
     rf"{_WORDS}|(?:^|[_.-])(?:pass|pwd|pw|key|dsn|sig|pin|env|environment)(?:$|[_.-])",
     re.IGNORECASE,
 )
-# Repetitions have bounds: what is looked through may be somebody's idea of a long line.
+# Repetitions are bounded: the text may have lines made to be slow to match.
 _SHAPES = tuple(
     re.compile(shape, re.DOTALL)
     for shape in (
-        r"://(?P<secret>[^\s/?#]+)@",  # who asks, in an address
-        # And where a password has a slash
+        r"://(?P<secret>[^\s/?#]+)@",  # user and password in an address
+        # The same with a slash in the password
         r"://[^\s/?#:@]{1,256}:(?!\d{1,5}/)(?P<secret>[^\s@]{1,256})@",
         (
-            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(?P<secret>(?!bearer"
-            r" |basic )[^\s\"'&;,]+)"
+            rf"(?i)(?:{_WORDS}|\bpwd|\bsig|[?&]key)[a-z0-9_-]{{0,40}}[\"']?"
+            r"\s{0,8}[=:]\s{0,8}[\"']?(?P<secret>(?!bearer |basic )[^\s\"'&;,]+)"
         ),
         rf"(?i)(?:^|\s)--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,40}}\s{{1,8}}(?P<secret>[^\s-]\S*)",
         r"(?i)\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/=._~-]{6,})",
-        r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)[A-Za-z0-9_.=/+-]{10,})",
+        (
+            r"\b(?P<secret>"
+            r"(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|AKIA|ASIA|AIza|hf_|eyJ)"
+            r"[A-Za-z0-9_.=/+-]{10,})"
+        ),
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END|\Z)",
-        # A hook's address is its password
-        r"https?://[^\s\"']{1,256}?/(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})",
+        # The address of a webhook is its secret
+        (
+            r"https?://[^\s\"']{1,256}?/"
+            r"(?P<secret>(?=[A-Za-z_-]{0,64}\d)(?=[\d_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{20,})"
+        ),
     )
 )
 _OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_-]{31,}")
@@ -67,46 +73,48 @@ _QUOTES = "\"'"
 _HEADER = re.compile(r"\s*(\[\[?[A-Za-z0-9_.\"/ -]+\]\]?)\s*(?:#.*)?")
 
 
-def _secret(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
-def _taken(found: re.Match[str]) -> str:
+def _redact_match(found: re.Match[str]) -> str:
     begin, end = found.start("secret") - found.start(), found.end("secret") - found.start()
-    return found[0][:begin] + GONE + found[0][end:]
+    return found[0][:begin] + REDACTED + found[0][end:]
 
 
 @dataclass(slots=True)
 class Redactor:
-    """Remembers what it took out: `said` where and why, `secrets` the texts themselves."""
+    """Remembers what it took out: `redactions` where and why, `secrets` the texts themselves."""
 
-    said: list[str] = field(default_factory=list)
+    redactions: list[str] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)
 
-    def tables(self, tables: Mapping[str, object]) -> dict[str, object]:
+    def redact_tables(self, tables: Mapping[str, object]) -> dict[str, object]:
         return {
-            self.text(name): self._value(name, value, _secret(name))
+            self.redact_text(name): self._redact_value(name, value, _is_secret_name(name))
             for name, value in tables.items()
         }
 
-    def text(self, text: str) -> str:
-        """Without what has a secret's shape. It is not remembered: else a line of a log could take
-        evidence out of the other parts.
+    def redact_text(self, text: str) -> str:
+        """The text without what looks like a secret. `secrets` does not get these: else a line of a
+        log could remove evidence from the other parts.
         """
         for shape in _SHAPES:
-            text = shape.sub(_taken, text)
+            text = shape.sub(_redact_match, text)
         return text
 
-    def log(self, text: str) -> str:
+    def redact_log(self, text: str) -> str:
         return "".join(
-            self.text(line[:_LONGEST]) + ("...\n" if len(line) > _LONGEST else "")
+            self.redact_text(line[:_MAX_LINE]) + ("...\n" if len(line) > _MAX_LINE else "")
             for line in text.splitlines(keepends=True)
         )
 
-    def _value(self, place: str, value: object, secret: bool) -> object:
+    def _redact_value(self, place: str, value: object, secret: bool) -> object:
         if isinstance(value, dict):
             return {
-                self.text(name): self._value(f"{place}.{name}", one, secret or _secret(name))
+                self.redact_text(name): self._redact_value(
+                    f"{place}.{name}", one, secret or _is_secret_name(name)
+                )
                 for name, one in value.items()
             }
         if isinstance(value, list):
@@ -115,61 +123,62 @@ class Redactor:
                 *(isinstance(one, str) and _OPTION.fullmatch(one) is not None for one in value),
             ]
             return [
-                self._value(place, one, secret or follows) for one, follows in zip(value, after)
+                self._redact_value(place, one, secret or follows)
+                for one, follows in zip(value, after)
             ]
         if isinstance(value, bool) or value in ("", 0):
             return value
         if secret:
-            return self._gone(place, str(value), "by its name")
+            return self._take_out(place, str(value), "by its name")
         if not isinstance(value, str):
             return value
         if _OPAQUE.fullmatch(value) and not _UUID.fullmatch(value):
-            return self._gone(place, value, "by its shape")
+            return self._take_out(place, value, "by its shape")
         for shape in _SHAPES:
             self.secrets.update(found["secret"] for found in shape.finditer(value))
-        shown = self.text(value)
+        shown = self.redact_text(value)
         if shown != value:
-            self._say(place, "by its shape")
+            self._note_redaction(place, "by its shape")
         return shown
 
-    def _gone(self, place: str, value: str, why: str) -> str:
+    def _take_out(self, place: str, value: str, why: str) -> str:
         self.secrets.add(value)
-        self._say(place, why)
-        return GONE
+        self._note_redaction(place, why)
+        return REDACTED
 
-    def _say(self, place: str, why: str) -> None:
-        said = f"{self.text(place)}: {why}"
-        if said not in self.said:
-            self.said.append(said)
+    def _note_redaction(self, place: str, why: str) -> None:
+        said = f"{self.redact_text(place)}: {why}"
+        if said not in self.redactions:
+            self.redactions.append(said)
 
-    def scrub(self, data: bytes) -> bytes:
+    def remove_secrets(self, data: bytes) -> bytes:
         """Without the secrets that were found, as they are or as JSON writes them."""
         for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= _LEAST or (
-                len(secret) >= _LEAST_MIXED and any(map(str.isdigit, secret))
+            if len(secret) >= _MIN_LENGTH or (
+                len(secret) >= _MIN_MIXED_LENGTH and any(map(str.isdigit, secret))
             ):
                 for form in {
                     secret,
                     json.dumps(secret)[1:-1],
                     json.dumps(secret, ensure_ascii=False)[1:-1],
                 }:
-                    data = data.replace(form.encode(errors="replace"), GONE.encode())
+                    data = data.replace(form.encode(errors="replace"), REDACTED.encode())
         return data
 
 
-def configuration(text: str, redactor: Redactor) -> tuple[str, str]:
+def redact_configuration(text: str, redactor: Redactor) -> tuple[str, str]:
     """A configuration file as it may be shown, and what is wrong with it as TOML."""
     try:
         tables = tomlfile.parse_toml(text, "config.toml")
     except ValueError:
         return (
-            "\n".join(_lines(text, redactor)) + "\n",
+            "\n".join(_redact_lines(text, redactor)) + "\n",
             "it is not valid TOML: only what is plain in it is shown",
         )
-    return "\n".join(_written(redactor.tables(tables))).lstrip("\n") + "\n", ""
+    return "\n".join(_format_tables(redactor.redact_tables(tables))).lstrip("\n") + "\n", ""
 
 
-def _lines(text: str, redactor: Redactor) -> Iterator[str]:
+def _redact_lines(text: str, redactor: Redactor) -> Iterator[str]:
     """Of a file that cannot be parsed: headers, and keys with plain values. What the rest belongs
     to, nobody can tell.
     """
@@ -178,41 +187,47 @@ def _lines(text: str, redactor: Redactor) -> Iterator[str]:
         header, found = _HEADER.fullmatch(line), _PLAIN.fullmatch(line)
         if header is not None:
             table = header[1].strip("[] ")
-            yield redactor.text(header[1])
+            yield redactor.redact_text(header[1])
         elif found is not None:
             name, value = found[1].strip(), found[2]
-            (shown,) = redactor.tables(
+            (shown,) = redactor.redact_tables(
                 {f"{table}.{name}" if table else name: value.strip("\"'")}
             ).values()
             yield (
-                f"{redactor.text(name)} ="
-                f" {shown if value[0] not in _QUOTES and shown != GONE else json.dumps(shown)}"
+                f"{redactor.redact_text(name)} ="
+                f" {shown if value[0] not in _QUOTES and shown != REDACTED else json.dumps(shown)}"
             )
         elif line.strip() and not line.lstrip().startswith("#"):
             yield "# [a line that is not shown]"
 
 
-def _written(tables: Mapping[str, object], place: str = "") -> Iterator[str]:
+def _format_tables(tables: Mapping[str, object], place: str = "") -> Iterator[str]:
     """As TOML: the keys of a table first, then the tables in it."""
     for name, value in tables.items():
         if not isinstance(value, dict):
-            yield f"{_key(name)} = {_toml(value)}"
+            yield f"{_format_key(name)} = {_format_value(value)}"
     for name, value in tables.items():
         if isinstance(value, dict):
-            inner = f"{place}.{_key(name)}" if place else _key(name)
+            inner = f"{place}.{_format_key(name)}" if place else _format_key(name)
             yield f"\n[{inner}]"
-            yield from _written(value, inner)
+            yield from _format_tables(value, inner)
 
 
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _toml(name)
+def _format_key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _format_value(name)
 
 
-def _toml(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(one)}" for name, one in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{_format_key(name)} = {_format_value(one)}" for name, one in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, str):

@@ -89,9 +89,9 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
     """The cached verdict first: a job that may not begin need not pre-empt anything."""
     try:
         verdict = daemon.read_verdict(1 - FOR_SCONTROL)
-    except (client.NoAnswer, client.Refused) as error:
+    except (client.NoAnswer, client.RequestRefused) as error:
         return _decide_unknown(settings, str(error), daemon.seconds_left)
-    code = _decide(settings, verdict, daemon)
+    code = _apply_verdict(settings, verdict, daemon)
     if code:
         return code
     job = slurmd.read_job()
@@ -100,21 +100,21 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
         return _ALLOWED
     name = str(job["job"])
     try:
-        daemon.ask("/v1/jobs", {"event": "begin", **job})
-    except (client.NoAnswer, client.Refused) as error:
+        daemon.call_api("/v1/jobs", {"event": "begin", **job})
+    except (client.NoAnswer, client.RequestRefused) as error:
         trouble = "vitald did not say that the devices are free"
         report(f"job {name} may begin, but {trouble}: {error}")
         return _ALLOWED
     if settings.level_1_age_s and run_level_1(settings, daemon, name):
         try:
-            code = _decide(settings, daemon.read_verdict(1 - FOR_SCONTROL), daemon)
-        except (client.NoAnswer, client.Refused) as error:
+            code = _apply_verdict(settings, daemon.read_verdict(1 - FOR_SCONTROL), daemon)
+        except (client.NoAnswer, client.RequestRefused) as error:
             report(f"going by the verdict before the diagnostic: {error}")
             return _ALLOWED
         if code:
-            with suppress(client.NoAnswer, client.Refused):  # the epilog tells it, too
+            with suppress(client.NoAnswer, client.RequestRefused):  # the epilog tells it, too
                 reason = "refused by the prolog"
-                daemon.ask("/v1/jobs", {"event": "end", **job, "reason": reason})
+                daemon.call_api("/v1/jobs", {"event": "end", **job, "reason": reason})
     return code
 
 
@@ -127,8 +127,8 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
     name = str(job["job"])
     body = {"event": "end", **job, **_read_exit_state(name)}
     try:
-        answer = daemon.ask("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
-    except (client.NoAnswer, client.Refused) as error:
+        answer = daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+    except (client.NoAnswer, client.RequestRefused) as error:
         report(f"the end of job {name} was not noted: {error}")
         return 0
     run = answer.get("diagnostic")
@@ -165,7 +165,7 @@ _EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
 # What a verdict means for a job.
 
 
-def _decide(settings: Settings, verdict: Mapping[str, object], daemon: DaemonClient) -> int:
+def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: DaemonClient) -> int:
     if verdict["status"] not in ("unknown", "unhealthy"):
         return _ALLOWED
     from vitald.slurm.reasons import first_reason  # few jobs are refused
@@ -173,7 +173,7 @@ def _decide(settings: Settings, verdict: Mapping[str, object], daemon: DaemonCli
     if verdict["status"] == "unknown":
         return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)
     report(f"refused: {first_reason(verdict)}")
-    _drain(settings, verdict, daemon.seconds_left)
+    _drain_node(settings, verdict, daemon.seconds_left)
     return _REFUSED
 
 
@@ -183,11 +183,11 @@ def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -
         report(f"unknown, and jobs are let through then ([slurm] unknown): {why}")
         return _ALLOWED
     report(f"refused: unknown ([slurm] unknown): {why}")
-    _drain(settings, {"status": "unknown", "reasons": [f"unknown: {why}"]}, seconds)
+    _drain_node(settings, {"status": "unknown", "reasons": [f"unknown: {why}"]}, seconds)
     return _REFUSED
 
 
-def _drain(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
+def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
     """Drain this node with our reason, before Slurm drains it for the refusal with one that names
     no cause. Where that fails, or no time is left, Slurm's has to do.
     """

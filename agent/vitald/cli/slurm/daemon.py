@@ -40,15 +40,15 @@ class DaemonClient:
     def read_verdict(self, share: float = 1.0) -> schema.NodeStatus:
         """What it thinks of a job about to begin, within a share of the time left.
 
-        Raises NoAnswer, Refused.
+        Raises NoAnswer, RequestRefused.
         """
-        return client.status(self._limit(share), work="prolog")
+        return client.read_status(self._build_arguments(share), work="prolog")
 
-    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, Refused."""
-        return client.ask(self._limit(), path, body)
+    def call_api(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Its answer to a GET, or with a body to a POST. Raises NoAnswer, RequestRefused."""
+        return client.call_api(self._build_arguments(), path, body)
 
-    def _limit(self, share: float = 1.0) -> argparse.Namespace:
+    def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)
         return argparse.Namespace(socket=self._socket, timeout=timeout)
 
@@ -57,7 +57,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
     """Run a diagnostic where the last one is too old and there is time. Whether one has ended."""
     for_scontrol_s = settings.budget_s * FOR_SCONTROL
     try:
-        shown: schema.Diagnostics = daemon.ask("/v1/diagnostics")
+        shown: schema.Diagnostics = daemon.call_api("/v1/diagnostics")
         active = _find_level_1(shown)
         # What one that has just ended found is in the verdict once it is no longer active.
         if active is None or active["stage"] != "ending":
@@ -66,12 +66,12 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
                 return False
         active = active or _request_level_1(daemon, job)
         while daemon.seconds_left > for_scontrol_s:
-            shown = daemon.ask("/v1/diagnostics")
+            shown = daemon.call_api("/v1/diagnostics")
             if all(run["id"] != active["id"] for run in shown["going"]):
                 return True
             time.sleep(_POLL_S)
         report("the level 1 diagnostic has not ended in time: going by the verdict before it")
-    except (client.NoAnswer, client.Refused, KeyError, TypeError, ValueError) as error:
+    except (client.NoAnswer, client.RequestRefused, KeyError, TypeError, ValueError) as error:
         report(f"no level 1 diagnostic: {error}")
     return False
 
@@ -83,7 +83,7 @@ def _is_level_1_due(settings: Settings, shown: schema.Diagnostics, time_left: fl
     last = next((run for run in shown["last"] if (run["check"], run["level"]) == ("dcgm", 1)), None)
     if last is None:
         return True
-    ended = render.parse(last["ended"])
+    ended = render.parse_time(last["ended"])
     if ended is not None:
         age = datetime.now(timezone.utc) - ended
         if age.total_seconds() <= settings.level_1_age_s:
@@ -103,18 +103,18 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
         "reason": f"the prolog of job {job}",
     }
     try:
-        asked: schema.OneGoing = daemon.ask("/v1/diagnostics/run", body)
+        asked: schema.OneGoing = daemon.call_api("/v1/diagnostics/run", body)
         return asked["going"]
-    except client.Refused:
+    except client.RequestRefused:
         # The prolog of a job beside this one was quicker.
-        active = _find_level_1(daemon.ask("/v1/diagnostics"))
+        active = _find_level_1(daemon.call_api("/v1/diagnostics"))
         if active is None:
             raise
         return active
 
 
 def _find_level_1(shown: schema.Diagnostics) -> schema.DiagnosticGoing | None:
-    """The level 1 run of all GPUs that is queued or active, whoever asked for it."""
+    """The level 1 run of all GPUs that is queued or active, whoever requested it."""
     for run in shown["going"]:
         if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):
             return run

@@ -1,0 +1,112 @@
+"""What `vitald diag list` prints: the checks of this node, the queue, and the last runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from vitald.cli import render
+from vitald.cli.diag import views
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+_CHECK_TITLES = ("check", "level", "last", "took", "every", "next")
+_RUN_TITLES = ("began", "run", "outcome", "took", "why", "asked by", "id")
+
+
+def format_overview(
+    answer: schema.Diagnostics, runs: Sequence[schema.DiagnosticRun]
+) -> Iterator[str]:
+    yield from views.format_table(_CHECK_TITLES, _build_check_rows(answer))
+    if answer["blocked"]:
+        yield ""
+        yield f"what needs idle devices waits: {render.escape_text(answer['blocked'])}"
+    if answer["going"]:
+        yield ""
+        for active in answer["going"]:
+            state = "waits" if active["stage"] == "waiting" else "runs "
+            id_, requester = render.escape_text(active["id"]), views.format_requester(active)
+            yield f"{state}  {views.format_name(active)}  {id_}, asked by {requester}"
+    yield ""
+    if not runs:
+        yield "no runs yet"
+        return
+    yield from views.format_table(_RUN_TITLES, [_build_run_row(run) for run in runs])
+
+
+def _build_check_rows(answer: schema.Diagnostics) -> list[tuple[str, ...]]:
+    last = {(run["check"], run["level"]): run for run in answer["last"]}
+    due = {(run["check"], run["level"]): run for run in answer["due"]}
+    rows = []
+    for check in answer["checks"]:
+        for level in check["levels"] or [0]:
+            key = (check["name"], level)
+            active = next(
+                (run for run in answer["going"] if (run["check"], run["level"]) == key), None
+            )
+            coming = _describe_next(check, level, due.get(key), active)
+            rows.append(_build_check_row(check, level, last.get(key), coming))
+    return rows
+
+
+def _build_check_row(
+    check: schema.DiagnosticCheck, level: int, last: schema.DiagnosticRun | None, coming: str
+) -> tuple[str, ...]:
+    every = check["every"].get(str(level), 0.0)
+    ended, took = "never", "-"
+    if last is not None:
+        ended = f"{views.name_outcome(last)}, {render.format_age(last['ended'])} ago"
+        took = views.format_duration(last["seconds"])
+    return (
+        render.escape_text(check["name"]),
+        str(level) if level else "-",
+        ended,
+        took,
+        views.format_duration(every) if every and not check["missing"] else "-",
+        coming,
+    )
+
+
+def _describe_next(
+    check: schema.DiagnosticCheck,
+    level: int,
+    due: schema.DiagnosticDue | None,
+    active: schema.DiagnosticGoing | None,
+) -> str:
+    """The run that is active or queued; else when the next is due, or why there is none."""
+    if active is not None:
+        if active["stage"] == "waiting":
+            return f"waits for {render.escape_text(active['waitsFor']) or 'its turn'}"
+        expected = views.format_duration(active["expected"])
+        return f"runs: {views.format_duration(active['elapsed'])} of about {expected}"
+    if check["missing"]:
+        return f"cannot run: {render.escape_text(check['missing'])}"
+    if due is not None:
+        waits = f", waits for {render.escape_text(due['waitsFor'])}" if due["waitsFor"] else ""
+        return f"{_format_due(due['at'])}{waits}"
+    return "not scheduled" if check["every"].get(str(level), 0.0) else "on request"
+
+
+def _build_run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
+    why = render.escape_text(run["why"])
+    if not why and run["preempted"]:
+        why = f"made room for {render.escape_text(run['preempted'])}"
+    return (
+        render.format_time(run["began"]),
+        views.format_name(run),
+        views.name_outcome(run),
+        views.format_duration(run["seconds"]),
+        render.cut_text(why, 60),
+        render.cut_text(render.escape_text(run["by"]), 24),
+        render.escape_text(run["id"]),
+    )
+
+
+def _format_due(moment: object) -> str:
+    when = render.parse_time(moment)
+    if when is None:
+        return "-"
+    left = (when - datetime.now(timezone.utc)).total_seconds()
+    return f"in {views.format_duration(left)}" if left > 0 else "now"

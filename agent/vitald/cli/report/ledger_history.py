@@ -1,0 +1,272 @@
+"""
+What a ledger has stored, for `vitald report`, if the daemon does not answer.
+
+The ledger is read with the rights of its owner, also by root: the folder is the daemon's, and a
+link in it must not lead root anywhere else.
+
+Owns     reading a ledger that nothing writes, or one of an older schema.
+Refuses  changing anything. A ledger that a newer vitald wrote is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import quote
+
+from vitald.cli.report.history import MAX_PAGE
+from vitald.config import Config
+from vitald.ledger import FILE, LedgerError, Query, StoredEvent
+from vitald.model import Finding
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+_MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger of an older schema is not copied
+
+
+class LedgerHistory:
+    """What a ledger remembers; `close` leaves nothing behind."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises LedgerError, OSError or ConfigError where there is none that can be read."""
+        from vitald import catalog as catalogs
+
+        self._folder = config.paths.state
+        self._path = self._folder / FILE
+        self._device_reset = config.policy.device_reset
+        self._catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self.origin = f"the ledger {self._path}"
+        with run_as_owner(self._folder):
+            self._path = self._find_readable_file()
+
+    def _find_readable_file(self) -> Path:
+        """The ledger itself, or where it is an older one, or its folder cannot be written, a copy
+        that can be read.
+        """
+        from vitald.ledger import schema as tables
+
+        with self._path.open("rb"):
+            pass  # SQLite does not say why it cannot
+        try:
+            version = _read_schema_version(self._path)
+        except sqlite3.Error:
+            version = None
+        if version is not None and version > tables.VERSION:
+            raise LedgerError(
+                f"{self._path}: written by a newer vitald (schema {version}, this one knows"
+                f" {tables.VERSION}): --ledger puts it in as it is"
+            )
+        if version == tables.VERSION:
+            return self._path
+        if self._path.stat().st_size > _MAX_COPY_BYTES:
+            raise LedgerError(
+                f"{self._path}: too large to be copied, and it cannot be read where it is"
+            )
+        self._copy = tempfile.TemporaryDirectory(prefix="vitald-report-")
+        copy = Path(self._copy.name) / FILE
+        try:
+            for suffix in ("", "-wal"):
+                if (part := self._path.with_name(FILE + suffix)).exists():
+                    shutil.copyfile(part, copy.with_name(FILE + suffix))
+            with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+                tables.migrate(db)
+        except sqlite3.Error as error:
+            self.close()
+            raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error
+        return copy
+
+    def close(self) -> None:
+        if self._copy is not None:
+            with run_as_owner(self._folder):
+                self._copy.cleanup()
+            self._copy = None
+
+    def _read_findings(self) -> tuple[tuple[Finding, ...], float]:
+        """The open findings, and when the last of all happened."""
+        from vitald.ledger import reading
+
+        with run_as_owner(self._folder), reading(self._path) as stored:
+            return stored.opened, stored.until
+
+    def read_status(self) -> Mapping[str, object]:
+        """The verdict that the ledger has stored; the present status is unknown."""
+        from vitald.judge.verdict import fold
+        from vitald.server import serialize
+
+        opened, until = self._read_findings()
+        judged = fold(opened, [], 0.0, device_reset=self._device_reset)
+        known = {
+            "remembered": judged.status.value,
+            "until": serialize.moment(until),
+            "openFindings": len(opened),
+        }
+        return {**serialize.verdict(judged), "status": "unknown", **known}
+
+    def list_open(self) -> list[schema.Finding]:
+        from vitald.judge.verdict import by_strength
+        from vitald.server import serialize
+
+        return [
+            serialize.finding(one, self._catalog) for one in by_strength(self._read_findings()[0])
+        ]
+
+    def list_cleared(self) -> list[schema.Finding]:
+        from vitald.ledger import read_findings
+        from vitald.server import serialize
+
+        with run_as_owner(self._folder):
+            return [
+                serialize.finding(one, self._catalog) for one in read_findings(self._path, MAX_PAGE)
+            ]
+
+    def list_incidents(self) -> list[schema.Incident]:
+        """The incidents of the stored findings."""
+        told: dict[int, schema.Incident] = {}
+        for one in [*self.list_open(), *self.list_cleared()]:
+            if one["incident"] and one["incident"] not in told:
+                incident = self.explain_finding(one["id"])["incident"]
+                if incident is not None:
+                    told[one["incident"]] = incident
+        return list(told.values())
+
+    def list_devices(self) -> dict[str, object]:
+        """The device of each slot, and the serial numbers by GPU number that a diagnostic read
+        last.
+        """
+        from vitald.ledger import Ledger, read_runs
+
+        with run_as_owner(self._folder):
+            remembered = Ledger(self._path.parent).rescue()
+            runs = read_runs(self._path, MAX_PAGE)
+        devices = remembered.memory.devices if remembered is not None else ()
+        return {
+            "devices": [
+                {"component": one.component.name, "uuid": one.uuid, "serial": one.serial}
+                for one in devices
+            ],
+            "serials": next(
+                (
+                    {str(gpu): serial for gpu, serial in one.report.serials.items()}
+                    for one in runs
+                    if one.report.serials
+                ),
+                {},
+            ),
+        }
+
+    def explain_finding(self, finding: object) -> schema.Why:
+        from vitald.judge.verdict import fold
+        from vitald.ledger import read_past
+        from vitald.server import serialize
+
+        opened = self._read_findings()[0]
+        with run_as_owner(self._folder):
+            past = read_past(self._path, int(str(finding)))
+        if past is None:
+            raise LedgerError(f"{self._path}: no finding {finding}")
+        own = [
+            one for one in opened if past.incident is not None and one.incident == past.incident.id
+        ]
+        judged = fold(
+            [past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset
+        )
+        return serialize.why(past, past.incident, own, self._catalog, serialize.flags(judged))
+
+    def list_events(
+        self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
+    ) -> list[schema.Event]:
+        from vitald.ledger import read_events
+        from vitald.server import serialize
+
+        begin = None if after is not None else since
+        with run_as_owner(self._folder):
+            stored: Sequence[StoredEvent] = read_events(
+                self._path, Query(after=after or 0, since=begin, newest=newest, limit=limit)
+            )
+        return [serialize.event(one) for one in stored]
+
+    def list_runs(self) -> list[schema.DiagnosticRun]:
+        from vitald.ledger import read_runs
+
+        # Imports the server's library, which is not needed if the daemon answers.
+        from vitald.server.routes import diagnostics
+
+        with run_as_owner(self._folder):
+            return [diagnostics.run(one) for one in read_runs(self._path, MAX_PAGE)]
+
+    def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
+        from vitald.ledger import read_run
+        from vitald.server.routes import diagnostics
+
+        with run_as_owner(self._folder):
+            found = read_run(self._path, id_)
+        if found is None:
+            raise LedgerError(f"{self._path}: no run {id_}")
+        return diagnostics.in_full(found)
+
+
+@contextmanager
+def run_as_owner(folder: Path) -> Iterator[None]:
+    """With the rights of whoever owns the folder, where root asks: a link in it leads no further
+    than they may go.
+    """
+    owner = folder.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups([owner.st_gid])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def _read_schema_version(path: Path) -> int:
+    with closing(
+        sqlite3.connect(_build_uri(path), uri=True, timeout=1.0, isolation_level=None)
+    ) as db:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        version: int = db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+
+@contextmanager
+def open_raw_ledger(folder: Path) -> Iterator[list[tuple[str, int, IO[bytes]]]]:
+    """The ledger's files as they lie there: name, size, and the open file. Raises OSError."""
+    with ExitStack() as stack:
+        files: list[tuple[str, IO[bytes]]] = []
+        with run_as_owner(folder):
+            for name in (FILE, f"{FILE}-wal"):
+                with suppress(*((FileNotFoundError,) if files else ())):
+                    fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                    files.append((name, stack.enter_context(os.fdopen(fd, "rb"))))
+            # During a read transaction the write-ahead log is not restarted: what is copied first and
+            # what is copied later fit together.
+            with suppress(sqlite3.Error):  # damaged: it is taken as it is
+                db = stack.enter_context(
+                    closing(
+                        sqlite3.connect(
+                            _build_uri(folder / FILE), uri=True, timeout=1.0, isolation_level=None
+                        )
+                    )
+                )
+                db.execute("BEGIN")
+                db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        yield [(name, os.fstat(file.fileno()).st_size, file) for name, file in files]
+
+
+def _build_uri(path: Path) -> str:
+    return f"file:{quote(str(path))}?mode=ro"
