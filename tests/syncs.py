@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitald.catalog import load
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.ledger import Entry, Ledger
@@ -110,10 +110,10 @@ def _say(*words: str) -> None:
     os.write(_TRACE, (" ".join(words) + "\n").encode())
 
 
-class _Told(Board):
+class _Told(NodeState):
     """Says when it shows something."""
 
-    def publish(
+    def publish_changes(
         self,
         judge: Judge,
         events: Iterable[Event] = (),
@@ -122,7 +122,7 @@ class _Told(Board):
     ) -> None:
         for one in (shown := tuple(events)):
             _say("shown", one.identity)
-        super().publish(judge, shown, transitions, incidents)
+        super().publish_changes(judge, shown, transitions, incidents)
 
 
 def _event(identity: str, device: int) -> Event:

@@ -533,7 +533,7 @@ class Fuzz:
         self.report.attempt(
             "verdict",
             "",
-            lambda: json.dumps(serialize.verdict(fold(self.findings.opened, [], self.now))),
+            lambda: json.dumps(serialize.format_verdict(fold(self.findings.opened, [], self.now))),
             limit=1.0,
         )
 
@@ -586,10 +586,14 @@ class Fuzz:
         changes = self.report.attempt("apply", given, lambda: self.findings.apply(event))
         for change in changes or ():
             self.report.attempt(
-                "json", given, lambda: json.dumps(serialize.transition(change, self.rules)).encode()
+                "json",
+                given,
+                lambda: json.dumps(serialize.format_transition(change, self.rules)).encode(),
             )
         self.report.attempt(
-            "json", given, lambda: json.dumps(serialize.event(StoredEvent(1, event))).encode()
+            "json",
+            given,
+            lambda: json.dumps(serialize.format_event(StoredEvent(1, event))).encode(),
         )
         self.held.append((event, changes or []))
         if len(self.held) >= _COMMIT:

@@ -294,7 +294,7 @@ def serve(folder: Path, fd: int) -> None:
     client._START = _WORKER_CLOCK.format(path=str(folder / "clock")) + client._START
     work.watch()
     config = configs.load(folder / "config.toml")
-    log.configure(config.log.level, config.log.format)
+    log.configure_log(config.log.level, config.log.format)
     from vitald.daemon import Daemon
 
     give_back_early()

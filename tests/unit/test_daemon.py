@@ -70,7 +70,7 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
             said.append("watched")
 
     pipeline = SimpleNamespace(
-        put=put, booted=booted, own=own, position=lambda _: None, orderly=True
+        put=put, booted=booted, own=own, position=lambda _: None, was_stopped=True
     )
     sources = SimpleNamespace(
         kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
@@ -78,7 +78,7 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     daemon = SimpleNamespace(
         sources=sources,
         pipeline=pipeline,
-        past_told=asyncio.Event(),
+        past_read=asyncio.Event(),
         supervisor=Supervised(pipeline),
     )  # type: ignore[arg-type]
     asyncio.run(Daemon._read_kernel_log(daemon))  # type: ignore[arg-type]

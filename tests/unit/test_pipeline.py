@@ -24,7 +24,7 @@ from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
 from vitald.core import daemon_events, evaluator, ledger_writer, work_items
 from vitald.core import pipeline as module
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import (
     Audit,
@@ -49,7 +49,7 @@ CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
     lane = Lane("test")
     pipeline = Pipeline(
-        Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+        Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
     )
     await pipeline.open(catalogue())
     async with anyio.create_task_group() as tasks:  # as the daemon does it
@@ -271,7 +271,7 @@ def test_what_happens_after_a_person_asked_is_told(
             again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
             clock.passes(5.0)
             clock.now += stepped
-            assert await pipeline.clear(1, "alice", audit) is not None
+            assert await pipeline.clear_finding(1, "alice", audit) is not None
             if stepped:
                 clock.passes(1.0)
                 again = event("xid/79", time=clock.now, identity="two")
@@ -346,7 +346,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             pipeline = Pipeline(
                 Ledger(tmp_path),
                 lane := Lane("test"),
-                Board("boot-b", 0.0, device_reset=False),
+                NodeState("boot-b", 0.0, device_reset=False),
                 catalogue(),
                 "boot-b",
             )
@@ -354,7 +354,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
             await pipeline.booted()
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
             await idle(pipeline)
@@ -398,7 +398,7 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
     async def work() -> dict[str, str]:
         lane = Lane("test")
         pipeline = Pipeline(
-            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+            Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
         await pipeline.open(catalogue())
         many = tuple(
@@ -406,9 +406,9 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         )
         await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
         await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
-        entries, _ = await pipeline._take()
+        entries, _ = await pipeline._evaluate_queue()
         monkeypatch.setattr(Ledger, "commit", damaged)
-        await pipeline._store(entries)
+        await pipeline._store_entries(entries)
         again = Ledger(tmp_path)  # here the daemon is killed
         again.open()
         lane.close()
@@ -439,7 +439,7 @@ def test_a_rescued_ledger_keeps_its_positions(
     async def after() -> str:
         lane = Lane("test")
         pipeline = Pipeline(
-            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+            Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
         monkeypatch.setattr(Ledger, "open", damaged)
         await pipeline.open(catalogue())
@@ -470,15 +470,15 @@ def full(folder: Path) -> Iterator[sqlite3.Connection]:
 def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
     """There is room again, and the time to try it has come."""
     db.execute("DROP TRIGGER full")
-    pipeline.keeper._retry_at = 0.0
+    pipeline.ledger_writer._retry_at = 0.0
     pipeline._wake.set()
 
 
 async def noted(pipeline: Pipeline) -> None:
     """The timer has fired, and the lane has done what it was given."""
-    while pipeline.keeper._note_timer is not None:
+    while pipeline.ledger_writer._note_timer is not None:
         await asyncio.sleep(0.01)
-    await pipeline.keeper._lane.call(lambda: None)
+    await pipeline.ledger_writer._lane.call(lambda: None)
 
 
 def faulty(seq: int) -> Batch:
@@ -551,7 +551,7 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
                 blocked.set()
                 go.wait(10.0)
 
-            pipeline.keeper._lane.post(block)
+            pipeline.ledger_writer._lane.post(block)
             while not blocked.is_set():
                 await asyncio.sleep(0.001)
             await pipeline.put(faulty(1))
@@ -560,7 +560,7 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
             while pipeline._queue:
                 await asyncio.sleep(0.001)
             await pipeline.put(ordinary(3))
-            pipeline.keeper._note_now()
+            pipeline.ledger_writer._note_now()
             assert left(tmp_path) == ([], "")
             go.set()
             await idle(pipeline)
@@ -579,8 +579,8 @@ def test_no_position_is_noted_ahead_of_events_that_nobody_has_taken_up_yet(tmp_p
             await pipeline.put(faulty(1))
             await pipeline.put(ordinary(2))
             assert (len(pipeline._queue), pipeline._busy) == (2, False)
-            pipeline.keeper._note_now()
-            assert await pipeline.keeper._lane.call(lambda: left(tmp_path)) == ([], "")
+            pipeline.ledger_writer._note_now()
+            assert await pipeline.ledger_writer._lane.call(lambda: left(tmp_path)) == ([], "")
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "2")
@@ -608,7 +608,7 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as pipeline:
             seen: list[tuple[str, list[str]]] = []
-            publish, stands = pipeline.board.publish, pipeline.board.source_stands
+            publish, stands = pipeline.board.publish_changes, pipeline.board.update_source
 
             def published(*given: Any, **named: Any) -> None:
                 seen.append(("shown", left(tmp_path)[0]))
@@ -618,12 +618,12 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
                 seen.append(("looked", left(tmp_path)[0]))
                 stands(*given, **named)
 
-            pipeline.board.publish, pipeline.board.source_stands = published, stood  # type: ignore[method-assign]
+            pipeline.board.publish_changes, pipeline.board.update_source = published, stood  # type: ignore[method-assign]
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
             audit = Audit(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
-            assert await pipeline.clear(1, "alice", audit) is not None
+            assert await pipeline.clear_finding(1, "alice", audit) is not None
             with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
                 assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
 
@@ -639,7 +639,7 @@ def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(
                 await pipeline.put(faulty(1))
                 await idle(pipeline)
                 db.execute("DROP TRIGGER full")
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "1")
@@ -654,7 +654,7 @@ def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) 
                 await pipeline.put(faulty(1))
                 await idle(pipeline)
                 db.execute("DROP TRIGGER full")
-                pipeline.keeper._retry_at = time.monotonic() + 60.0
+                pipeline.ledger_writer._retry_at = time.monotonic() + 60.0
                 await pipeline.put(faulty(2))
                 await idle(pipeline)
                 assert left(tmp_path) == ([], "")
@@ -743,7 +743,7 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
             await pipeline.put(replace(faulty(3), again=True))
             await idle(pipeline)
             folder.parent.unlink()
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
             pipeline._wake.set()
             await until(lambda: pipeline.board.ledger.ok)
             await idle(pipeline)
@@ -768,7 +768,7 @@ def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
 
     async def work() -> None:
         lane = Lane("test")
-        board = Board(BOOT, 0.0, device_reset=False)
+        board = NodeState(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
         await pipeline.open(catalogue())
         await pipeline.put(faulty(1))

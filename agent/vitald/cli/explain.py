@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
         return _list(
-            code, [serialize.rule(rule) for rule in catalog.rules.values()], arguments.json
+            code, [serialize.format_rule(rule) for rule in catalog.rules.values()], arguments.json
         )
     kind = code.partition("/")[0]
     if kind not in catalog.kinds():
         raise WrongUse(_no_kind(kind, catalog.kinds()))
-    rule = serialize.rule(catalog.rule(code))
+    rule = serialize.format_rule(catalog.rule(code))
     if arguments.json:
         render.emit_json(rule)
     else:

@@ -216,7 +216,7 @@ def _short(found: Finding) -> str:
 
 
 def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -> None:
-    from vitald.server.serialize import moment
+    from vitald.server.serialize import format_moment
 
     if event is None:
         return
@@ -225,7 +225,7 @@ def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -
             json.dumps(
                 {
                     "type": "difference",
-                    "time": moment(event.time),
+                    "time": format_moment(event.time),
                     "event": event.raw or event.code,
                     "inForce": said[0],
                     "other": said[1],
@@ -243,7 +243,7 @@ def _say(arguments: argparse.Namespace, event: Event | None, said: list[Json]) -
         )
         for one in said
     ]
-    print(f"{moment(event.time)}  {words[0]}  ->  {words[1]}")
+    print(f"{format_moment(event.time)}  {words[0]}  ->  {words[1]}")
     print(f"    {render.cut(render.safe(event.raw or event.code), render.width() - 4)}")
 
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        log.configure(config.log.level, config.log.format)
+        log.configure_log(config.log.level, config.log.format)
     except (configs.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _last_words(error.errors[0])
@@ -84,4 +84,4 @@ def _last_words(text: str) -> None:
     """Kept by systemd: `systemctl status` shows them, and `vitald status` where nobody answers."""
     from vitald.systemd import Notifier
 
-    Notifier().status(" ".join(text.split())[:500])
+    Notifier().notify_status(" ".join(text.split())[:500])

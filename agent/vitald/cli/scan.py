@@ -232,10 +232,10 @@ class _Scan:
         first, last = self._stamps[found.key]
         until = f", last {_words(last)}" if last != first else ""
         shown = {
-            **serialize.finding(found, self._catalog),
+            **serialize.format_finding(found, self._catalog),
             "confirmed": None,  # there is no other witness in a log
-            "since": serialize.moment(first.time),
-            "last": serialize.moment(last.time),
+            "since": serialize.format_moment(first.time),
+            "last": serialize.format_moment(last.time),
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
@@ -256,8 +256,8 @@ class _Scan:
                 "title": one.finding.title,
                 "action": one.finding.action.value,
                 "count": one.count,
-                "since": serialize.moment(one.first.time),
-                "last": serialize.moment(one.last.time),
+                "since": serialize.format_moment(one.first.time),
+                "last": serialize.format_moment(one.last.time),
                 "firstLine": one.first.number,
                 "lastLine": one.last.number,
                 "ended": one.cause,
@@ -288,7 +288,7 @@ class _Scan:
         }
         latest = coverage.latest
         as_of = (
-            {"line": latest.number, "time": serialize.moment(latest.time)}
+            {"line": latest.number, "time": serialize.format_moment(latest.time)}
             if latest is not None
             else None
         )
@@ -300,7 +300,7 @@ class _Scan:
         }
         print(
             json.dumps(
-                {"type": "verdict", **serialize.verdict(verdict), **counts, **unread, **told}
+                {"type": "verdict", **serialize.format_verdict(verdict), **counts, **unread, **told}
             )
         )
 
@@ -359,7 +359,7 @@ def _words(stamp: Stamp) -> str:
 
     where = f"line {stamp.number}"
     if stamp.time is not None:
-        moment = serialize.moment(stamp.time)
+        moment = serialize.format_moment(stamp.time)
         return f"{render.clock(moment)} ({render.age(moment)} ago, {where})"
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"

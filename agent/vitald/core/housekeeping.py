@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.ledger import Ledger, LedgerError
 from vitald.worker_thread import Lane, LaneStuck
 
@@ -32,7 +32,7 @@ class Housekeeping:
     """Trims one ledger in its thread. `retention` returns the limits in force."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: Board, retention: Callable[[], Retention]
+        self, ledger: Ledger, lane: Lane, board: NodeState, retention: Callable[[], Retention]
     ) -> None:
         self._ledger = ledger
         self._lane = lane
@@ -60,4 +60,4 @@ class Housekeeping:
                 await anyio.sleep(0.05)  # commits go between
             await self._lane.call(lambda: ledger.forget_output(time.time() - retention.output_s))
             size = await self._lane.call(ledger.size)
-        self._board.ledger_size(size)
+        self._board.set_ledger_size(size)

@@ -23,8 +23,8 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
 from vitald.core.evaluator import Evaluator, OperatorAction
-from vitald.core.ledger_writer import Keeper
-from vitald.core.node_state import Board
+from vitald.core.ledger_writer import LedgerWriter
+from vitald.core.node_state import NodeState
 from vitald.core.work_items import ActionItem, BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.judge.engine import Judge
 from vitald.ledger import Audit, Entry, Ledger, Remembered
@@ -61,9 +61,9 @@ class Pipeline:
     """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: Board, catalog: Catalog, boot_id: str
+        self, ledger: Ledger, lane: Lane, board: NodeState, catalog: Catalog, boot_id: str
     ) -> None:
-        self.keeper = Keeper(ledger, lane, board, self)
+        self.ledger_writer = LedgerWriter(ledger, lane, board, self)
         self.board = board
         self.boot_id = boot_id
         self._daemon_events = DaemonEvents(boot_id)
@@ -90,7 +90,7 @@ class Pipeline:
         """Restore the findings from the ledger and evaluate them by `catalog`. Raises only
         LedgerNewer.
         """
-        remembered = await self.keeper.open()
+        remembered = await self.ledger_writer.open_ledger()
         if remembered is not None:
             self._evaluator.judge = Judge(catalog, remembered.memory)
             self._positions, self.judged = dict(remembered.positions), dict(remembered.positions)
@@ -103,13 +103,15 @@ class Pipeline:
             far = int(time.time())
             self._evaluator.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
         transitions = tuple(self.judge.recatalogue(catalog, time.time()))
-        await self._store(
+        await self._store_entries(
             [
                 self._evaluator.add_changes(Entry(transitions=transitions)),
                 *self._evaluate_ledger_reports(),
             ]
         )
-        self.board.publish(self.judge)  # what is restored is published from the first answer on
+        self.board.publish_changes(
+            self.judge
+        )  # what is restored is published from the first answer on
 
     def _evaluate_ledger_reports(self) -> list[Entry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
@@ -139,7 +141,7 @@ class Pipeline:
             return ()
         return (self._daemon_events.make_boot_event(self.judge.opened),)
 
-    def adopt(self, remembered: Remembered) -> Entry:
+    def adopt_memory(self, remembered: Remembered) -> Entry:
         """Take up what the ledger has after all: it could not be read at the start. Returns what
         that changed.
         """
@@ -149,8 +151,8 @@ class Pipeline:
         nodes = (each.uuid for each in remembered.memory.devices if each.component == NODE)
         # When the boot should have been reported, no earlier one was known.
         if self._begun and self._former_boots and next(nodes, "") != self.boot_id:
-            self._enqueue(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
-        self.board.publish(self.judge)
+            self._queue_item(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
+        self.board.publish_changes(self.judge)
         return entry
 
     # --- what is known
@@ -163,15 +165,15 @@ class Pipeline:
     @property
     def ledger(self) -> Ledger:
         """The ledger, for reading and trimming."""
-        return self.keeper.ledger
+        return self.ledger_writer.ledger
 
     @property
-    def standing(self) -> Memory:
+    def memory(self) -> Memory:
         """All that would have to be restored as of now."""
         return self.judge.memory
 
     @property
-    def orderly(self) -> bool:
+    def was_stopped(self) -> bool:
         """Whether the daemon before this one was stopped, not killed."""
         return self._orderly
 
@@ -179,7 +181,7 @@ class Pipeline:
         """How far a source has handed in; None where it never did."""
         return self._positions.get(source)
 
-    def wedged(self) -> bool:
+    def is_wedged(self) -> bool:
         """True if the queue or an evaluation makes no progress: watchdog notifications stop then."""
         return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
 
@@ -190,7 +192,7 @@ class Pipeline:
         if batch.position is not None:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
-            batch = replace(batch, events=await self.keeper.unknown(batch.events))
+            batch = replace(batch, events=await self.ledger_writer.select_unstored(batch.events))
         if not (
             batch.events
             or batch.runs
@@ -202,9 +204,9 @@ class Pipeline:
             # wake the task.
             self._publish_source(batch)
             self._note_evaluated(batch)
-            self.keeper.note(batch.position)
+            self.ledger_writer.note_positions(batch.position)
             return
-        self._enqueue(BatchItem(batch))
+        self._queue_item(BatchItem(batch))
         while self._queued >= _QUEUED:
             self._room.clear()
             await self._room.wait()
@@ -212,22 +214,22 @@ class Pipeline:
     async def store(self, batch: Batch) -> None:
         """Hand in a batch, and wait until it is stored."""
         await self.put(batch)
-        await self.stored()
+        await self.wait_until_stored()
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until all that was handed in before is stored and published."""
         barrier = BarrierItem()
-        self._enqueue(barrier)
+        self._queue_item(barrier)
         await barrier.done
 
-    async def show_committed(self) -> None:
+    async def wait_until_published(self) -> None:
         """Wait until all that can be read of the ledger is published, too; at most half a second,
         if the disk hangs.
         """
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._shown.wait(), _SHOWN_S)
 
-    def _enqueue(self, item: WorkItem) -> None:
+    def _queue_item(self, item: WorkItem) -> None:
         # What was queued before a step of the clock is dated by the old clock.
         stepped = self._daemon_events.detect_clock_step()
         steps = (BatchItem(Batch(OWN_SOURCE, (event,))) for event in stepped)
@@ -235,7 +237,7 @@ class Pipeline:
             self._queue.append(queued)
             self._queued += queued.event_count
         if self._queued > _BEHIND:
-            self.board.fall_behind()
+            self.board.report_backlog()
         self._wake.set()
 
     async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
@@ -243,34 +245,36 @@ class Pipeline:
         event = self._daemon_events.make_event(code, fields, component, raw)
         await self.put(Batch(OWN_SOURCE, (event,)))
 
-    def say(self, code: str, fields: Fields, raw: str) -> None:
+    def report(self, code: str, fields: Fields, raw: str) -> None:
         """The same about the node as a whole, without waiting for room in the queue."""
         event = self._daemon_events.make_event(code, fields, NODE, raw)
-        self._enqueue(BatchItem(Batch(OWN_SOURCE, (event,))))
+        self._queue_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 
-    async def clear(
+    async def clear_finding(
         self, finding: int, by: str, audit: Audit, *, replaced: bool = False
     ) -> Finding | None:
         """Close a finding for an operator; `replaced`: because its device was replaced.
 
         Returns it closed, once that is stored; None where it is not open.
         """
-        return await self._act(CLEARED, finding, by, audit, replaced=replaced)
+        return await self._queue_action(CLEARED, finding, by, audit, replaced=replaced)
 
     async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
         """An operator begins what a finding requires. Returns it, once that is stored; None where
         it is not open.
         """
-        return await self._act(REMEDY_BEGUN, finding, by, audit)
+        return await self._queue_action(REMEDY_BEGUN, finding, by, audit)
 
-    async def accept(self, finding: int, by: str, audit: Audit, seconds: float) -> Finding | None:
+    async def accept_finding(
+        self, finding: int, by: str, audit: Audit, seconds: float
+    ) -> Finding | None:
         """An operator accepts a finding for so long; 0 ends that. Returns it, once that is stored;
         None where it is not open.
         """
         until = audit.time + seconds if seconds else 0.0
-        return await self._act(ACCEPTED, finding, by, audit, fields={"until": until})
+        return await self._queue_action(ACCEPTED, finding, by, audit, fields={"until": until})
 
-    async def _act(
+    async def _queue_action(
         self,
         code: str,
         finding: int,
@@ -284,13 +288,13 @@ class Pipeline:
             code=code, finding=finding, by=by, audit=audit, replaced=replaced, fields=fields or {}
         )
         item = ActionItem(action)
-        self._enqueue(item)
+        self._queue_item(item)
         return await item.done
 
-    async def recatalogue(self, catalog: Catalog) -> None:
+    async def reload_catalog(self, catalog: Catalog) -> None:
         """Evaluate by a reloaded catalogue from here on, the open findings included."""
         item = CatalogItem(catalog)
-        self._enqueue(item)
+        self._queue_item(item)
         await item.done
 
     # --- the task
@@ -299,16 +303,16 @@ class Pipeline:
         """Until cancelled."""
         while True:
             self._busy = False
-            await self._wait()
+            await self._wait_for_work()
             self._busy = True
             self._progress = time.monotonic()
             # What is taken is evaluated whole: half a batch would be lost.
             with anyio.CancelScope(shield=True):
-                entries, items = await self._take()
+                entries, items = await self._evaluate_queue()
             self._queued -= sum(item.event_count for item in items)
             if self._queued < _QUEUED:
                 self._room.set()
-            await self._store(entries)
+            await self._store_entries(entries)
             self._progress = time.monotonic()
             for item in items:
                 if item.batch is not None:
@@ -316,7 +320,7 @@ class Pipeline:
             for item in items:
                 item.finish()
 
-    async def _take(self) -> tuple[list[Entry], list[WorkItem]]:
+    async def _evaluate_queue(self) -> tuple[list[Entry], list[WorkItem]]:
         """Evaluate what is queued, up to a transaction's worth."""
         entries: list[Entry] = []
         items: list[WorkItem] = []
@@ -350,16 +354,16 @@ class Pipeline:
         self._queue.clear()
         if self._begun:
             entries.append(Entry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
-        await self._store(entries)
-        await self.keeper.close()
+        await self._store_entries(entries)
+        await self.ledger_writer.close_ledger()
 
-    async def _wait(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Wait until something is queued, something expires, or the ledger is to be retried."""
         if self._queue:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = min(self.judge.due - time.time(), self.keeper.tries_in())
+        until = min(self.judge.due - time.time(), self.ledger_writer.get_retry_delay())
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
 
@@ -371,17 +375,17 @@ class Pipeline:
         if batch.position is not None:
             self.judged[batch.position.source] = batch.position
 
-    async def _store(self, entries: Sequence[Entry]) -> None:
+    async def _store_entries(self, entries: Sequence[Entry]) -> None:
         """Commit, then publish."""
         self._shown.clear()
         try:
-            await self.keeper.store(entries)
+            await self.ledger_writer.store_entries(entries)
             events = [event for entry in entries for event in entry.events]
             transitions = [transition for entry in entries for transition in entry.transitions]
             self._evaluator.remember_endings(transitions)
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
-                self.board.publish(self.judge, events, transitions, incidents)
+                self.board.publish_changes(self.judge, events, transitions, incidents)
                 _log_transitions(transitions)
         finally:
             self._shown.set()
@@ -392,8 +396,8 @@ class Pipeline:
         if batch.source == KERNEL_LOG:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
-        self.board.show(batch.source, batch.readings)
-        self.board.source_stands(
+        self.board.replace_readings(batch.source, batch.readings)
+        self.board.update_source(
             batch.source,
             batch.state,
             batch.detail,
@@ -402,7 +406,7 @@ class Pipeline:
         )
 
 
-def source_component(name: str) -> Component:
+def make_source_component(name: str) -> Component:
     """The part of the node that a source watches, for findings about the source itself."""
     return Component(ComponentKind.NODE, name)
 

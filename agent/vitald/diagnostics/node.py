@@ -16,7 +16,7 @@ from vitald.catalog import Clears
 from vitald.collectors.neuron.collector import NAME as NEURON
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.judge.verdict import by_strength
 from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         inventory: PciInventory,
         ledger: Path,
         released: Callable[[], str],
@@ -53,7 +53,7 @@ class Node:
 
     def clears(self, finding: Finding) -> Clears:
         """What would close it."""
-        return self._board.clears(finding)
+        return self._board.find_clears(finding)
 
     def gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
@@ -90,7 +90,7 @@ class Node:
 
     def identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
-        return self._board.identity(component)
+        return self._board.get_identity(component)
 
     def _on_pci(self) -> Set[Component]:
         devices = self._inventory.devices.values()
@@ -106,7 +106,7 @@ class Node:
         """
         pids = (
             (one.component.name, one.values.get("process_pids"))
-            for one in self._board.present(NVML)
+            for one in self._board.list_readings(NVML)
         )
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
@@ -121,7 +121,7 @@ class Node:
         """Bytes in use on each Neuron device that answered lately."""
         used = (
             (one.component.name, one.values.get("memory_used_bytes"))
-            for one in self._board.present(NEURON)
+            for one in self._board.list_readings(NEURON)
         )
         return {name: told for name, told in used if isinstance(told, float)}
 

@@ -36,26 +36,26 @@ Json = dict[str, object]
 
 
 @overload
-def moment(time: float) -> str: ...
+def format_moment(time: float) -> str: ...
 @overload
-def moment(time: None) -> None: ...
+def format_moment(time: None) -> None: ...
 @overload
-def moment(time: float | None) -> str | None: ...
-def moment(time: float | None) -> str | None:
+def format_moment(time: float | None) -> str | None: ...
+def format_moment(time: float | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
     return None if time is None else format_rfc3339(time)
 
 
-def damaged_in(listed: Sequence[object]) -> int:
+def count_damaged(listed: Sequence[object]) -> int:
     """How many rows of the ledger are left out of a list, for they are not as they were written."""
     return listed.damaged if isinstance(listed, Listed) else 0
 
 
-def event(stored: StoredEvent) -> schema.Event:
+def format_event(stored: StoredEvent) -> schema.Event:
     seen = stored.event
     return {
         "id": stored.id,
-        "time": moment(seen.time),
+        "time": format_moment(seen.time),
         "source": seen.source,
         "kind": seen.kind,
         "code": seen.code,
@@ -70,7 +70,7 @@ def event(stored: StoredEvent) -> schema.Event:
     }
 
 
-def finding(found: Finding, catalog: Catalog) -> schema.Finding:
+def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
     entry = rule_of(found, catalog)
     ruling = entry.rule_on(found.fields)
     asked = found.asked
@@ -90,12 +90,12 @@ def finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
-        "since": moment(found.since),
-        "last": moment(found.last),
+        "since": format_moment(found.since),
+        "last": format_moment(found.last),
         "count": found.count,
         "raw": found.raw,
         "fields": dict(found.fields),
-        "accepted": acceptance(found.accepted),
+        "accepted": format_acceptance(found.accepted),
         "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
         "confirmed": found.confirmed,
         "confirmedBy": found.confirmed_by or None,
@@ -104,27 +104,27 @@ def finding(found: Finding, catalog: Catalog) -> schema.Finding:
         ),
         "writtenByProcess": found.hearsay,
         "simulated": found.simulated,
-        "simulatedUntil": moment(found.simulated_until),
+        "simulatedUntil": format_moment(found.simulated_until),
         "bootId": found.boot_id,
-        "clearedAt": moment(found.cleared_at),
+        "clearedAt": format_moment(found.cleared_at),
         "clearedBy": found.cleared_by,
         "source": entry.source,
     }
 
 
-def acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
+def format_acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
     """Who lives with a finding until when; null where nobody does."""
     if accepted is None:
         return None
     return {
         "by": accepted.by,
         "reason": accepted.reason,
-        "since": moment(accepted.since),
-        "until": moment(accepted.until),
+        "since": format_moment(accepted.since),
+        "until": format_moment(accepted.until),
     }
 
 
-def flags(judged: Verdict) -> schema.Flags:
+def format_flags(judged: Verdict) -> schema.Flags:
     """What is asked for, and whether it rests on more than the text of a log."""
     return {
         "rebootRequired": judged.reboot_required,
@@ -134,34 +134,36 @@ def flags(judged: Verdict) -> schema.Flags:
     }
 
 
-def verdict(judged: Verdict) -> schema.Verdict:
+def format_verdict(judged: Verdict) -> schema.Verdict:
     return {
         "status": judged.status.value,
-        **flags(judged),
+        **format_flags(judged),
         "action": judged.action.value,
         "simulated": judged.simulated,
         "reasons": list(judged.reasons),
     }
 
 
-def transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
+def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
     return {
         "type": "finding",
         "cause": changed.cause,
         "event": changed.event,
-        "finding": finding(changed.finding, catalog),
+        "finding": format_finding(changed.finding, catalog),
     }
 
 
-def source(health: SourceHealth) -> schema.Source:
+def format_source(health: SourceHealth) -> schema.Source:
     """`deadline` is the moment by which it must have looked again."""
     fresh = health.fresh(time.monotonic())
     return {
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
-        "lastSeen": moment(health.last_seen),
+        "lastSeen": format_moment(health.last_seen),
         "deadline": (
-            moment(health.last_seen + health.deadline) if health.last_seen is not None else None
+            format_moment(health.last_seen + health.deadline)
+            if health.last_seen is not None
+            else None
         ),
         "detail": health.detail,
     }
@@ -180,7 +182,7 @@ def _plain_part(value: float | str) -> float | str | None:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def job(seen: Job) -> schema.Job:
+def format_job(seen: Job) -> schema.Job:
     """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
     any more.
     """
@@ -199,15 +201,15 @@ def job(seen: Job) -> schema.Job:
         "user": seen.user,
         "uid": seen.uid,
         "state": state,
-        "began": moment(seen.began),
-        "ended": moment(seen.ended),
+        "began": format_moment(seen.began),
+        "ended": format_moment(seen.ended),
         "exitCode": seen.exit_code,
         "signal": seen.signal,
         "reason": seen.reason,
     }
 
 
-def incident(
+def format_incident(
     told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
 ) -> schema.Incident:
     """One story: its root, what it asks for, and its members, the root first. `findings` are its
@@ -236,32 +238,33 @@ def incident(
         ),
         "findings": [one.id for one in own],
         "story": story.title if story is not None else "",
-        "since": moment(told.since),
-        "last": moment(told.last),
+        "since": format_moment(told.since),
+        "last": format_moment(told.last),
         "count": told.count,
-        "closedAt": moment(told.closed_at),
+        "closedAt": format_moment(told.closed_at),
         "simulated": told.simulated,
         "members": [
-            _member(member, number == 0, catalog) for number, member in enumerate(told.members)
+            _format_member(member, number == 0, catalog)
+            for number, member in enumerate(told.members)
         ],
-        "jobs": [job(one) for one in jobs],
+        "jobs": [format_job(one) for one in jobs],
     }
 
 
-def _member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
+def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
     return {
         "component": member.component.name,
         "code": member.code,
         "title": catalog.rule(member.code).title,
         "role": "root" if is_root else "consequence",
         "count": member.count,
-        "first": moment(member.first),
-        "last": moment(member.last),
+        "first": format_moment(member.first),
+        "last": format_moment(member.last),
         "raw": member.raw,
     }
 
 
-def why(
+def format_history(
     past: Past,
     told: Incident | None,
     own: Iterable[Finding],
@@ -285,10 +288,10 @@ def why(
         ("escalation", found.escalated, ""),
     )
     return {
-        "finding": finding(found, catalog),
-        "events": [event(one) for one in past.events],
-        "incident": incident(told, own, catalog, jobs) if told is not None else None,
-        "rule": rule(entry),
+        "finding": format_finding(found, catalog),
+        "events": [format_event(one) for one in past.events],
+        "incident": format_incident(told, own, catalog, jobs) if told is not None else None,
+        "rule": format_rule(entry),
         "asked": [
             {
                 "layer": name,
@@ -303,7 +306,7 @@ def why(
         "flags": flags,
         "transitions": [
             {
-                "time": moment(one.time),
+                "time": format_moment(one.time),
                 "state": one.state,
                 "action": one.action,
                 "cause": one.cause,
@@ -314,7 +317,7 @@ def why(
     }
 
 
-def suspects(
+def format_suspects(
     scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]],
     catalog: Catalog,
     names: Mapping[str, str],
@@ -342,7 +345,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     return {
         "type": "event" if seen.judged else "untrusted",
         "line": number,
-        "time": moment(time),
+        "time": format_moment(time),
         "simulated": seen.simulated,
         "kind": seen.kind,
         "code": fields.get("number"),
@@ -356,7 +359,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     }
 
 
-def rule(entry: Rule) -> schema.Rule:
+def format_rule(entry: Rule) -> schema.Rule:
     """A catalogue entry, as `vitald explain` and the API show it."""
     return {
         "code": entry.code,
@@ -370,7 +373,7 @@ def rule(entry: Rule) -> schema.Rule:
         "todo": entry.action.words,
         "clears": entry.clears.words(),
         "escalation": entry.escalation,
-        "shadow": rule(entry.shadow) if entry.shadow is not None else None,
+        "shadow": format_rule(entry.shadow) if entry.shadow is not None else None,
         "cases": [
             {
                 "when": {field: list(values) for field, values in case.where.items()},

@@ -190,16 +190,19 @@ class FromLedger:
         judged = fold(opened, [], 0.0, device_reset=self._device_reset)
         known = {
             "remembered": judged.status.value,
-            "until": serialize.moment(until),
+            "until": serialize.format_moment(until),
             "openFindings": len(opened),
         }
-        return {**serialize.verdict(judged), "status": "unknown", **known}
+        return {**serialize.format_verdict(judged), "status": "unknown", **known}
 
     def opened(self) -> list[schema.Finding]:
         from vitald.judge.verdict import by_strength
         from vitald.server import serialize
 
-        return [serialize.finding(one, self._catalog) for one in by_strength(self._remembered()[0])]
+        return [
+            serialize.format_finding(one, self._catalog)
+            for one in by_strength(self._remembered()[0])
+        ]
 
     def cleared(self) -> list[schema.Finding]:
         from vitald.ledger import read_findings
@@ -207,7 +210,8 @@ class FromLedger:
 
         with as_owner(self._folder):
             return [
-                serialize.finding(one, self._catalog) for one in read_findings(self._path, PAGE)
+                serialize.format_finding(one, self._catalog)
+                for one in read_findings(self._path, PAGE)
             ]
 
     def incidents(self) -> list[schema.Incident]:
@@ -261,7 +265,9 @@ class FromLedger:
         judged = fold(
             [past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset
         )
-        return serialize.why(past, past.incident, own, self._catalog, serialize.flags(judged))
+        return serialize.format_history(
+            past, past.incident, own, self._catalog, serialize.format_flags(judged)
+        )
 
     def events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = PAGE
@@ -274,7 +280,7 @@ class FromLedger:
             stored: Sequence[StoredEvent] = read_events(
                 self._path, Query(after=after or 0, since=begin, newest=newest, limit=limit)
             )
-        return [serialize.event(one) for one in stored]
+        return [serialize.format_event(one) for one in stored]
 
     def runs(self) -> list[schema.DiagnosticRun]:
         from vitald.ledger import read_runs

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from vitald.catalog import Catalog
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import told
 from vitald.ledger import LedgerError
 from vitald.model import Finding, Incident, alone
-from vitald.server.request import Refused
+from vitald.server.request import RequestRefused
 from vitald.worker_thread import Lane, LaneStuck
 
 Stored = TypeVar("Stored")
@@ -24,7 +24,7 @@ _READ_S = 5.0
 class RouteContext:
     """Parts that several routes read. `catalog` is replaced when it is reloaded."""
 
-    board: Board
+    board: NodeState
     pipeline: Pipeline
     catalog: Catalog
     inventory: PciInventory
@@ -37,11 +37,11 @@ class RouteContext:
         try:
             stored = await self.reader.call(work, _READ_S)
         except (LedgerError, LaneStuck) as error:
-            raise Refused(
+            raise RequestRefused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
         # Else an answer could contain an event before its finding is published.
-        await self.pipeline.show_committed()
+        await self.pipeline.wait_until_published()
         return stored
 
     def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:

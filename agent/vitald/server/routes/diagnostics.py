@@ -25,13 +25,13 @@ from vitald.ledger import LedgerError
 from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
 from vitald.server import serialize
 from vitald.server.request import (
-    Refused,
-    limit_of,
+    RequestRefused,
     read_body,
+    read_limit,
     read_query,
-    reason_of,
-    value_of,
-    who_changes,
+    read_reason,
+    read_value,
+    require_change_right,
 )
 from vitald.worker_thread import Lane, LaneStuck
 
@@ -86,7 +86,7 @@ class DiagnosticRoutes:
         self._read_runs = runs
         self._read_run = run
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/diagnostics", self.diagnostics)
         app.router.add_get("/v1/diagnostics/runs", self.runs)
         app.router.add_get("/v1/diagnostics/runs/{id}", self.one)
@@ -111,13 +111,13 @@ class DiagnosticRoutes:
     async def runs(self, request: web.Request) -> web.Response:
         """Those that have ended, the newest first."""
         query = read_query(request, "limit", "check")
-        most, wanted = limit_of(query), query.get("check")
+        most, wanted = read_limit(query), query.get("check")
         if wanted is not None:
             self._check(wanted)
         listed = await self._read(lambda: self._read_runs(most, wanted))
         answer: schema.DiagnosticRuns = {
             "runs": [run(one) for one in listed],
-            "damaged": serialize.damaged_in(listed),
+            "damaged": serialize.count_damaged(listed),
         }
         return web.json_response(answer)
 
@@ -129,20 +129,22 @@ class DiagnosticRoutes:
             return web.json_response(in_full(found))
         going_on = next((one for one in self._diagnostics.going if one.id == id_), None)
         if going_on is not None:
-            raise Refused(404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is")
-        raise Refused(
+            raise RequestRefused(
+                404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is"
+            )
+        raise RequestRefused(
             404, f"no run {id_[:80]!r}", "vitald diag list shows those that are remembered"
         )
 
     async def ask(self, request: web.Request) -> web.Response:
         """Ask for a run. Answers at once; the run waits for its turn."""
-        peer = who_changes(request)
+        peer = require_change_right(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
         asked = self._ask_of(body, f"{peer.name}, pid {peer.pid}")
         try:
             begun = self._diagnostics.ask(asked)
         except Refusal as refusal:
-            raise Refused(409, str(refusal), refusal.hint) from None
+            raise RequestRefused(409, str(refusal), refusal.hint) from None
         answer: schema.OneGoing = {"going": going(begun)}
         return web.json_response(answer, status=202)
 
@@ -150,21 +152,21 @@ class DiagnosticRoutes:
         """End a run, or take it out of the queue. Answers at once; its programs get their time to
         end.
         """
-        peer = who_changes(request)
+        peer = require_change_right(request)
         body = await read_body(request, "id", "reason")
-        id_, reason = _id_of(body), reason_of(body)
+        id_, reason = _id_of(body), read_reason(body)
         ended = self._diagnostics.cancel(id_, f"{peer.name}, pid {peer.pid}", reason)
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
-            raise Refused(409, error, "vitald diag list shows what does")
+            raise RequestRefused(409, error, "vitald diag list shows what does")
         answer: schema.OneGoing = {"going": going(ended)}
         return web.json_response(answer)
 
     def _ask_of(self, body: Json, by: str) -> Ask:
         names = f"one of {', '.join(self._diagnostics.checks)}"
-        named = value_of(body, "check", partial(read_text, expected="a name"), "dcgm", names)
-        busy = value_of(body, "busy", read_flag, False)
-        level, gpus, reason = _level_of(body), _gpus_of(body), reason_of(body)
+        named = read_value(body, "check", partial(read_text, expected="a name"), "dcgm", names)
+        busy = read_value(body, "busy", read_flag, False)
+        level, gpus, reason = _level_of(body), _gpus_of(body), read_reason(body)
         meant = self._check(named)
         if level is None:
             level = min(meant.levels)
@@ -175,13 +177,13 @@ class DiagnosticRoutes:
                 if levels
                 else f"{meant.name} has no levels: leave it out"
             )
-            raise Refused(400, f"level: {meant.name} has no level {level}", hint)
+            raise RequestRefused(400, f"level: {meant.name} has no level {level}", hint)
         return Ask(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
 
     def _check(self, name: str) -> Check:
         known = self._diagnostics.checks
         if name not in known:
-            raise Refused(
+            raise RequestRefused(
                 404,
                 f"no check {name[:80]!r}{tomlfile.suggest(name[:80], known)}",
                 f"there are {', '.join(known)}",
@@ -192,7 +194,7 @@ class DiagnosticRoutes:
         try:
             return await self._reader.call(work, _READ_S)
         except (LedgerError, LaneStuck) as error:
-            raise Refused(
+            raise RequestRefused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
 
@@ -202,14 +204,14 @@ def _id_of(body: Json) -> str | None:
     if "id" not in body:
         return None
     read = partial(read_match, pattern=_ID, expected="the id of a run")
-    return value_of(body, "id", read, hint="leave it out for the one that runs")
+    return read_value(body, "id", read, hint="leave it out for the one that runs")
 
 
 def _level_of(body: Json) -> int | None:
     """None where it is left out."""
     if "level" not in body:
         return None
-    return value_of(body, "level", partial(read_whole, least=0, most=_LEVEL, from_json=True))
+    return read_value(body, "level", partial(read_whole, least=0, most=_LEVEL, from_json=True))
 
 
 def _gpus_of(body: Json) -> tuple[int, ...]:
@@ -223,7 +225,7 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
             raise Unexpected(expected, value)
         return tuple(sorted(gpus))
 
-    return value_of(body, "gpus", read, [], "leave it out for all of them")
+    return read_value(body, "gpus", read, [], "leave it out for all of them")
 
 
 # --- how they are told
@@ -256,7 +258,7 @@ def due(one: Due) -> schema.DiagnosticDue:
     return {
         "check": one.check,
         "level": one.level,
-        "at": serialize.moment(one.at),
+        "at": serialize.format_moment(one.at),
         "waitsFor": one.waits_for,
     }
 
@@ -266,8 +268,8 @@ def going(one: Going) -> schema.DiagnosticGoing:
     return {
         **_ask(one.id, one.ask),
         "stage": one.stage.value,
-        "askedAt": serialize.moment(one.asked_at),
-        "began": serialize.moment(one.began),
+        "askedAt": serialize.format_moment(one.asked_at),
+        "began": serialize.format_moment(one.began),
         "elapsed": round(max(0.0, time.time() - one.began), 3) if one.began is not None else 0.0,
         "expected": one.expected_s,
         "waitsFor": one.waits_for,
@@ -279,8 +281,8 @@ def run(one: Run) -> schema.DiagnosticRun:
     report = one.report
     return {
         **_ask(one.id, one.ask),
-        "began": serialize.moment(one.began),
-        "ended": serialize.moment(one.ended),
+        "began": serialize.format_moment(one.began),
+        "ended": serialize.format_moment(one.ended),
         "seconds": round(max(0.0, one.ended - one.began), 3),
         "outcome": report.outcome.value,
         "why": report.reason,

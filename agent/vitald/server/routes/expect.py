@@ -18,7 +18,13 @@ from aiohttp import web
 from vitald.collectors.inventory.collector import KINDS, VERSIONS, Expected, Unsettled
 from vitald.collectors.polling import Polled
 from vitald.model import Batch
-from vitald.server.request import Refused, read_body, read_query, reason_of, who_changes
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_query,
+    read_reason,
+    require_change_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -41,7 +47,7 @@ class ExpectRoutes:
         self._source = source
         self._store = store
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/expect", self.expect)
         app.router.add_post("/v1/expect/confirm", self.confirm)
 
@@ -51,16 +57,16 @@ class ExpectRoutes:
 
     async def confirm(self, request: web.Request) -> web.Response:
         """What is here now is right."""
-        peer = who_changes(request)
-        reason = reason_of(await read_body(request, "reason"))
+        peer = require_change_right(request)
+        reason = read_reason(await read_body(request, "reason"))
         try:
             confirmed = self._expected.confirm(peer.name, reason)
         except Unsettled as error:
-            raise Refused(
+            raise RequestRefused(
                 409, str(error), "try again in a few minutes; vitald expect shows what is counted"
             ) from None
         if not confirmed:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "nothing to confirm: the configuration says how many there should be",
                 "change [expect] there",

@@ -23,13 +23,20 @@ from aiohttp import web
 
 from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import Facts
-from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
-from vitald.core.node_state import Board
+from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
+from vitald.core.node_state import NodeState
 from vitald.ledger import Query, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.server import serialize
-from vitald.server.request import Refused, limit_of, read_body, read_query, value_of, who_changes
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_limit,
+    read_query,
+    read_value,
+    require_change_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -60,7 +67,7 @@ class JobRoutes:
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         store: Callable[[Batch], Awaitable[None]],
         diagnostics: Diagnostics | None,
     ) -> None:
@@ -72,30 +79,30 @@ class JobRoutes:
         # Whose begin is on its way to the ledger
         self._beginning: dict[str, asyncio.Task[None]] = {}
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/jobs", self.jobs)
         app.router.add_post("/v1/jobs", self.tell)
 
     async def jobs(self, request: web.Request) -> web.Response:
         """Those that run, the latest first, and those that ended, too."""
-        most, jobs = limit_of(read_query(request, "limit")), self._board.jobs
+        most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.Jobs = {
-            "running": [serialize.job(job) for job in running[:most]],
-            "recent": [serialize.job(job) for job in recent[:most]],
+            "running": [serialize.format_job(job) for job in running[:most]],
+            "recent": [serialize.format_job(job) for job in recent[:most]],
         }
         return web.json_response(answer)
 
     async def tell(self, request: web.Request) -> web.Response:
         """A job begins, or has ended."""
-        peer = who_changes(request)
+        peer = require_change_right(request)
         body = await read_body(
             request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose"
         )
         event = body.get("event")
         if event not in ("begin", "end"):
-            raise Refused(400, f"event: {str(event)[:80]!r} is none of begin, end")
-        diagnose = value_of(body, "diagnose", read_flag, False)
+            raise RequestRefused(400, f"event: {str(event)[:80]!r} is none of begin, end")
+        diagnose = read_value(body, "diagnose", read_flag, False)
         job = _job_of(body)
         if event == "begin":
             await self._begin(job)
@@ -107,7 +114,7 @@ class JobRoutes:
             told=event,
             job=job.id,
             user=job.user,
-            end=job.end if event == "end" else "",
+            end=job.outcome if event == "end" else "",
             uid=peer.uid,
             pid=peer.pid,
         )
@@ -144,7 +151,7 @@ class JobRoutes:
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
         # script may be run twice.
-        if former is None and (not job.failed or jobs.ended_lately(job.id, time.time())):
+        if former is None and (not job.failed or jobs.has_ended_recently(job.id, time.time())):
             return _answer(None)
         began = former.began if former is not None else None
         left = [
@@ -155,7 +162,7 @@ class JobRoutes:
         await self._say(
             DIED if job.failed else ENDED,
             job,
-            f"{job.name} ended" + (f" with {job.end}" if job.end else ""),
+            f"{job.name} ended" + (f" with {job.outcome}" if job.outcome else ""),
         )
         told = next((one for one in reversed(jobs.recent) if one.id == job.id), job)
         wanted = diagnose and (job.failed or bool(left))
@@ -166,7 +173,10 @@ class JobRoutes:
         why = " and ".join(
             filter(
                 None,
-                [f"ended with {job.end}" if job.end else "", f"left {numbers}" if numbers else ""],
+                [
+                    f"ended with {job.outcome}" if job.outcome else "",
+                    f"left {numbers}" if numbers else "",
+                ],
             )
         )
         try:
@@ -192,7 +202,7 @@ def read_jobs(path: Path) -> list[Event]:
     """
     asked = [
         Query(kind="job", newest=True, limit=_READ),
-        *(Query(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
+        *(Query(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
     stored = [one for query in asked for one in read_events(path, query)]
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
@@ -203,7 +213,7 @@ def _answer(
 ) -> schema.JobTold:
     return {
         "ok": True,
-        "job": serialize.job(job) if job is not None else None,
+        "job": serialize.format_job(job) if job is not None else None,
         "left": [one.id for one in left],
         "diagnostic": diagnostic,
     }
@@ -219,7 +229,7 @@ def _counts(found: Finding) -> bool:
 def _job_of(body: serialize.Json) -> Job:
     """What a client says of a job, held to what a job can be."""
     return Job(
-        id=value_of(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
+        id=read_value(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
         user=_text(body, "user", _USER),
         uid=_number(body, "uid"),
         exit_code=_number(body, "exitCode"),
@@ -235,7 +245,7 @@ def _read_id(value: object) -> str:
 def _text(body: serialize.Json, name: str, most: int) -> str:
     expected = f"at most {most} printable characters of ASCII"
     read = partial(read_line, least=0, most=most, expected=expected, ascii_only=True)
-    return value_of(body, name, read, "").strip()
+    return read_value(body, name, read, "").strip()
 
 
 def _number(body: serialize.Json, name: str) -> int | None:
@@ -244,4 +254,6 @@ def _number(body: serialize.Json, name: str) -> int | None:
         return None
     most = _MOST[name]
     expected = f"a number from 0 to {most}"
-    return value_of(body, name, lambda value: read_whole(value, 0, most, expected, from_json=True))
+    return read_value(
+        body, name, lambda value: read_whole(value, 0, most, expected, from_json=True)
+    )
