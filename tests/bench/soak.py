@@ -383,7 +383,7 @@ def _sample(daemon: Any, work: Work) -> Json:
             "settled": len(memory.settled),
             "devices": len(memory.devices),
             "queue": len(pipeline._queue),
-            "held": len(pipeline.keeper._held),
+            "held": len(pipeline.ledger_writer._held),
             "clients": daemon.api.gate.clients,
             "announcements": len(daemon.sources.interpreter.announcements._by_id),
         },

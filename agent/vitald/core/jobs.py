@@ -1,13 +1,12 @@
 """
-The work on this node: which jobs run, which ran, and how they ended.
+Jobs on this node: those that run, those that ran, and how they ended.
 
-Owns     what is remembered of jobs, and which of them were near an incident.
-Refuses  I/O, and meaning: that a job which failed counts in a device's record is the judge's
-         affair, who gets the same events.
+Owns     the recent jobs, and which of them were near an incident.
+Refuses  I/O and judging: the judge gets the same events, and counts failed jobs in the device's
+         record.
 
-It is fed with events that are stored already, and after a start with those that the ledger has:
-what it says is never truth of its own. A job whose end nobody told, since its node went down with
-it, ended with that boot.
+The events are stored already; after a start they are read from the ledger. A job whose end was
+never reported ended with its boot.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Jobs:
         self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
 
     def take_event(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
-        """Take in an event of `JOB_CODES`; any other changes nothing. `incidents` are those that may
+        """Apply an event of `JOB_CODES`; any other changes nothing. `incidents` are those that may
         be open.
         """
         self._apply_event(event)

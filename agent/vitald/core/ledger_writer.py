@@ -1,10 +1,10 @@
 """
-What was judged is kept: on disk, or held until the disk takes it.
+Write buffer in front of the ledger; keeps results in memory while the disk fails.
 
-Owns     the ledger and its lane, what is held while the ledger cannot be written, when it is tried
-         again, the positions on their way to it, the replacement of a damaged one, and the ledger's
-         health on the board.
-Refuses  judging. What it asks of the judgement, and what it says to it, is `PipelineState`.
+Owns     the ledger and its thread, what is held while the ledger cannot be written, the retries,
+         the positions on their way to it, the replacement of a damaged one, and its health in the
+         node's state.
+Refuses  judging. What it reads of the pipeline and reports to it is `PipelineState`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LedgerWriter:
         self._blind = False  # what is remembered could not be read at the start
 
     async def open_ledger(self) -> Remembered | None:
-        """What is remembered. None where that cannot be read: it is handed to `adopt_memory` once it can.
+        """What is remembered. None where that cannot be read: `adopt_memory` gets it once it can.
         Raises only LedgerNewer.
         """
         remembered = await self._open_or_rescue()

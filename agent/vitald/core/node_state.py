@@ -1,9 +1,9 @@
 """
-The board: what is shown. Outputs read nothing else.
+The node's published state. The server and the metrics read nothing else.
 
-Owns     the published findings, the sources' health, the counters, and who is watching for changes.
-Refuses  judging: findings are put up here after they were committed (or, when the ledger fails,
-         kept in memory).
+Owns     the published findings, the sources' health, the counters, and the subscriptions.
+Refuses  judging: findings are published here after they were committed or, while the ledger
+         fails, kept in memory.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Pipeline:
         return self._positions.get(source)
 
     def is_wedged(self) -> bool:
-        """True if the queue or an evaluation makes no progress: watchdog notifications stop then."""
+        """True if evaluation makes no progress: watchdog notifications stop then."""
         return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
 
     # --- handing in

@@ -1,15 +1,12 @@
 """
-The supervisor: sources are read for ever.
+The supervisor: reads the sources, and restarts those that fail or hang.
 
-Owns     starting a source again with back-off when it fails, and when it neither looks nor fails;
-         what is said of that.
-Refuses  what a source watches: silence of what it reads is the source's to tell, and the board's to
-         show.
+Owns     the restart of a source with back-off, and the findings about it.
+Refuses  what a source reads: a source reports that itself.
 
-Everything that a source may wait for has a deadline of its own (`lane`), so one that hands in
-nothing at all for several times its deadline hangs through a fault of ours. It is cancelled and
-started again; only where even that is of no avail, systemd's watchdog goes hungry and restarts the
-daemon.
+Every wait of a source has a deadline of its own, so one that hands in nothing for several times its
+deadline hangs because of a defect of ours. It is cancelled and started again; if cancelling fails,
+watchdog notifications stop and systemd restarts the daemon.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """
-The gate before the HTTP server: how many clients at once, and how long one may take.
+Connection limit of the HTTP server: number of clients at once, and time limits of each.
 
-aiohttp bounds what a request may hold, not how slowly it may come. The gate wraps the server's
-protocol: a client over the limit is told so and closed; one that has not sent a whole request in
-time, or does not take its answer, is closed.
+aiohttp limits the size of a request, not its duration. The limit wraps the server's protocol: a
+client over it gets an error and is closed; so is one that has not sent a whole request in time, or
+does not read its answer.
 
-Whoever may read must not be able to keep out the scheduler that asks whether the node takes work:
-on a Unix socket some places are for root and the daemon's own user, and no other user has more than
-his share. Where nobody can say who asks, on a port, the client that was served longest ago makes
-room for the newest.
+Other users must not be able to keep out the scheduler's health check: on a Unix socket some places
+are reserved for root and the daemon's own user, and any other user has a share. On a port, where
+the user is unknown, the client that was served longest ago makes room for the newest.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ async def serve_application(
             yield
         finally:
             for sock in (sock for server in servers for sock in server.sockets):
-                # A client that connects now waits for the next daemon where systemd holds the socket.
+                # Clients that connect now wait for the next daemon if systemd holds the socket.
                 loop.remove_reader(sock.fileno())
             if patient:
                 for _ in range(_HANDED_OVER):

@@ -1,14 +1,13 @@
 """
-Asking root for a reboot or a replacement, with a file: `<runtime>/recovery/request.json`, where
+Requests a reboot or a replacement from root, with a file: `<runtime>/recovery/request.json`, if
 `[recovery] mode` is "automatic".
 
-The file is written whole and renamed into place, which is what vitald-recover.path waits for;
-written anew every few minutes while it still holds; and taken away when it holds no more. What root
-makes of it is root's affair (docs/recovery.md).
+The file is renamed into place, which triggers vitald-recover.path; it is written again every few
+minutes while it holds, and removed afterwards. Root decides what follows (docs/recovery.md).
 
-Owns     when something is asked for: of real findings that are in the ledger, stand for `[recovery]
-         after`, and nobody works on.
-Refuses  acting. This process may reboot nothing, and is not asked to.
+Owns     when to request: for real findings in the ledger that are open for `[recovery] after`, and
+         whose remedy has not begun.
+Refuses  acting: this process has no right to reboot.
 """
 
 from __future__ import annotations

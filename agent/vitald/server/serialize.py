@@ -187,15 +187,12 @@ def format_job(seen: Job) -> schema.Job:
     any more.
     """
     state: Literal["running", "ended", "died", "lost"]
-    state = (
-        "running"
-        if seen.ended is None
-        else "lost"
-        if seen.lost
-        else "died"
-        if seen.failed
-        else "ended"
-    )
+    if seen.ended is None:
+        state = "running"
+    elif seen.lost:
+        state = "lost"
+    else:
+        state = "died" if seen.failed else "ended"
     return {
         "job": seen.id,
         "user": seen.user,

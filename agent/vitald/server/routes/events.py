@@ -161,7 +161,7 @@ class EventRoutes:
     async def _write_verdict(
         self, response: web.StreamResponse, shown: schema.Verdict | None
     ) -> schema.Verdict:
-        """Write the verdict where it is another than the one shown last. Returns the present one."""
+        """Write the verdict if it differs from the one shown last. Returns the present one."""
         verdict = serialize.format_verdict(self._context.board.verdict())
         if verdict != shown:
             await _write_line(response, {"type": "verdict", **verdict})

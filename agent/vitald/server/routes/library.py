@@ -66,7 +66,12 @@ class Protocol(web.RequestHandler):
 
     def __init__(self, manager: web.Server, keep_alive_s: float) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(manager, loop=loop, keepalive_timeout=keep_alive_s, access_log=None)  # type: ignore[arg-type]  # None: no log
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=keep_alive_s,
+            access_log=None,  # type: ignore[arg-type]  # None: no log
+        )
 
     def handle_error(
         self,

@@ -1,6 +1,6 @@
 """
-Routes of the node: `/healthz`, `/v1/status`, components, GPUs, rules of the catalogue, and the API's
-own document.
+Routes of the node: `/healthz`, `/v1/status`, components, GPUs, rules of the catalogue, and
+openapi.json.
 """
 
 from __future__ import annotations
