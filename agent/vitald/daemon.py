@@ -32,22 +32,21 @@ from vitald.collectors.pci.inventory import machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config, ConfigError
 from vitald.core.housekeeping import Housekeeping, Retention
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
-from vitald.diagnostics import checks
-from vitald.diagnostics.idle.detector import IdleDetector
-from vitald.diagnostics.manager import DiagnosticsManager
-from vitald.diagnostics.node import NodeView
-from vitald.diagnostics.run.process import Programs
+from vitald.diagnostics import checks, idle
+from vitald.diagnostics.diagnostics import Diagnostics
+from vitald.diagnostics.node import Node
+from vitald.diagnostics.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
-    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
-    RowList,
+    Listed,
+    Query,
     read_events,
     read_run,
     read_runs,
@@ -55,7 +54,6 @@ from vitald.ledger import (
 from vitald.metrics import exporter
 from vitald.metrics.diagnostics import Tally
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
-from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
 from vitald.server.listeners import (
     CannotStart,
@@ -64,14 +62,14 @@ from vitald.server.listeners import (
     serve_application,
     wait_until,
 )
-from vitald.server.recovery_requester import Asking
+from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import library
 from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
 from vitald.systemd import Notifier
-from vitald.worker_thread import ThreadStuck, WorkerThread
+from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -91,25 +89,19 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path | None) -> None:
         self.config = config
         self.config_path = config_path
-        self.boot_id = _boot_id(config.paths.procfs)
-        self.board = Board(self.boot_id, time.time(), device_reset=config.policy.device_reset)
-        self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
+        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.board = NodeState(self.boot_id, time.time(), device_reset=config.policy.device_reset)
+        self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
         self.pipeline = Pipeline(
             Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
         )
         self.sources = Sources(
-            config.paths,
-            config.collectors,
-            self.catalog,
-            self.boot_id,
-            self.reader,
-            self._well,
-            kmsg=from_stdin(),
+            config, self.catalog, self.boot_id, self.reader, self._is_well, kmsg=from_stdin()
         )
-        self.tests = WorkerThread("diagnostics")
+        self.tests = Lane("diagnostics")
         self.tally = Tally()
-        self.diagnostics = _build_diagnostics(self)
+        self.diagnostics = build_diagnostics(self)
         self.housekeeping = Housekeeping(
             self.pipeline.ledger, self.lane, self.board, self._get_retention
         )
@@ -117,13 +109,13 @@ class Daemon:
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
-        self.past_told = asyncio.Event()
-        self.recovery = Asking(
+        self.past_read = asyncio.Event()
+        self.recovery = RecoveryRequester(
             self.board,
             config.paths.runtime,
             self.reader,
             lambda: self.config.recovery,
-            self.past_told,
+            self.past_read,
         )
         self.api = Api(
             board=self.board,
@@ -133,7 +125,7 @@ class Daemon:
             inventory=self.sources.inventory,
             reader=self.reader,
             inject_path=config.kernel_log.path,
-            group=_group(config.socket.group),
+            group=_find_group(config.socket.group),
             diagnostics=self.diagnostics,
             recovery=self.recovery,
             more=_build_routes(self),
@@ -165,27 +157,26 @@ class Daemon:
             profile=self.catalog.profile,
         )
         async with _hold_folders(self.config.paths):
-            await self._open()
-            async with self._served(), anyio.create_task_group() as tasks:
+            await self._open_ledger()
+            async with self._serve_http(), anyio.create_task_group() as tasks:
                 for work in (
                     self.pipeline.run,
                     self._read_kernel_log,
                     self.sources.uevents.listen,
-                    self._pulse,
+                    self._notify_systemd,
                     self.housekeeping.run,
-                    self._reloads,
+                    self._handle_reloads,
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
-                present: list[Source] = [*self.sources.present, self.diagnostics.source]
-                for source in present:
+                for source in (*self.sources.present, self.diagnostics):
                     tasks.start_soon(self._read_present, source)
-                tasks.start_soon(self._say_ready)
+                tasks.start_soon(self._report_ready)
                 await self.stopping.wait()
-                self.notifier.stopping()
+                self.notifier.notify_stopping()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
-            for batch in self.diagnostics.source.take_pending_batches():
+            for batch in self.diagnostics.untold():
                 with anyio.move_on_after(_UNTOLD_S):
                     await self.pipeline.put(batch)
             await self.pipeline.close()
@@ -194,9 +185,9 @@ class Daemon:
             lane.close()
         log.info("stopped")
 
-    async def _say_ready(self) -> None:
+    async def _report_ready(self) -> None:
         await wait_until(self.board.first_look, _FIRST_LOOK_S)
-        self.notifier.ready()
+        self.notifier.notify_ready()
         log.info(
             "ready",
             socket=str(self.config.socket_path),
@@ -204,45 +195,43 @@ class Daemon:
             pid=os.getpid(),
         )
 
-    async def _open(self) -> None:
+    async def _open_ledger(self) -> None:
         try:
             await self.pipeline.open(self.catalog)
         except LedgerNewer as error:
             raise CannotStart(str(error)) from error
         try:
             await self.reader.call(self.sources.inventory.read)
-        except ThreadStuck as error:
+        except LaneStuck as error:
             log.error("inventory_not_read", error=str(error))
-        await self._recall()
-        for source in (*self.sources.all, self.diagnostics.source):
+        await self._restore_state()
+        for source in (*self.sources.all, self.diagnostics):
             self.board.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )
 
-    async def _recall(self) -> None:
+    async def _restore_state(self) -> None:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
             )
-        except (LedgerError, ThreadStuck) as error:
+        except (LedgerError, LaneStuck) as error:
             log.error(
                 "places_not_read",
                 error=str(error),
                 effect="lines about a Neuron device are told by its index",
             )
-            stored = RowList()
+            stored = Listed()
         placed = [
             one.event
             for one in stored
-            if one.event.is_trusted
-            and not one.event.is_simulated
-            and one.event.boot_id == self.boot_id
+            if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id
         ]
         self.sources.recall(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
-        except (LedgerError, ThreadStuck) as error:
+        except (LedgerError, LaneStuck) as error:
             log.error(
                 "jobs_not_read",
                 error=str(error),
@@ -250,43 +239,43 @@ class Daemon:
             )
             return
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.board.jobs.recall(jobs, self.boot_id, booted_at, self.board.incidents.values())
+        self.board.jobs.restore_jobs(jobs, self.boot_id, booted_at, self.board.incidents.values())
 
-    async def _reloads(self) -> None:
+    async def _handle_reloads(self) -> None:
         while True:
             await self.hung_up.wait()
             self.hung_up.clear()
-            await self._reload()
+            await self._reload_config()
 
-    async def _reload(self) -> None:
+    async def _reload_config(self) -> None:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
                 "reload_refused", errors=error.errors, effect="the old configuration stays in force"
             )
             return
-        except ThreadStuck as error:
+        except LaneStuck as error:
             log.error(
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
             return
         applied, restart = configs.changed(self.config, fresh)
-        logs.configure(fresh.log.level, self.config.log.format)
+        logs.configure_log(fresh.log.level, self.config.log.format)
         self.board.set_policy(device_reset=fresh.policy.device_reset)
         self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
         self.config = configs.reloaded(self.config, fresh)
-        await self.pipeline.recatalogue(catalog)
+        await self.pipeline.reload_catalog(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
-    def _well(self) -> bool:
+    def _is_well(self) -> bool:
         """Whether what is here now may be taken for what should be here."""
         verdict = self.board.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
@@ -302,7 +291,7 @@ class Daemon:
         """
         source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
         if earlier is not None:
-            position, orderly = self.pipeline.position, self.pipeline.orderly
+            position, orderly = self.pipeline.position, self.pipeline.was_stopped
             former = earlier.former_boots(
                 position(source.name), position(CRASH_LOGS), orderly=orderly
             )
@@ -313,15 +302,15 @@ class Daemon:
                 source.name, earlier.this_boot(self.pipeline.position(source.name))
             )
             earlier.close()
-        self.past_told.set()
+        self.past_read.set()
         await supervisor.read(source)
 
     async def _read_present(self, source: Source) -> None:
         """What is, after what was: the boot and its past are folded in first."""
-        await self.past_told.wait()
+        await self.past_read.wait()
         await self.supervisor.read(source)
 
-    async def _pulse(self) -> None:
+    async def _notify_systemd(self) -> None:
         """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
         judged, and every source reads or is told to.
         """
@@ -331,13 +320,13 @@ class Daemon:
         while True:
             verdict = self.board.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
-            self.notifier.status(
+            self.notifier.notify_status(
                 f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240]
             )
-            hanging = self.supervisor.check()
-            stuck = "the judge" if self.pipeline.wedged() else hanging
+            hanging = self.supervisor.cancel_hanging()
+            stuck = "the judge" if self.pipeline.is_wedged() else hanging
             if not stuck:
-                self.notifier.alive()
+                self.notifier.notify_watchdog()
             elif stuck != told:
                 log.critical(
                     "wedged",
@@ -348,7 +337,7 @@ class Daemon:
             await anyio.sleep(interval)
 
     @asynccontextmanager
-    async def _served(self) -> AsyncIterator[None]:
+    async def _serve_http(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
@@ -370,7 +359,7 @@ class Daemon:
             yield
 
 
-def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
+def build_diagnostics(daemon: Daemon) -> Diagnostics:
     config, sources = daemon.config, daemon.sources
     deep_log = None
     if config.diagnostics.deep_log is not None:
@@ -378,30 +367,30 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
         )
     releases = sources.nvml.releases if sources.nvml is not None else None
-    return DiagnosticsManager(
+    return Diagnostics(
         config,
-        checks.build_checks(config),
+        checks.built(config),
         catalog=daemon.catalog,
         boot_id=daemon.boot_id,
-        node=NodeView(
+        node=Node(
             daemon.board,
             sources.inventory,
             daemon.pipeline.ledger.path,
             lambda: releases.words if releases is not None else "",
             sources.nvml.work if sources.nvml is not None else None,
         ),
-        detector=IdleDetector(
+        detector=idle.IdleDetector(
             config.paths.procfs,
             config.paths.sysfs / "fs/cgroup",
             own=(os.getpid(),),
             ignored=config.diagnostics.ignore_processes,
         ),
-        schedule=Schedule(host=_host()),
+        schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
         lane=daemon.tests,
         deep_log=deep_log,
         count=daemon.tally.count,
-        stored=daemon.pipeline.stored,
+        stored=daemon.pipeline.wait_until_stored,
     )
 
 
@@ -411,7 +400,10 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
     releases = sources.nvml.releases if sources.nvml is not None else None
     return [
         ReleaseRoutes(
-            sources.inventory, releases, daemon.diagnostics.prepare_release, daemon.pipeline.stored
+            sources.inventory,
+            releases,
+            daemon.diagnostics.let_go,
+            daemon.pipeline.wait_until_stored,
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
         JobRoutes(daemon.board, daemon.pipeline.store, daemon.diagnostics),
@@ -419,18 +411,18 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.diagnostics,
             daemon.reader,
             lambda limit, check: read_runs(path, limit, check),
-            lambda run_id: read_run(path, run_id) or daemon.diagnostics.find_recent_run(run_id),
+            lambda run_id: read_run(path, run_id) or daemon.diagnostics.lately(run_id),
         ),
     ]
 
 
 @asynccontextmanager
-async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
+async def _hold_folders(paths: configs.Paths) -> AsyncIterator[None]:
     """Hold the lock files: two daemons must not share a socket or a ledger. Raises CannotStart."""
     runtime, state = paths.runtime, paths.state
     with ExitStack() as held:
         try:
-            runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
+            runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
             if runtime.stat().st_uid not in (0, os.geteuid()):
                 raise CannotStart(
                     f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
@@ -451,12 +443,12 @@ async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
 def _lock_folder(folder: Path, held: ExitStack) -> None:
     """Raises CannotStart where another daemon holds it, OSError where that is not known."""
     try:
-        held.enter_context(lock.held(folder))
+        held.enter_context(lock.hold_lock(folder))
     except BlockingIOError:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
 
 
-def _group(name: str | None) -> int:
+def _find_group(name: str | None) -> int:
     if name is None:
         return os.getegid()
     try:
@@ -465,7 +457,7 @@ def _group(name: str | None) -> int:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
 
 
-def _host() -> str:
+def _read_machine_id() -> str:
     """What this machine is called for as long as it exists. Images may share a host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
@@ -473,7 +465,7 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def _boot_id(procfs: Path) -> str:
+def _read_boot_id(procfs: Path) -> str:
     path = procfs / "sys/kernel/random/boot_id"
     try:
         return path.read_text().strip()

@@ -22,7 +22,7 @@ FILE = ".lock"
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Raises BlockingIOError where another process holds it, OSError where it cannot be told."""
     path = folder / FILE
     fd = _take(path)

@@ -82,7 +82,7 @@ class _Libraries(logging.Handler):
         )
 
 
-def configure(level: str, form: str) -> None:
+def configure_log(level: str, form: str) -> None:
     """`form` is auto, json or text. May be called again: a reload changes the level."""
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (

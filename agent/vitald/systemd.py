@@ -37,22 +37,22 @@ class Notifier:
             return None
         return int(usec) / 2e6
 
-    def ready(self) -> None:
-        self._send("READY=1")
+    def notify_ready(self) -> None:
+        self._send_state("READY=1")
 
-    def stopping(self) -> None:
-        self._send("STOPPING=1")
+    def notify_stopping(self) -> None:
+        self._send_state("STOPPING=1")
 
-    def alive(self) -> None:
-        self._send("WATCHDOG=1")
+    def notify_watchdog(self) -> None:
+        self._send_state("WATCHDOG=1")
 
-    def status(self, text: str) -> None:
+    def notify_status(self, text: str) -> None:
         """The line that `systemctl status` shows; sent when it changes."""
         if text != self._said:
             self._said = text
-            self._send(f"STATUS={text}")
+            self._send_state(f"STATUS={text}")
 
-    def _send(self, message: str) -> None:
+    def _send_state(self, message: str) -> None:
         if not self._address:
             return
         try:
@@ -77,7 +77,7 @@ class Notifier:
             self._failed = False
 
 
-def handed_over(environment: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
+def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
     """The listening Unix sockets that systemd opened for us (vitald.socket); whatever else it hands
     over is closed.
 

@@ -294,7 +294,7 @@ def serve(folder: Path, fd: int) -> None:
     client._START = _WORKER_CLOCK.format(path=str(folder / "clock")) + client._START
     work.watch()
     config = configs.load(folder / "config.toml")
-    log.configure(config.log.level, config.log.format)
+    log.configure_log(config.log.level, config.log.format)
     from vitald.daemon import Daemon
 
     return_memory_early()
@@ -383,7 +383,7 @@ def _sample(daemon: Any, work: Work) -> Json:
             "settled": len(memory.settled),
             "devices": len(memory.devices),
             "queue": len(pipeline._queue),
-            "held": len(pipeline.keeper._held),
+            "held": len(pipeline.ledger_writer._held),
             "clients": daemon.api.gate.clients,
             "announcements": len(daemon.sources.interpreter.announcements._by_id),
         },

@@ -154,15 +154,15 @@ def test_events_since_a_time(known: Node) -> None:
 SLOW_TO_SHOW = """
 import asyncio, sys
 from vitald.cli import main
-from vitald.core.ledger_writer import Keeper
+from vitald.core.ledger_writer import LedgerWriter
 
-store = Keeper.store
+store = LedgerWriter.store_entries
 
 async def slow(keeper, entries):
     await store(keeper, entries)
     await asyncio.sleep(0.2)
 
-Keeper.store = slow
+LedgerWriter.store_entries = slow
 sys.exit(main())
 """
 

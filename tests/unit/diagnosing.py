@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from aiohttp import web
 
 from tests.harness import Json, UnixConnection
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
 from vitald.ledger import LedgerError
 from vitald.model.diagnostic import (
@@ -264,7 +264,7 @@ class Served:
         )
         nothing = cast("Any", None)  # the routes that need these are not asked for
         api = Api(
-            board=Board("boot", time.time(), device_reset=False),
+            board=NodeState("boot", time.time(), device_reset=False),
             pipeline=nothing,
             catalog=nothing,
             interpreter=nothing,
@@ -291,7 +291,7 @@ class Served:
 
 def status_with(diagnostics: FakeDiagnostics) -> Json:
     """What /v1/status says of a node without anything else."""
-    return {"diagnostics": outline(diagnostics), "time": serialize.moment(time.time())}
+    return {"diagnostics": outline(diagnostics), "time": serialize.format_moment(time.time())}
 
 
 def slow_link() -> Run:

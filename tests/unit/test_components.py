@@ -11,7 +11,7 @@ import pytest
 from tests.trees import NVIDIA, Tree
 from vitald.cli import client, main
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample, SourceHealth, SourceState
 from vitald.server.routes import components
 from vitald.server.serialize import Json
@@ -45,7 +45,7 @@ class Told:
     """A board, and what the outputs make of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.board = Board("boot-a", time.time(), device_reset=False)
+        self.board = NodeState("boot-a", time.time(), device_reset=False)
         self.tree = Tree(folder)
         self.inventory = PciInventory(folder)
 
@@ -56,8 +56,8 @@ class Told:
         self.board.sources.setdefault(
             name, SourceHealth(name=name, state=SourceState.STARTING, deadline=60.0)
         )
-        self.board.show(name, readings)
-        self.board.source_stands(name, state, detail)
+        self.board.replace_readings(name, readings)
+        self.board.update_source(name, state, detail)
 
     def gpu_on_pci(self) -> None:
         self.tree.pci(GPU.id, NVIDIA, 0x2330, 0x030200, "nvidia")
@@ -117,8 +117,8 @@ def test_one_source_of_two_is_silent(told: Told) -> None:
     told.source("pci", read(GPU, width=16.0))
     told.source("nvml", read(GPU, 61.0, temperature_celsius=40.0))
     assert told.state(GPU) == ("unknown", ["nvml: no look within the deadline"])
-    assert [one.component for one in told.board.present("pci")] == [GPU]
-    assert told.board.present("nvml") == []
+    assert [one.component for one in told.board.list_readings("pci")] == [GPU]
+    assert told.board.list_readings("nvml") == []
 
 
 def test_looked_at_and_nothing_to_say(told: Told) -> None:
@@ -156,7 +156,7 @@ def test_what_a_failed_source_no_longer_hands_in_is_not_known(told: Told) -> Non
 
 def test_two_readings_of_the_node(told: Told) -> None:
     told.source("host", read(NODE, 9.0, load=1.0, missing="clock"), read(NODE, 2.0, space=0.5))
-    (one,) = told.board.present("host")
+    (one,) = told.board.list_readings("host")
     assert (dict(one.values), dict(one.missing)) == (
         {"load": 1.0, "space": 0.5},
         {"clock": "there is no such file"},

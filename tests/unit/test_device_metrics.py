@@ -34,7 +34,7 @@ from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.polling import Subject
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.metrics import devices
 from vitald.metrics.families import read_by
 from vitald.model import ComponentKind, SourceHealth, SourceState
@@ -43,7 +43,7 @@ from vitald.model import ComponentKind, SourceHealth, SourceState
 class Page(Collector):
     """What the port would say of a board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: NodeState) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
@@ -170,21 +170,21 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
 
 
 @pytest.fixture
-def board(machine: NeuronTree, tmp_path: Path) -> Board:
+def board(machine: NeuronTree, tmp_path: Path) -> NodeState:
     """After some looks at all of it."""
-    made = Board("boot-1", time.time(), device_reset=False)
+    made = NodeState("boot-1", time.time(), device_reset=False)
     for subject in subjects(machine, tmp_path):
         with Looking(polled(subject)) as looking:
             looking.look(4)
             made.sources[subject.name] = SourceHealth(
                 name=subject.name, state=SourceState.STARTING, deadline=60.0
             )
-            made.show(subject.name, looking.last.readings)
-            made.source_stands(subject.name, SourceState.OK)
+            made.replace_readings(subject.name, looking.last.readings)
+            made.update_source(subject.name, SourceState.OK)
     return made
 
 
-def test_each_number_is_shown_or_said_not_to_be(board: Board) -> None:
+def test_each_number_is_shown_or_said_not_to_be(board: NodeState) -> None:
     left_out = set()
     for source, readings in board.readings.items():
         assert readings, source
@@ -211,7 +211,7 @@ def test_no_reading_is_shown_twice() -> None:
     assert len(names) == len(set(names))
 
 
-def test_samples(board: Board, machine: NeuronTree) -> None:
+def test_samples(board: NodeState, machine: NeuronTree) -> None:
     """One of each table."""
     found = Page(board).samples()
     errors = [
@@ -266,17 +266,17 @@ def with_labels(found: dict[str, float], wanted: str) -> list[float]:
 
 
 @pytest.mark.prometheus
-def test_promtool_has_nothing_to_say(board: Board, promtool: str) -> None:
+def test_promtool_has_nothing_to_say(board: NodeState, promtool: str) -> None:
     assert complaints(promtool, Page(board).text()) == ""
 
 
-def test_what_is_not_there_has_no_families(board: Board) -> None:
+def test_what_is_not_there_has_no_families(board: NodeState) -> None:
     for source in ("neuron", "host"):
-        board.show(source, ())
+        board.replace_readings(source, ())
     assert not [name for name in Page(board).samples() if "neuron_" in name or "edac" in name]
     assert "vitald_edac" not in {metric.name for metric in devices.metrics(board)}
 
 
-def test_what_is_not_looked_at_now_has_no_sample(board: Board) -> None:
+def test_what_is_not_looked_at_now_has_no_sample(board: NodeState) -> None:
     board.sources["pci"] = SourceHealth(name="pci", state=SourceState.OK, deadline=-1.0)
     assert not [name for name in Page(board).samples() if name.startswith("vitald_pci")]

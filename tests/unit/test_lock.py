@@ -91,7 +91,7 @@ def test_who_may_read_a_folder_cannot_lock_it(folder: Path, left: bool) -> None:
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     for _ in range(2):
-        with lock.held(tmp_path), pytest.raises(BlockingIOError), lock.held(tmp_path):
+        with lock.hold_lock(tmp_path), pytest.raises(BlockingIOError), lock.hold_lock(tmp_path):
             pass
 
 
@@ -99,9 +99,9 @@ def test_one_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     """By who cleans up: the next one must not lock what is not there any more, nor the former take
     the next one's away.
     """
-    with lock.held(tmp_path):
+    with lock.hold_lock(tmp_path):
         (tmp_path / lock.FILE).unlink()
-        with lock.held(tmp_path):
+        with lock.hold_lock(tmp_path):
             (tmp_path / lock.FILE).rename(tmp_path / "kept")
             (tmp_path / lock.FILE).touch()
     assert (tmp_path / lock.FILE).exists()
@@ -112,22 +112,22 @@ def test_what_stands_in_its_place_is_none(tmp_path: Path) -> None:
     path = tmp_path / lock.FILE
     (tmp_path / "other").touch()
     path.symlink_to(tmp_path / "other")
-    with pytest.raises(OSError) as refused, lock.held(tmp_path):
+    with pytest.raises(OSError) as refused, lock.hold_lock(tmp_path):
         pass
     assert refused.value.errno == errno.ELOOP
     path.unlink()
     for make in (lambda: os.mkfifo(path), lambda: (path.touch(), os.chown(path, NOBODY, -1))):
         make()
-        with pytest.raises(PermissionError), lock.held(tmp_path):
+        with pytest.raises(PermissionError), lock.hold_lock(tmp_path):
             pass
         path.unlink()
     path.mkdir()
-    with pytest.raises(OSError), lock.held(tmp_path):
+    with pytest.raises(OSError), lock.hold_lock(tmp_path):
         pass
 
 
 def test_one_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None:
     (tmp_path / lock.FILE).touch(0o644)
     (tmp_path / lock.FILE).chmod(0o644)
-    with lock.held(tmp_path):
+    with lock.hold_lock(tmp_path):
         assert stat.S_IMODE((tmp_path / lock.FILE).stat().st_mode) == 0o600

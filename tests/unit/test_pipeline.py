@@ -24,22 +24,22 @@ from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
 from vitald.core import daemon_events, evaluator, ledger_writer, work_items
 from vitald.core import pipeline as module
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import (
-    AuditRecord,
-    EventQuery,
+    Audit,
+    Entry,
     Ledger,
     LedgerDamaged,
-    LedgerEntry,
     LedgerError,
+    Query,
     read_events,
     read_runs,
 )
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.model.codes import BOOT as BOOTED
 from vitald.model.codes import CLOCK_STEPPED, IDENTITY
-from vitald.worker_thread import WorkerThread
+from vitald.worker_thread import Lane
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -47,9 +47,9 @@ CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
-    lane = WorkerThread("test")
+    lane = Lane("test")
     pipeline = Pipeline(
-        Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+        Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
     )
     await pipeline.open(catalogue())
     async with anyio.create_task_group() as tasks:  # as the daemon does it
@@ -90,18 +90,18 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
                 await pipeline.put(batch)
                 await idle(pipeline)
             standing = [
-                (found.code, found.component, found.requirement, found.count)
-                for found in pipeline.judge.open_findings
+                (found.code, found.component, found.asked, found.count)
+                for found in pipeline.judge.opened
             ]
             incidents = [
-                (one.root.code, one.event_count, len(one.members))
+                (one.root.code, one.count, len(one.members))
                 for one in pipeline.judge.incidents
                 if one.closed_at is None
             ]
     return (
         standing,
         incidents,
-        [one.event.identity for one in read_events(folder / "ledger.db", EventQuery())],
+        [one.event.identity for one in read_events(folder / "ledger.db", Query())],
     )
 
 
@@ -140,13 +140,13 @@ def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
 
     async def again() -> tuple[int, str]:
         async with running(tmp_path) as pipeline:
-            (found,) = pipeline.judge.open_findings
+            (found,) = pipeline.judge.opened
             position = pipeline.position("kernel_log")
             return found.count, position.cursor if position is not None else ""
 
     asyncio.run(work())
     assert asyncio.run(again()) == (300, "300")
-    assert len(read_events(tmp_path / "ledger.db", EventQuery(limit=1000))) == 300
+    assert len(read_events(tmp_path / "ledger.db", Query(limit=1000))) == 300
 
 
 # --- when something is judged, and by which clock
@@ -189,7 +189,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def codes(folder: Path) -> list[str]:
-    return [one.event.code for one in read_events(folder / "ledger.db", EventQuery(limit=1000))]
+    return [one.event.code for one in read_events(folder / "ledger.db", Query(limit=1000))]
 
 
 def test_a_suspend_is_no_step_of_the_clock(tmp_path: Path, clock: Clock) -> None:
@@ -215,7 +215,7 @@ def test_a_step_is_told_behind_what_was_queued_before_it(tmp_path: Path, clock: 
             clock.now += 3600.0
             await pipeline.put(Batch("kernel_log", (event("xid/119", time=clock.now),)))
             await idle(pipeline)
-            assert {found.code: found.last for found in pipeline.judge.open_findings} == {
+            assert {found.code: found.last for found in pipeline.judge.opened} == {
                 "xid/79": clock.now,
                 "xid/119": clock.now,
             }
@@ -241,12 +241,12 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
             clock.passes(3601.0)
             await pipeline.put(Batch("kernel_log", (again,)))
             await idle(pipeline)
-            (found,) = pipeline.judge.open_findings
+            (found,) = pipeline.judge.opened
             assert (found.id, found.count) == (1, 2)
             clock.passes(3600.0)
             pipeline._wake.set()
             await asyncio.sleep(0.01)
-            assert pipeline.judge.open_findings == ()
+            assert pipeline.judge.opened == ()
 
     asyncio.run(work())
 
@@ -265,19 +265,19 @@ def test_what_happens_after_a_person_asked_is_told(
                 Batch("kernel_log", (event("xid/79", time=clock.now, identity="one"),))
             )
             await idle(pipeline)
-            audit = AuditRecord(
+            audit = Audit(
                 time=clock.now + 1.0, uid=0, pid=1, verb="clear", target="1", reason="why"
             )
             again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
             clock.passes(5.0)
             clock.now += stepped
-            assert await pipeline.clear(1, "alice", audit) is not None
+            assert await pipeline.clear_finding(1, "alice", audit) is not None
             if stepped:
                 clock.passes(1.0)
                 again = event("xid/79", time=clock.now, identity="two")
             await pipeline.put(Batch("kernel_log", (again,)))
             await idle(pipeline)
-            (found,) = pipeline.judge.open_findings
+            (found,) = pipeline.judge.opened
             assert (found.code, found.count) == ("xid/79", 1)
 
     asyncio.run(work())
@@ -308,7 +308,7 @@ def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
             kept = pipeline.judge.memory
         again = Ledger(tmp_path)
         again.open()
-        memory = again.read_state().memory
+        memory = again.remembered().memory
         assert {(mark.device, mark.time, mark.kind) for mark in memory.marks} == {
             (mark.device, mark.time, mark.kind) for mark in kept.marks
         }
@@ -345,8 +345,8 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             patched.setattr(Ledger, "rescue", lambda self: None)
             pipeline = Pipeline(
                 Ledger(tmp_path),
-                lane := WorkerThread("test"),
-                Board("boot-b", 0.0, device_reset=False),
+                lane := Lane("test"),
+                NodeState("boot-b", 0.0, device_reset=False),
                 catalogue(),
                 "boot-b",
             )
@@ -354,7 +354,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
             await pipeline.booted()
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
             await idle(pipeline)
@@ -362,9 +362,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await idle(pipeline)
             tasks.cancel_scope.cancel()
         assert pipeline.board.ledger.ok
-        assert {
-            found.code for found in pipeline.judge.open_findings if found.kind in ("xid", "nvml")
-        } == {
+        assert {found.code for found in pipeline.judge.opened if found.kind in ("xid", "nvml")} == {
             "nvml/row_remap_failed",
             "xid/63",
         }
@@ -378,7 +376,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
     ledger.open()
     standing = [
         (found.code, found.count, found.since)
-        for found in ledger.read_state().memory.findings
+        for found in ledger.remembered().memory.findings
         if found.kind in ("xid", "nvml")
     ]
     assert standing == [
@@ -393,14 +391,14 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
     """What is still queued when a damaged ledger is replaced is read again after a crash."""
     commit = Ledger.commit
 
-    def damaged(self: Ledger, entries: Sequence[LedgerEntry]) -> None:
+    def damaged(self: Ledger, entries: Sequence[Entry]) -> None:
         monkeypatch.setattr(Ledger, "commit", commit)
         raise LedgerDamaged("malformed")
 
     async def work() -> dict[str, str]:
-        lane = WorkerThread("test")
+        lane = Lane("test")
         pipeline = Pipeline(
-            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+            Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
         await pipeline.open(catalogue())
         many = tuple(
@@ -408,14 +406,14 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         )
         await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
         await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
-        entries, _ = await pipeline._take()
+        entries, _ = await pipeline._evaluate_queue()
         monkeypatch.setattr(Ledger, "commit", damaged)
-        await pipeline._store(entries)
+        await pipeline._store_entries(entries)
         again = Ledger(tmp_path)  # here the daemon is killed
         again.open()
         lane.close()
         return {
-            source: position.cursor for source, position in again.read_state().positions.items()
+            source: position.cursor for source, position in again.remembered().positions.items()
         }
 
     assert asyncio.run(work()) == {"kernel_log": "512"}
@@ -439,16 +437,16 @@ def test_a_rescued_ledger_keeps_its_positions(
         raise LedgerDamaged("malformed")
 
     async def after() -> str:
-        lane = WorkerThread("test")
+        lane = Lane("test")
         pipeline = Pipeline(
-            Ledger(tmp_path), lane, Board(BOOT, 0.0, device_reset=False), catalogue(), BOOT
+            Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
         monkeypatch.setattr(Ledger, "open", damaged)
         await pipeline.open(catalogue())
         again = Ledger(tmp_path)
         again.open()
         lane.close()
-        return again.read_state().positions["kernel_log"].cursor
+        return again.remembered().positions["kernel_log"].cursor
 
     asyncio.run(before())
     assert asyncio.run(after()) == "7"
@@ -472,15 +470,15 @@ def full(folder: Path) -> Iterator[sqlite3.Connection]:
 def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
     """There is room again, and the time to try it has come."""
     db.execute("DROP TRIGGER full")
-    pipeline.keeper._retry_at = 0.0
+    pipeline.ledger_writer._retry_at = 0.0
     pipeline._wake.set()
 
 
 async def noted(pipeline: Pipeline) -> None:
     """The timer has fired, and the lane has done what it was given."""
-    while pipeline.keeper._note_timer is not None:
+    while pipeline.ledger_writer._note_timer is not None:
         await asyncio.sleep(0.01)
-    await pipeline.keeper._lane.call(lambda: None)
+    await pipeline.ledger_writer._lane.call(lambda: None)
 
 
 def faulty(seq: int) -> Batch:
@@ -553,7 +551,7 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
                 blocked.set()
                 go.wait(10.0)
 
-            pipeline.keeper._lane.post(block)
+            pipeline.ledger_writer._lane.post(block)
             while not blocked.is_set():
                 await asyncio.sleep(0.001)
             await pipeline.put(faulty(1))
@@ -562,7 +560,7 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
             while pipeline._queue:
                 await asyncio.sleep(0.001)
             await pipeline.put(ordinary(3))
-            pipeline.keeper._note_now()
+            pipeline.ledger_writer._note_now()
             assert left(tmp_path) == ([], "")
             go.set()
             await idle(pipeline)
@@ -581,8 +579,8 @@ def test_no_position_is_noted_ahead_of_events_that_nobody_has_taken_up_yet(tmp_p
             await pipeline.put(faulty(1))
             await pipeline.put(ordinary(2))
             assert (len(pipeline._queue), pipeline._busy) == (2, False)
-            pipeline.keeper._note_now()
-            assert await pipeline.keeper._lane.call(lambda: left(tmp_path)) == ([], "")
+            pipeline.ledger_writer._note_now()
+            assert await pipeline.ledger_writer._lane.call(lambda: left(tmp_path)) == ([], "")
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "2")
@@ -610,7 +608,7 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as pipeline:
             seen: list[tuple[str, list[str]]] = []
-            publish, stands = pipeline.board.publish, pipeline.board.source_stands
+            publish, stands = pipeline.board.publish_changes, pipeline.board.update_source
 
             def published(*given: Any, **named: Any) -> None:
                 seen.append(("shown", left(tmp_path)[0]))
@@ -620,12 +618,12 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
                 seen.append(("looked", left(tmp_path)[0]))
                 stands(*given, **named)
 
-            pipeline.board.publish, pipeline.board.source_stands = published, stood  # type: ignore[method-assign]
+            pipeline.board.publish_changes, pipeline.board.update_source = published, stood  # type: ignore[method-assign]
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
-            audit = AuditRecord(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
-            assert await pipeline.clear(1, "alice", audit) is not None
+            audit = Audit(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            assert await pipeline.clear_finding(1, "alice", audit) is not None
             with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
                 assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
 
@@ -641,7 +639,7 @@ def test_a_stop_while_the_ledger_is_full_stores_what_is_held_once_there_is_room(
                 await pipeline.put(faulty(1))
                 await idle(pipeline)
                 db.execute("DROP TRIGGER full")
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "1")
@@ -656,11 +654,11 @@ def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) 
                 await pipeline.put(faulty(1))
                 await idle(pipeline)
                 db.execute("DROP TRIGGER full")
-                pipeline.keeper._retry_at = time.monotonic() + 60.0
+                pipeline.ledger_writer._retry_at = time.monotonic() + 60.0
                 await pipeline.put(faulty(2))
                 await idle(pipeline)
                 assert left(tmp_path) == ([], "")
-                assert len(pipeline.judge.open_findings) == 3  # both, and the ledger
+                assert len(pipeline.judge.opened) == 3  # both, and the ledger
 
     asyncio.run(work())
 
@@ -745,7 +743,7 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
             await pipeline.put(replace(faulty(3), again=True))
             await idle(pipeline)
             folder.parent.unlink()
-            pipeline.keeper._retry_at = 0.0
+            pipeline.ledger_writer._retry_at = 0.0
             pipeline._wake.set()
             await until(lambda: pipeline.board.ledger.ok)
             await idle(pipeline)
@@ -755,7 +753,7 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
     assert left(folder) == (["record 2", "step", "record 3"], "3")
     again = Ledger(folder)
     again.open()
-    remembered = again.read_state()
+    remembered = again.remembered()
     assert remembered.positions["other"].cursor == "17"
     assert {one.code for one in remembered.memory.findings} >= {"xid/119", "xid/79"}
     for what in ("findings", "incidents", "marks"):
@@ -769,8 +767,8 @@ def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
     """Nobody has judged it yet; a diagnostic's result, say, would not come a second time."""
 
     async def work() -> None:
-        lane = WorkerThread("test")
-        board = Board(BOOT, 0.0, device_reset=False)
+        lane = Lane("test")
+        board = NodeState(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
         await pipeline.open(catalogue())
         await pipeline.put(faulty(1))
@@ -787,17 +785,17 @@ def test_an_event_that_cannot_be_judged_is_stored_and_told(tmp_path: Path) -> No
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
-            apply = pipeline.judge.apply_event
+            apply = pipeline.judge.apply
 
             def failing(one: Event) -> list[Transition]:
                 if one.identity == "record 1":
                     raise ZeroDivisionError
                 return apply(one)
 
-            pipeline.judge.apply_event = failing  # type: ignore[method-assign]
+            pipeline.judge.apply = failing  # type: ignore[method-assign]
             await pipeline.put(Batch("kernel_log", (*faulty(1).events, *faulty(2).events)))
             await idle(pipeline)
-            found = {finding.code for finding in pipeline.judge.open_findings}
+            found = {finding.code for finding in pipeline.judge.opened}
             assert found == {"vitald/not_judged", "xid/79"}
 
     asyncio.run(work())

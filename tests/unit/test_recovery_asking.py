@@ -15,31 +15,33 @@ import pytest
 from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
 from vitald.config import Recovery
-from vitald.core.node_state import Board, LedgerHealth
+from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, parse
-from vitald.server.recovery_requester import Asking
-from vitald.worker_thread import WorkerThread
+from vitald.server.recovery_requester import RecoveryRequester
+from vitald.worker_thread import Lane
 
 AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
 
 
 class Asked:
-    """An `Asking` over a board that the test fills, at moments that it chooses."""
+    """An `RecoveryRequester` over a board that the test fills, at moments that it chooses."""
 
     def __init__(self, folder: Path) -> None:
         self.settings = AUTOMATIC
-        self.board = Board("boot-b", 0.0, device_reset=False)
+        self.board = NodeState("boot-b", 0.0, device_reset=False)
         self.path = folder / FILE
-        self.lane = WorkerThread("test")
-        self.asking = Asking(self.board, folder, self.lane, lambda: self.settings, asyncio.Event())
+        self.lane = Lane("test")
+        self.asking = RecoveryRequester(
+            self.board, folder, self.lane, lambda: self.settings, asyncio.Event()
+        )
 
     def open(self, *findings: Finding) -> None:
         self.board.findings = findings
 
     async def at(self, moment: float) -> Request | None:
         """The file after a turn at this moment."""
-        await self.asking.turn(moment)
+        await self.asking.update_request(moment)
         return parse(self.path.read_bytes()) if self.path.exists() else None
 
 
@@ -76,7 +78,7 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
         assert later is not None and (later.id, later.uptime > first.uptime) == (first.id, True)
         asked.open()
         assert await asked.at(301.0) is None
-        assert asked.asking.shown() == {"mode": "automatic", "request": None}
+        assert asked.asking.describe_request() == {"mode": "automatic", "request": None}
 
     run(tmp_path, story)
 
@@ -94,7 +96,7 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
         assert first is not None and second is not None
         assert (second.kind, [one.id for one in second.grounds]) == (Kind.REPLACE, [2])
         assert second.id != first.id
-        assert asked.asking.shown()["request"]["findings"] == [2]  # type: ignore[index]
+        assert asked.asking.describe_request()["request"]["findings"] == [2]  # type: ignore[index]
 
     run(tmp_path, story)
 
@@ -178,7 +180,7 @@ def test_it_begins_when_the_past_is_told_and_leaves_nothing_behind(tmp_path: Pat
         asked.path.write_text("of a daemon before this one")
         asked.open(finding())
         ready = asyncio.Event()
-        asking = Asking(
+        asking = RecoveryRequester(
             asked.board, asked.path.parent.parent, asked.lane, lambda: asked.settings, ready
         )
         task = asyncio.ensure_future(asking.run())

@@ -482,7 +482,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
                 reason="reseated",
             )
             await asyncio.sleep(0.02)
-            assert await pipeline.clear(found.id, "root (uid 0)", audit) is not None
+            assert await pipeline.clear_finding(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
             assert pipeline.judge.open_findings == ()
             for _ in range(3):

@@ -84,7 +84,7 @@ class Clock:
         stuck = ""
         for _ in range(round(seconds / step)):
             self.now += step
-            stuck = watched.check()
+            stuck = watched.cancel_hanging()
         return stuck
 
 
@@ -111,7 +111,7 @@ def test_a_source_that_hangs_is_cancelled_and_read_again(clock: Clock) -> None:
         assert pipeline.states == [SourceState.OK, SourceState.FAILED, SourceState.OK]
         assert pipeline.batches[1].detail == "it gave no sign of life for 90 s"
         assert pipeline.said == [("vitald/source_failed", False), ("vitald/source_failed", True)]
-        assert watched.check() == ""
+        assert watched.cancel_hanging() == ""
         task.cancel()
 
     asyncio.run(tell())

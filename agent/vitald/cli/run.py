@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        log.configure(config.log.level, config.log.format)
+        log.configure_log(config.log.level, config.log.format)
     except (configs.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _report_failure(error.errors[0])
@@ -83,4 +83,4 @@ def _report_failure(text: str) -> None:
     """Report it to systemd: `systemctl status` shows it, and `vitald status` without a daemon."""
     from vitald.systemd import Notifier
 
-    Notifier().status(" ".join(text.split())[:500])
+    Notifier().notify_status(" ".join(text.split())[:500])

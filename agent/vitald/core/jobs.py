@@ -1,13 +1,12 @@
 """
-The work on this node: which jobs run, which ran, and how they ended.
+Jobs on this node: those that run, those that ran, and how they ended.
 
-Owns     what is remembered of jobs, and which of them were near an incident.
-Refuses  I/O, and meaning: that a job which failed counts in a device's record is the judge's
-         affair, who gets the same events.
+Owns     the recent jobs, and which of them were near an incident.
+Refuses  I/O and judging: the judge gets the same events, and counts failed jobs in the device's
+         record.
 
-It is fed with events that are stored already, and after a start with those that the ledger has:
-what it says is never truth of its own. A job whose end nobody told, since its node went down with
-it, ended with that boot.
+The events are stored already; after a start they are read from the ledger. A job whose end was
+never reported ended with its boot.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from vitald.model.codes import BOOT, CLOCK_STEPPED, JOB_DIED
 
 BEGAN, ENDED, DIED = "job/began", "job/ended", JOB_DIED
 # The codes of the events that change what is remembered
-TELLING = (
+JOB_CODES = (
     BEGAN,
     ENDED,
     DIED,
@@ -62,7 +61,7 @@ class Job:
         return f"job {self.id} of {self.user}" if self.user else f"job {self.id}"
 
     @property
-    def end(self) -> str:
+    def outcome(self) -> str:
         """`exit 1`, `signal 9`; empty where it ended well, or nobody told."""
         if self.signal:
             return f"signal {self.signal}"
@@ -78,15 +77,15 @@ class Jobs:
         self.running: dict[str, Job] = {}
         self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
 
-    def note(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
-        """Take in an event of `TELLING`; any other changes nothing. `incidents` are those that may
+    def take_event(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
+        """Apply an event of `JOB_CODES`; any other changes nothing. `incidents` are those that may
         be open.
         """
-        self._take_in(event)
+        self._apply_event(event)
         if event.code in (ENDED, DIED):
-            self._forget(event.time, incidents)
+            self._forget_old(event.time, incidents)
 
-    def recall(
+    def restore_jobs(
         self,
         events: Iterable[Event],
         boot_id: str,
@@ -99,17 +98,17 @@ class Jobs:
         self.running, self.recent = {}, deque(maxlen=_RECENT)
         last = booted_at
         for event in events:
-            self._take_in(event)
+            self._apply_event(event)
             last = max(last, event.time)
         for job in [job for job in self.running.values() if job.boot_id != boot_id]:
-            self._put_away(replace(job, ended=booted_at, reason=_BOOTED, lost=True))
-        self._forget(last, incidents)
+            self._move_to_recent(replace(job, ended=booted_at, reason=_BOOTED, lost=True))
+        self._forget_old(last, incidents)
 
-    def ended_lately(self, id_: str, now: float) -> bool:
+    def has_ended_recently(self, id_: str, now: float) -> bool:
         """Whether its end has been told already."""
         return any(job.id == id_ and now - (job.ended or 0.0) <= AROUND_S for job in self.recent)
 
-    def near(self, incident: Incident) -> list[Job]:
+    def list_near_incident(self, incident: Incident) -> list[Job]:
         """The jobs that ran at an incident's time, or ended shortly before or after: those that
         failed first, then the nearest in time.
 
@@ -118,35 +117,39 @@ class Jobs:
         if incident.root.code.startswith("vitald/"):
             return []
         found = [job for job in (*self.recent, *self.running.values()) if _is_near(job, incident)]
-        return sorted(found, key=lambda job: (not job.failed, _away(job, incident)))[:_SHOWN]
+        return sorted(found, key=lambda job: (not job.failed, _measure_distance(job, incident)))[
+            :_SHOWN
+        ]
 
-    def _take_in(self, event: Event) -> None:
-        if event.is_simulated:
+    def _apply_event(self, event: Event) -> None:
+        if event.simulated:
             return
         if event.code == CLOCK_STEPPED:
-            self._shift(event.fields.get("seconds"))
+            self._shift_times(event.fields.get("seconds"))
         elif event.code == BOOT:
-            self._booted(event)
+            self._end_former_jobs(event)
         elif event.code == BEGAN:
-            self._began(event)
+            self._begin_job(event)
         elif event.code in (ENDED, DIED):
-            self._ended(event)
+            self._end_job(event)
 
-    def _began(self, event: Event) -> None:
-        job = _job(event.fields)
+    def _begin_job(self, event: Event) -> None:
+        job = _read_job(event.fields)
         former = self.running.pop(job.id, None)
         if former is not None:  # its end was never told
-            self._put_away(replace(former, ended=event.time, lost=True))
+            self._move_to_recent(replace(former, ended=event.time, lost=True))
         elif len(self.running) >= _RUNNING:
-            self._put_away(replace(next(iter(self.running.values())), ended=event.time, lost=True))
+            self._move_to_recent(
+                replace(next(iter(self.running.values())), ended=event.time, lost=True)
+            )
         self.running[job.id] = replace(
             job, began=event.time, exit_code=None, signal=None, boot_id=event.boot_id
         )
 
-    def _ended(self, event: Event) -> None:
-        job = _job(event.fields)
+    def _end_job(self, event: Event) -> None:
+        job = _read_job(event.fields)
         former = self.running.get(job.id)
-        self._put_away(
+        self._move_to_recent(
             replace(
                 job,
                 began=former.began if former is not None else None,
@@ -155,22 +158,22 @@ class Jobs:
             )
         )
 
-    def _booted(self, event: Event) -> None:
+    def _end_former_jobs(self, event: Event) -> None:
         for job in [job for job in self.running.values() if job.boot_id != event.boot_id]:
-            self._put_away(replace(job, ended=event.time, reason=_BOOTED, lost=True))
+            self._move_to_recent(replace(job, ended=event.time, reason=_BOOTED, lost=True))
 
-    def _put_away(self, job: Job) -> None:
+    def _move_to_recent(self, job: Job) -> None:
         self.running.pop(job.id, None)
         self.recent.append(job)
 
-    def _shift(self, seconds: object) -> None:
+    def _shift_times(self, seconds: object) -> None:
         """The clock was set: what lies behind is told by the new one, as incidents are."""
         if not isinstance(seconds, (int, float)):
             return
-        self.running = {id_: _shifted(job, seconds) for id_, job in self.running.items()}
-        self.recent = deque((_shifted(job, seconds) for job in self.recent), maxlen=_RECENT)
+        self.running = {id_: _shift_job(job, seconds) for id_, job in self.running.items()}
+        self.recent = deque((_shift_job(job, seconds) for job in self.recent), maxlen=_RECENT)
 
-    def _forget(self, now: float, incidents: Iterable[Incident]) -> None:
+    def _forget_old(self, now: float, incidents: Iterable[Incident]) -> None:
         opened = list(islice((one for one in incidents if one.closed_at is None), _INCIDENTS))
         kept = (
             job
@@ -180,23 +183,23 @@ class Jobs:
         self.recent = deque(kept, maxlen=_RECENT)
 
 
-def _job(fields: Fields) -> Job:
+def _read_job(fields: Fields) -> Job:
     return Job(
         id=str(fields.get("job") or ""),
         user=str(fields.get("user") or ""),
-        uid=_whole(fields, "uid"),
-        exit_code=_whole(fields, "exitCode"),
-        signal=_whole(fields, "signal"),
+        uid=_read_integer(fields, "uid"),
+        exit_code=_read_integer(fields, "exitCode"),
+        signal=_read_integer(fields, "signal"),
         reason=str(fields.get("reason") or ""),
     )
 
 
-def _whole(fields: Fields, name: str) -> int | None:
+def _read_integer(fields: Fields, name: str) -> int | None:
     value = fields.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _shifted(job: Job, seconds: float) -> Job:
+def _shift_job(job: Job, seconds: float) -> Job:
     return replace(
         job,
         began=job.began + seconds if job.began is not None else None,
@@ -215,5 +218,5 @@ def _is_near(job: Job, incident: Incident) -> bool:
     )
 
 
-def _away(job: Job, incident: Incident) -> float:
+def _measure_distance(job: Job, incident: Incident) -> float:
     return abs((job.ended if job.ended is not None else incident.last) - incident.since)

@@ -1,9 +1,9 @@
 """
-The board: what is shown. Outputs read nothing else.
+The node's published state. The server and the metrics read nothing else.
 
-Owns     the published findings, the sources' health, the counters, and who is watching for changes.
-Refuses  judging: findings are put up here after they were committed (or, when the ledger fails,
-         kept in memory).
+Owns     the published findings, the sources' health, the counters, and the subscriptions.
+Refuses  judging: findings are published here after they were committed or, while the ledger
+         fails, kept in memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vitald.catalog import Clears
-from vitald.core.jobs import TELLING, Jobs
+from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import WorkPhase, compute_verdict
+from vitald.judge.verdict import Work, fold
 from vitald.ledger import StoredEvent
 from vitald.model import (
     Component,
@@ -51,7 +51,7 @@ class LedgerHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """One component as one source sees it. `readings` are its last ones, None where it never
     looked.
 
@@ -72,14 +72,14 @@ class Subscription:
         self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
         self.lagged = False
 
-    def offer(self, change: Event | Transition | Incident | None) -> None:
+    def offer_change(self, change: Event | Transition | Incident | None) -> None:
         try:
             self.queue.put_nowait(change)
         except asyncio.QueueFull:
             self.lagged = True
 
 
-class Board:
+class NodeState:
     """One node's present state."""
 
     def __init__(self, boot_id: str, started_at: float, *, device_reset: bool) -> None:
@@ -107,10 +107,10 @@ class Board:
         self._subscriptions: set[Subscription] = set()
         self._judge: Judge | None = None  # asked only for what is derived anew each time
 
-    def verdict(self, work: WorkPhase = WorkPhase.RUNNING) -> Verdict:
+    def verdict(self, work: Work = Work.RUNNING) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
         sources = list(self.sources.values())
-        judged = compute_verdict(
+        judged = fold(
             self.findings,
             sources,
             time.monotonic(),
@@ -127,28 +127,28 @@ class Board:
         """
         return any(source.simulated for source in self.sources.values())
 
-    def publish(
+    def publish_changes(
         self,
         judge: Judge,
         events: Iterable[Event] = (),
         transitions: Sequence[Transition] = (),
         incidents: Iterable[Incident] = (),
     ) -> None:
-        self.findings = tuple(finding for finding in judge.open_findings if not finding.on_trial)
-        self.trials = tuple(finding for finding in judge.open_findings if finding.on_trial)
+        self.findings = tuple(finding for finding in judge.opened if not finding.shadow)
+        self.trials = tuple(finding for finding in judge.opened if finding.shadow)
         self._judge = judge
         for event in events:
-            if event.code in TELLING:
-                self.jobs.note(event, judge.incidents)
+            if event.code in JOB_CODES:
+                self.jobs.take_event(event, judge.incidents)
             if event.follows is None:
                 self._serial += 1
                 self.recent.append(StoredEvent(self._serial, event))
-                self._count(event)
-            self._offer(event)
+                self._count_event(event)
+            self._notify_subscribers(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         for transition in transitions:
-            if transition.cause and not transition.finding.on_trial:
-                self._offer(transition)
+            if transition.cause and not transition.finding.shadow:
+                self._notify_subscribers(transition)
         told = self.incidents
         self.incidents = {incident.id: incident for incident in judge.incidents}
         for incident in {incident.id: incident for incident in incidents}.values():
@@ -159,21 +159,21 @@ class Board:
                 or (former.closed_at is None) != (incident.closed_at is None)
             ):
                 # Once when it begins, again when its root or its state changes: not for every line
-                self._offer(incident)
+                self._notify_subscribers(incident)
 
-    def suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+    def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""
-        return self._judge.score_devices(now) if self._judge is not None else {}
+        return self._judge.suspects(now) if self._judge is not None else {}
 
-    def clears(self, finding: Finding) -> Clears:
+    def find_clears(self, finding: Finding) -> Clears:
         """What closes a finding, besides a named person."""
-        return self._judge.find_clears(finding) if self._judge is not None else Clears()
+        return self._judge.clears(finding) if self._judge is not None else Clears()
 
-    def identity(self, component: Component) -> str:
+    def get_identity(self, component: Component) -> str:
         """What a device's record goes by."""
-        return self._judge.identify(component) if self._judge is not None else component.name
+        return self._judge.identity(component) if self._judge is not None else component.name
 
-    def source_stands(
+    def update_source(
         self,
         name: str,
         state: SourceState,
@@ -210,44 +210,46 @@ class Board:
             self.first_look.set()
             self.answerable.set()
         if (source.state, source.detail) != (state, detail):
-            self._offer(None)
+            self._notify_subscribers(None)
 
-    def fall_behind(self) -> None:
+    def report_backlog(self) -> None:
         """So much happened before the start that nobody should wait until it is judged."""
         self.answerable.set()
 
-    def show(self, source: str, readings: Sequence[Readings]) -> None:
+    def replace_readings(self, source: str, readings: Sequence[Readings]) -> None:
         """What a source reads of its components now, instead of what it read before."""
         together: dict[Component, Readings] = {}
         for one in readings:
             together[one.component] = (
-                _both(together[one.component], one) if one.component in together else one
+                _merge_readings(together[one.component], one) if one.component in together else one
             )
         self.readings[source] = tuple(together.values())
 
-    def sights(self, must: Mapping[str, Iterable[Component]]) -> dict[Component, list[Sight]]:
+    def list_observations(
+        self, must: Mapping[str, Iterable[Component]]
+    ) -> dict[Component, list[Observation]]:
         """Each component that a source looks at, or did until it failed. `must`: what sources have
         to look at, whether they did or not.
         """
         now = time.monotonic()
-        found: dict[Component, list[Sight]] = {}
+        found: dict[Component, list[Observation]] = {}
         for name, health in self.sources.items():
             known = self._answers_for.get(name, {})
             handed_in = {one.component for one in self.readings.get(name, ())}
             asked = () if health.state is SourceState.ABSENT else must.get(name, ())
             for component in dict.fromkeys([*known, *asked]):
                 readings = known.get(component)
-                unseen = _silence(health)
+                unseen = _explain_silence(health)
                 if (
                     readings is not None
                     and component in handed_in
                     and now - readings.looked <= health.deadline
                 ):
                     unseen = readings.blind
-                found.setdefault(component, []).append(Sight(name, readings, unseen))
+                found.setdefault(component, []).append(Observation(name, readings, unseen))
         return found
 
-    def present(self, source: str) -> list[Readings]:
+    def list_readings(self, source: str) -> list[Readings]:
         """What a source reads of the components that it looks at, now."""
         health = self.sources.get(source)
         if health is None:
@@ -257,36 +259,36 @@ class Board:
 
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset
-        self._offer(None)
+        self._notify_subscribers(None)
 
-    def ledger_size(self, size_bytes: int) -> None:
+    def set_ledger_size(self, size_bytes: int) -> None:
         self.ledger = replace(self.ledger, size_bytes=size_bytes)
 
-    def subscribe(self) -> Subscription:
+    def add_subscription(self) -> Subscription:
         subscription = Subscription()
         self._subscriptions.add(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def remove_subscription(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
 
     @property
     def watchers(self) -> int:
         return len(self._subscriptions)
 
-    def _offer(self, change: Event | Transition | Incident | None) -> None:
+    def _notify_subscribers(self, change: Event | Transition | Incident | None) -> None:
         for subscription in self._subscriptions:
-            subscription.offer(change)
+            subscription.offer_change(change)
 
-    def _count(self, event: Event) -> None:
+    def _count_event(self, event: Event) -> None:
         """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
-        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
+        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.simulated)
         if series not in self.events and len(self.events) >= _SERIES:
-            series = (event.kind, "other", event.trust.value, event.is_simulated)
+            series = (event.kind, "other", event.trust.value, event.simulated)
         self.events[series] += 1
 
 
-def _both(one: Readings, other: Readings) -> Readings:
+def _merge_readings(one: Readings, other: Readings) -> Readings:
     """Two readings of one component by one source: as old as the older."""
     return replace(
         one,
@@ -301,7 +303,7 @@ def _both(one: Readings, other: Readings) -> Readings:
     )
 
 
-def _silence(source: SourceHealth) -> str:
+def _explain_silence(source: SourceHealth) -> str:
     """Why a source says nothing of a component that it should look at."""
     if source.state in (SourceState.OK, SourceState.ABSENT):
         return "no look within the deadline"

@@ -23,11 +23,11 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
 from vitald.core.evaluator import Evaluator, OperatorAction
-from vitald.core.ledger_writer import Keeper
-from vitald.core.node_state import Board
+from vitald.core.ledger_writer import LedgerWriter
+from vitald.core.node_state import NodeState
 from vitald.core.work_items import ActionItem, BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.judge.engine import Judge
-from vitald.ledger import AuditRecord, Ledger, LedgerEntry, RestoredState
+from vitald.ledger import Audit, Entry, Ledger, Remembered
 from vitald.model import (
     KERNEL_LOG,
     NODE,
@@ -43,7 +43,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
-from vitald.worker_thread import WorkerThread
+from vitald.worker_thread import Lane
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
@@ -61,9 +61,9 @@ class Pipeline:
     """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(
-        self, ledger: Ledger, lane: WorkerThread, board: Board, catalog: Catalog, boot_id: str
+        self, ledger: Ledger, lane: Lane, board: NodeState, catalog: Catalog, boot_id: str
     ) -> None:
-        self.keeper = Keeper(ledger, lane, board, self)
+        self.ledger_writer = LedgerWriter(ledger, lane, board, self)
         self.board = board
         self.boot_id = boot_id
         self._daemon_events = DaemonEvents(boot_id)
@@ -90,7 +90,7 @@ class Pipeline:
         """Restore the findings from the ledger and evaluate them by `catalog`. Raises only
         LedgerNewer.
         """
-        remembered = await self.keeper.open()
+        remembered = await self.ledger_writer.open_ledger()
         if remembered is not None:
             self._evaluator.judge = Judge(catalog, remembered.memory)
             self._positions, self.judged = dict(remembered.positions), dict(remembered.positions)
@@ -102,16 +102,18 @@ class Pipeline:
             # Far from the ids of findings that may be in the ledger after all.
             far = int(time.time())
             self._evaluator.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
-        transitions = tuple(self.judge.reload_catalog(catalog, time.time()))
-        await self._store(
+        transitions = tuple(self.judge.recatalogue(catalog, time.time()))
+        await self._store_entries(
             [
-                self._evaluator.add_changes(LedgerEntry(transitions=transitions)),
+                self._evaluator.add_changes(Entry(transitions=transitions)),
                 *self._evaluate_ledger_reports(),
             ]
         )
-        self.board.publish(self.judge)  # what is restored is published from the first answer on
+        self.board.publish_changes(
+            self.judge
+        )  # what is restored is published from the first answer on
 
-    def _evaluate_ledger_reports(self) -> list[LedgerEntry]:
+    def _evaluate_ledger_reports(self) -> list[Entry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
         rescued.
         """
@@ -120,7 +122,7 @@ class Pipeline:
         self._queued = 0
         return [self._evaluate(*batch.events) for batch in batches]
 
-    def _list_former_boots(self, remembered: RestoredState) -> set[str]:
+    def _list_former_boots(self, remembered: Remembered) -> set[str]:
         """The boots before this one that the ledger has positions or findings of."""
         read, seen = remembered.positions.values(), remembered.memory.findings
         boots = {position.boot_id for position in read} | {finding.boot_id for finding in seen}
@@ -137,20 +139,20 @@ class Pipeline:
     def _make_boot_events(self) -> tuple[Event, ...]:
         if not self._former_boots:
             return ()
-        return (self._daemon_events.make_boot_event(self.judge.open_findings),)
+        return (self._daemon_events.make_boot_event(self.judge.opened),)
 
-    def adopt(self, remembered: RestoredState) -> LedgerEntry:
+    def adopt_memory(self, remembered: Remembered) -> Entry:
         """Take up what the ledger has after all: it could not be read at the start. Returns what
         that changed.
         """
-        transitions = tuple(self.judge.adopt_memory(remembered.memory))
-        entry = self._evaluator.add_changes(LedgerEntry(transitions=transitions))
+        transitions = tuple(self.judge.adopt(remembered.memory))
+        entry = self._evaluator.add_changes(Entry(transitions=transitions))
         self._former_boots = self._list_former_boots(remembered)
         nodes = (each.uuid for each in remembered.memory.devices if each.component == NODE)
         # When the boot should have been reported, no earlier one was known.
         if self._begun and self._former_boots and next(nodes, "") != self.boot_id:
-            self._enqueue(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
-        self.board.publish(self.judge)
+            self._queue_item(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
+        self.board.publish_changes(self.judge)
         return entry
 
     # --- what is known
@@ -163,15 +165,15 @@ class Pipeline:
     @property
     def ledger(self) -> Ledger:
         """The ledger, for reading and trimming."""
-        return self.keeper.ledger
+        return self.ledger_writer.ledger
 
     @property
-    def standing(self) -> Memory:
+    def memory(self) -> Memory:
         """All that would have to be restored as of now."""
         return self.judge.memory
 
     @property
-    def orderly(self) -> bool:
+    def was_stopped(self) -> bool:
         """Whether the daemon before this one was stopped, not killed."""
         return self._orderly
 
@@ -179,8 +181,8 @@ class Pipeline:
         """How far a source has handed in; None where it never did."""
         return self._positions.get(source)
 
-    def wedged(self) -> bool:
-        """True if the queue or an evaluation makes no progress: watchdog notifications stop then."""
+    def is_wedged(self) -> bool:
+        """True if evaluation makes no progress: watchdog notifications stop then."""
         return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
 
     # --- handing in
@@ -190,7 +192,7 @@ class Pipeline:
         if batch.position is not None:
             self._positions[batch.position.source] = batch.position
         if batch.again and batch.events:
-            batch = replace(batch, events=await self.keeper.unknown(batch.events))
+            batch = replace(batch, events=await self.ledger_writer.select_unstored(batch.events))
         if not (
             batch.events
             or batch.runs
@@ -202,9 +204,9 @@ class Pipeline:
             # wake the task.
             self._publish_source(batch)
             self._note_evaluated(batch)
-            self.keeper.note(batch.position)
+            self.ledger_writer.note_positions(batch.position)
             return
-        self._enqueue(BatchItem(batch))
+        self._queue_item(BatchItem(batch))
         while self._queued >= _QUEUED:
             self._room.clear()
             await self._room.wait()
@@ -212,22 +214,22 @@ class Pipeline:
     async def store(self, batch: Batch) -> None:
         """Hand in a batch, and wait until it is stored."""
         await self.put(batch)
-        await self.stored()
+        await self.wait_until_stored()
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until all that was handed in before is stored and published."""
         barrier = BarrierItem()
-        self._enqueue(barrier)
+        self._queue_item(barrier)
         await barrier.done
 
-    async def show_committed(self) -> None:
+    async def wait_until_published(self) -> None:
         """Wait until all that can be read of the ledger is published, too; at most half a second,
         if the disk hangs.
         """
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._shown.wait(), _SHOWN_S)
 
-    def _enqueue(self, item: WorkItem) -> None:
+    def _queue_item(self, item: WorkItem) -> None:
         # What was queued before a step of the clock is dated by the old clock.
         stepped = self._daemon_events.detect_clock_step()
         steps = (BatchItem(Batch(OWN_SOURCE, (event,))) for event in stepped)
@@ -235,7 +237,7 @@ class Pipeline:
             self._queue.append(queued)
             self._queued += queued.event_count
         if self._queued > _BEHIND:
-            self.board.fall_behind()
+            self.board.report_backlog()
         self._wake.set()
 
     async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
@@ -243,41 +245,41 @@ class Pipeline:
         event = self._daemon_events.make_event(code, fields, component, raw)
         await self.put(Batch(OWN_SOURCE, (event,)))
 
-    def say(self, code: str, fields: Fields, raw: str) -> None:
+    def report(self, code: str, fields: Fields, raw: str) -> None:
         """The same about the node as a whole, without waiting for room in the queue."""
         event = self._daemon_events.make_event(code, fields, NODE, raw)
-        self._enqueue(BatchItem(Batch(OWN_SOURCE, (event,))))
+        self._queue_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 
-    async def clear(
-        self, finding: int, by: str, audit: AuditRecord, *, replaced: bool = False
+    async def clear_finding(
+        self, finding: int, by: str, audit: Audit, *, replaced: bool = False
     ) -> Finding | None:
         """Close a finding for an operator; `replaced`: because its device was replaced.
 
         Returns it closed, once that is stored; None where it is not open.
         """
-        return await self._act(CLEARED, finding, by, audit, replaced=replaced)
+        return await self._queue_action(CLEARED, finding, by, audit, replaced=replaced)
 
-    async def begin_remedy(self, finding: int, by: str, audit: AuditRecord) -> Finding | None:
+    async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
         """An operator begins what a finding requires. Returns it, once that is stored; None where
         it is not open.
         """
-        return await self._act(REMEDY_BEGUN, finding, by, audit)
+        return await self._queue_action(REMEDY_BEGUN, finding, by, audit)
 
-    async def accept(
-        self, finding: int, by: str, audit: AuditRecord, seconds: float
+    async def accept_finding(
+        self, finding: int, by: str, audit: Audit, seconds: float
     ) -> Finding | None:
         """An operator accepts a finding for so long; 0 ends that. Returns it, once that is stored;
         None where it is not open.
         """
         until = audit.time + seconds if seconds else 0.0
-        return await self._act(ACCEPTED, finding, by, audit, fields={"until": until})
+        return await self._queue_action(ACCEPTED, finding, by, audit, fields={"until": until})
 
-    async def _act(
+    async def _queue_action(
         self,
         code: str,
         finding: int,
         by: str,
-        audit: AuditRecord,
+        audit: Audit,
         *,
         replaced: bool = False,
         fields: Fields | None = None,
@@ -286,13 +288,13 @@ class Pipeline:
             code=code, finding=finding, by=by, audit=audit, replaced=replaced, fields=fields or {}
         )
         item = ActionItem(action)
-        self._enqueue(item)
+        self._queue_item(item)
         return await item.done
 
-    async def recatalogue(self, catalog: Catalog) -> None:
+    async def reload_catalog(self, catalog: Catalog) -> None:
         """Evaluate by a reloaded catalogue from here on, the open findings included."""
         item = CatalogItem(catalog)
-        self._enqueue(item)
+        self._queue_item(item)
         await item.done
 
     # --- the task
@@ -301,16 +303,16 @@ class Pipeline:
         """Until cancelled."""
         while True:
             self._busy = False
-            await self._wait()
+            await self._wait_for_work()
             self._busy = True
             self._progress = time.monotonic()
             # What is taken is evaluated whole: half a batch would be lost.
             with anyio.CancelScope(shield=True):
-                entries, items = await self._take()
+                entries, items = await self._evaluate_queue()
             self._queued -= sum(item.event_count for item in items)
             if self._queued < _QUEUED:
                 self._room.set()
-            await self._store(entries)
+            await self._store_entries(entries)
             self._progress = time.monotonic()
             for item in items:
                 if item.batch is not None:
@@ -318,9 +320,9 @@ class Pipeline:
             for item in items:
                 item.finish()
 
-    async def _take(self) -> tuple[list[LedgerEntry], list[WorkItem]]:
+    async def _evaluate_queue(self) -> tuple[list[Entry], list[WorkItem]]:
         """Evaluate what is queued, up to a transaction's worth."""
-        entries: list[LedgerEntry] = []
+        entries: list[Entry] = []
         items: list[WorkItem] = []
         evaluated = 0
         while self._queue and evaluated < _BATCH:
@@ -336,7 +338,7 @@ class Pipeline:
         if not self._queue:  # what is queued happened before now
             entries += [self._evaluate(event) for event in self._daemon_events.detect_clock_step()]
             if self._caught_up:
-                expired = LedgerEntry(transitions=tuple(self.judge.expire_findings(time.time())))
+                expired = Entry(transitions=tuple(self.judge.expire(time.time())))
                 entries.append(self._evaluator.add_changes(expired))
         return entries, items
 
@@ -346,46 +348,44 @@ class Pipeline:
         """
         batches = [item.batch for item in self._queue if item.batch is not None]
         entries = [
-            self._evaluate(
-                *batch.events, entry=LedgerEntry(position=batch.position, runs=batch.runs)
-            )
+            self._evaluate(*batch.events, entry=Entry(position=batch.position, runs=batch.runs))
             for batch in batches
         ]
         self._queue.clear()
         if self._begun:
-            entries.append(LedgerEntry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
-        await self._store(entries)
-        await self.keeper.close()
+            entries.append(Entry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
+        await self._store_entries(entries)
+        await self.ledger_writer.close_ledger()
 
-    async def _wait(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Wait until something is queued, something expires, or the ledger is to be retried."""
         if self._queue:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = min(self.judge.next_due - time.time(), self.keeper.tries_in())
+        until = min(self.judge.due - time.time(), self.ledger_writer.get_retry_delay())
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
 
-    def _evaluate(self, *events: Event, entry: LedgerEntry | None = None) -> LedgerEntry:
-        evaluated = self._evaluator.evaluate_events(entry or LedgerEntry(), *events)
+    def _evaluate(self, *events: Event, entry: Entry | None = None) -> Entry:
+        evaluated = self._evaluator.evaluate_events(entry or Entry(), *events)
         return self._evaluator.add_changes(evaluated)
 
     def _note_evaluated(self, batch: Batch) -> None:
         if batch.position is not None:
             self.judged[batch.position.source] = batch.position
 
-    async def _store(self, entries: Sequence[LedgerEntry]) -> None:
+    async def _store_entries(self, entries: Sequence[Entry]) -> None:
         """Commit, then publish."""
         self._shown.clear()
         try:
-            await self.keeper.store(entries)
+            await self.ledger_writer.store_entries(entries)
             events = [event for entry in entries for event in entry.events]
             transitions = [transition for entry in entries for transition in entry.transitions]
             self._evaluator.remember_endings(transitions)
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
-                self.board.publish(self.judge, events, transitions, incidents)
+                self.board.publish_changes(self.judge, events, transitions, incidents)
                 _log_transitions(transitions)
         finally:
             self._shown.set()
@@ -396,8 +396,8 @@ class Pipeline:
         if batch.source == KERNEL_LOG:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
-        self.board.show(batch.source, batch.readings)
-        self.board.source_stands(
+        self.board.replace_readings(batch.source, batch.readings)
+        self.board.update_source(
             batch.source,
             batch.state,
             batch.detail,
@@ -406,7 +406,7 @@ class Pipeline:
         )
 
 
-def source_component(name: str) -> Component:
+def make_source_component(name: str) -> Component:
     """The part of the node that a source watches, for findings about the source itself."""
     return Component(ComponentKind.NODE, name)
 
@@ -417,7 +417,7 @@ def _log_transitions(transitions: Sequence[Transition]) -> None:
         if not transition.cause:
             continue
         finding = transition.finding
-        emit = log.warning if finding.is_open else log.info
+        emit = log.warning if finding.open else log.info
         emit(
             _name_transition(transition),
             id=finding.id,
@@ -426,12 +426,12 @@ def _log_transitions(transitions: Sequence[Transition]) -> None:
             action=finding.action.value,
             cause=transition.cause,
             raw=finding.raw,
-            simulated=finding.is_simulated,
-            **({"trial": True} if finding.on_trial else {}),
+            simulated=finding.simulated,
+            **({"trial": True} if finding.shadow else {}),
         )
 
 
 def _name_transition(transition: Transition) -> str:
     if transition.opened:
         return "finding_opened"
-    return "finding_changed" if transition.finding.is_open else "finding_cleared"
+    return "finding_changed" if transition.finding.open else "finding_cleared"

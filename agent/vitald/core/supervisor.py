@@ -1,15 +1,12 @@
 """
-The supervisor: sources are read for ever.
+The supervisor: reads the sources, and restarts those that fail or hang.
 
-Owns     starting a source again with back-off when it fails, and when it neither looks nor fails;
-         what is said of that.
-Refuses  what a source watches: silence of what it reads is the source's to tell, and the board's to
-         show.
+Owns     the restart of a source with back-off, and the findings about it.
+Refuses  what a source reads: a source reports that itself.
 
-Everything that a source may wait for has a deadline of its own (`lane`), so one that hands in
-nothing at all for several times its deadline hangs through a fault of ours. It is cancelled and
-started again; only where even that is of no avail, systemd's watchdog goes hungry and restarts the
-daemon.
+Every wait of a source has a deadline of its own, so one that hands in nothing for several times its
+deadline hangs because of a defect of ours. It is cancelled and started again; if cancelling fails,
+watchdog notifications stop and systemd restarts the daemon.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import anyio
 import structlog
 
 from vitald.backoff import Backoff
-from vitald.core.pipeline import Pipeline, source_component
+from vitald.core.pipeline import Pipeline, make_source_component
 from vitald.model import NODE, Batch, Source, SourceFailed, SourceState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
@@ -39,7 +36,7 @@ _STEP_S = 10.0
 
 
 @dataclass(slots=True)
-class _Reading:
+class _SourceRun:
     """A source that is being read. `ours`: what it handed in waits to be judged, and it for
     that.
     """
@@ -55,10 +52,10 @@ class Supervisor:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._readings: dict[str, _Reading] = {}
+        self._runs: dict[str, _SourceRun] = {}
         self._checked = time.monotonic()
 
-    def check(self) -> str:
+    def cancel_hanging(self) -> str:
         """Cancel what hangs; to be called every few seconds. The name of a source that does so and
         cannot be cancelled, or nothing: only a new process helps there. Time in which we did not
         run ourselves, as after SIGSTOP, is no silence of theirs.
@@ -66,7 +63,7 @@ class Supervisor:
         now = time.monotonic()
         passed, self._checked = min(now - self._checked, _STEP_S), now
         stuck = ""
-        for name, reading in self._readings.items():
+        for name, reading in self._runs.items():
             reading.silent_s += 0.0 if reading.ours else passed
             if reading.silent_s > reading.most_s and not reading.scope.cancel_called:
                 log.error(
@@ -83,9 +80,9 @@ class Supervisor:
     async def read_past(self, name: str, past: AsyncIterator[Batch]) -> None:
         """A part of the past. A fault of ours in reading it must not keep us from the present."""
         try:
-            with self._reading(name, _PAST_S) as reading:
+            with self._watch_run(name, _PAST_S) as reading:
                 async for batch in past:
-                    await self._hand_in(reading, batch)
+                    await self._hand_in_batch(reading, batch)
         except Exception:
             log.exception("history_not_read")
             await self._pipeline.own(
@@ -102,7 +99,7 @@ class Supervisor:
         failures = 0  # in succession
         while True:
             try:
-                with self._reading(
+                with self._watch_run(
                     source.name, max(_LEAST_S, _DEADLINES * source.deadline_s)
                 ) as reading:
                     async with aclosing(
@@ -112,8 +109,8 @@ class Supervisor:
                             if failures:
                                 failures = 0
                                 log.info("source_recovered", source=source.name)
-                                await self._own(source, "is read again", recovered=True)
-                            await self._hand_in(reading, batch)
+                                await self._report_source(source, "is read again", recovered=True)
+                            await self._hand_in_batch(reading, batch)
                 raise SourceFailed("it ended")
             except SourceFailed as error:
                 reason = str(error)
@@ -124,31 +121,31 @@ class Supervisor:
             delay = _BACKOFF.delay_s(failures)
             if not failures:
                 log.error("source_failed", source=source.name, error=reason, retry_s=delay)
-                await self._own(source, f"cannot be read: {reason}", recovered=False)
+                await self._report_source(source, f"cannot be read: {reason}", recovered=False)
             failures += 1
             await anyio.sleep(delay)
 
     @contextmanager
-    def _reading(self, name: str, most_s: float) -> Iterator[_Reading]:
+    def _watch_run(self, name: str, most_s: float) -> Iterator[_SourceRun]:
         """Raises SourceFailed where it was cancelled because it hangs."""
         with anyio.CancelScope() as scope:
-            self._readings[name] = reading = _Reading(scope, most_s)
+            self._runs[name] = reading = _SourceRun(scope, most_s)
             try:
                 yield reading
             finally:
-                del self._readings[name]
+                del self._runs[name]
         if scope.cancelled_caught:
             raise SourceFailed(f"it gave no sign of life for {most_s:g} s")
 
-    async def _hand_in(self, reading: _Reading, batch: Batch) -> None:
+    async def _hand_in_batch(self, reading: _SourceRun, batch: Batch) -> None:
         reading.silent_s, reading.ours = 0.0, True
         await self._pipeline.put(batch)
         reading.ours = False
 
-    async def _own(self, source: Source, what: str, *, recovered: bool) -> None:
+    async def _report_source(self, source: Source, what: str, *, recovered: bool) -> None:
         await self._pipeline.own(
             "vitald/source_failed",
             {"recovered": recovered},
-            source_component(source.name),
+            make_source_component(source.name),
             f"source {source.name} {what}",
         )

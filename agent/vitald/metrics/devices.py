@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.metrics.families import (
     Family,
     Who,
@@ -456,13 +456,13 @@ TABLES = (
 )
 
 
-def metrics(board: Board) -> Iterator[Metric]:
+def metrics(board: NodeState) -> Iterator[Metric]:
     """The families of what is read now."""
     for table in TABLES:
         own = read_by(table.families)
         whose = [
             Who(one, [say(one) for say in table.who.values()])
-            for one in board.present(table.source)
+            for one in board.list_readings(table.source)
             if (table.kind is ComponentKind.PCI or one.component.kind is table.kind)
             and not own.isdisjoint(one.values)
         ]

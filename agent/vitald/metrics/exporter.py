@@ -19,12 +19,12 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.metrics import devices, diagnostics, gpus
 from vitald.metrics.diagnostics import Tally
 from vitald.model import Status
-from vitald.server.connection_limit import Gate
-from vitald.server.recovery_requester import Asking
+from vitald.server.connection_limit import ConnectionLimit
+from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import components
 from vitald.server.routes.diagnostics import DiagnosticsView
 
@@ -36,15 +36,15 @@ class BoardCollector(Collector):
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         interpreter: Interpreter,
         inventory: PciInventory,
-        gate: Gate,
+        gate: ConnectionLimit,
         *,
         profile: Callable[[], str],
         diagnostics: DiagnosticsView,
         tally: Tally,
-        recovery: Asking,
+        recovery: RecoveryRequester,
     ) -> None:
         self.board = board
         self.interpreter = interpreter
@@ -60,10 +60,10 @@ class BoardCollector(Collector):
         yield from self._findings()
         yield from self._suspects()
         yield from self._events()
-        yield from gpus.metrics(self.board.present(NVML))
+        yield from gpus.metrics(self.board.list_readings(NVML))
         yield from devices.metrics(self.board)
         yield from diagnostics.metrics(self.diagnostics, self.tally)
-        yield from self.recovery.metrics()
+        yield from self.recovery.collect_metrics()
         yield from self._sources()
         yield from self._ledger()
         yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
@@ -209,7 +209,7 @@ class BoardCollector(Collector):
             "How suspect a device's record of the last weeks makes it. Advice, not a fault.",
             labels=["device"],
         )
-        for device, (score, _) in self.board.suspects(time.time()).items():
+        for device, (score, _) in self.board.score_suspects(time.time()).items():
             family.add_metric([device], score)
         yield family
 
@@ -301,11 +301,11 @@ def registry(collector: BoardCollector) -> CollectorRegistry:
     return made
 
 
-def application(metrics: CollectorRegistry, gate: Gate) -> web.Application:
+def application(metrics: CollectorRegistry, gate: ConnectionLimit) -> web.Application:
     """`/metrics`, and nothing else."""
 
     async def scrape(request: web.Request) -> web.Response:
-        gate.serving(request.transport)
+        gate.restart_timer(request.transport)
         return web.Response(
             body=generate_latest(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
@@ -315,8 +315,8 @@ def application(metrics: CollectorRegistry, gate: Gate) -> web.Application:
     return app
 
 
-def new_gate() -> Gate:
-    return Gate(_CLIENTS, newest_first=True)  # nobody knows who asks on a port
+def new_gate() -> ConnectionLimit:
+    return ConnectionLimit(_CLIENTS, newest_first=True)  # nobody knows who asks on a port
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -242,7 +242,10 @@ class Kubernetes:
         return self._work(Node(drained=cordoned))
 
     def _work(self, node: Node) -> Node:
-        columns = ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase,OWNER:.metadata.ownerReferences[*].kind"
+        columns = (
+            ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase"
+            ",OWNER:.metadata.ownerReferences[*].kind"
+        )
         asked = self._kubectl(
             "get",
             "pods",

@@ -215,7 +215,7 @@ def held(folder: Path) -> Iterator[None]:
     """One at a time. Raises Untrusted where another one is at work."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(lock.held(folder))
+            stack.enter_context(lock.hold_lock(folder))
         except BlockingIOError:
             raise Untrusted(f"{folder}: another vitald recover is at work") from None
         except OSError as error:

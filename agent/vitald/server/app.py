@@ -20,20 +20,20 @@ from vitald import __version__
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.server.connection_limit import Gate
-from vitald.server.peer import Peer, peer_of
-from vitald.server.recovery_requester import Asking
-from vitald.server.request import Refused
+from vitald.server.connection_limit import ConnectionLimit
+from vitald.server.peer import Peer, read_peer
+from vitald.server.recovery_requester import RecoveryRequester
+from vitald.server.request import RequestRefused
 from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.server.routes.diagnostics import Shown
 from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
-from vitald.worker_thread import WorkerThread
+from vitald.worker_thread import Lane
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -47,7 +47,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Routes(Protocol):
     """Handlers of one subject."""
 
-    def add(self, app: web.Application) -> None: ...
+    def add_routes(self, app: web.Application) -> None: ...
 
 
 class Api:
@@ -56,20 +56,20 @@ class Api:
     def __init__(
         self,
         *,
-        board: Board,
+        board: NodeState,
         pipeline: Pipeline,
         catalog: Catalog,
         interpreter: Interpreter,
         inventory: PciInventory,
-        reader: WorkerThread,
+        reader: Lane,
         inject_path: Path,
         group: int,
-        diagnostics: DiagnosticsView,
-        recovery: Asking | None = None,
+        diagnostics: Shown,
+        recovery: RecoveryRequester | None = None,
         more: Sequence[Routes] = (),
     ) -> None:
         self.group = group
-        self.gate = Gate(_CLIENTS, reserved=_RESERVED, each=_EACH)
+        self.gate = ConnectionLimit(_CLIENTS, reserved=_RESERVED, each=_EACH)
         self._context = RouteContext(
             board=board, pipeline=pipeline, catalog=catalog, inventory=inventory, reader=reader
         )
@@ -89,46 +89,46 @@ class Api:
         app = web.Application(middlewares=[self._handle_request], client_max_size=_BODY_BYTES)
         app.on_response_prepare.append(_sign_response)
         for routes in self._routes:
-            routes.add(app)
+            routes.add_routes(app)
         return app
 
     @web.middleware
     async def _handle_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check that the peer may read, and answer every error as JSON."""
-        self.gate.serving(request.transport)
+        self.gate.restart_timer(request.transport)
         try:
             peer = _read_peer(request)
             if not peer.may_read(self.group):
-                raise Refused(
+                raise RequestRefused(
                     403,
                     f"uid {peer.uid} may not read",
                     "be a member of the socket's group, or root",
                 )
             request["peer"] = peer
             return await handler(request)
-        except Refused as refused:
-            return library.error(refused.status, refused.error, refused.hint)
+        except RequestRefused as refused:
+            return library.make_error(refused.status, refused.error, refused.hint)
         except web.HTTPException as raised:
             hint = "see /v1/openapi.json" if raised.status in (404, 405) else ""
             what = ""
             if raised.status == 404:
                 what = f"no such path: vitald {__version__} has version 1 of the API, /v1"
-            return library.of_library(raised, what, hint)
+            return library.convert_error(raised, what, hint)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             log.exception("request_failed", path=request.path)
-            return library.error(
+            return library.make_error(
                 500, "vitald failed to answer", "its log says why; please report it"
             )
 
 
 async def _sign_response(_: web.Request, response: web.StreamResponse) -> None:
-    library.sign(response)
+    library.sign_response(response)
 
 
 def _read_peer(request: web.Request) -> Peer:
     sock = request.get_extra_info("socket")
     if sock is None:
         raise ConnectionResetError("the client is gone")
-    return peer_of(sock)
+    return read_peer(sock)

@@ -1,14 +1,13 @@
 """
-The gate before the HTTP server: how many clients at once, and how long one may take.
+Connection limit of the HTTP server: number of clients at once, and time limits of each.
 
-aiohttp bounds what a request may hold, not how slowly it may come. The gate wraps the server's
-protocol: a client over the limit is told so and closed; one that has not sent a whole request in
-time, or does not take its answer, is closed.
+aiohttp limits the size of a request, not its duration. The limit wraps the server's protocol: a
+client over it gets an error and is closed; so is one that has not sent a whole request in time, or
+does not read its answer.
 
-Whoever may read must not be able to keep out the scheduler that asks whether the node takes work:
-on a Unix socket some places are for root and the daemon's own user, and no other user has more than
-his share. Where nobody can say who asks, on a port, the client that was served longest ago makes
-room for the newest.
+Other users must not be able to keep out the scheduler's health check: on a Unix socket some places
+are reserved for root and the daemon's own user, and any other user has a share. On a port, where
+the user is unknown, the client that was served longest ago makes room for the newest.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import json
 import socket
 from collections.abc import Callable
 
-from vitald.server.peer import peer_of
+from vitald.server.peer import read_peer
 
 _FIRST_S = 5.0  # from connecting to a complete request
 _EACH_S = 30.0  # from a request to the next one, answer and idling included
 
 
-def _refusal(status: int, reason: str, error: str, hint: str) -> bytes:
+def _format_refusal(status: int, reason: str, error: str, hint: str) -> bytes:
     body = json.dumps({"error": error, "hint": hint}).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nConnection:"
@@ -33,7 +32,7 @@ def _refusal(status: int, reason: str, error: str, hint: str) -> bytes:
     return head.encode() + body
 
 
-class Gate:
+class ConnectionLimit:
     """Counts the clients of one listener. `gate(factory)` makes the protocols that it watches.
 
     Of the `most` clients, `reserved` places are kept for those who may change something, and any
@@ -51,7 +50,7 @@ class Gate:
         self.refused = 0
         self.timed_out = 0
         # Whoever was served longest ago comes first
-        self._open: dict[asyncio.BaseTransport, _Watched] = {}
+        self._open: dict[asyncio.BaseTransport, _LimitedProtocol] = {}
         self.quiet = asyncio.Event()  # all who are here have said what they want
         self.quiet.set()
 
@@ -59,10 +58,12 @@ class Gate:
     def clients(self) -> int:
         return len(self._open)
 
-    def wrap(self, factory: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        return lambda: _Watched(self, factory())
+    def wrap_factory(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> Callable[[], asyncio.Protocol]:
+        return lambda: _LimitedProtocol(self, factory())
 
-    def full(self, uid: int | None) -> str:
+    def find_refusal(self, uid: int | None) -> str:
         """Why there is no room for a client of this user, None for one who may change something;
         empty where there is.
         """
@@ -70,7 +71,7 @@ class Gate:
             while self.clients >= self.most:
                 self.refused += 1
                 oldest, _ = next(iter(self._open.items()))
-                self.forget(oldest)
+                self.forget_client(oldest)
                 if isinstance(oldest, asyncio.Transport):
                     oldest.abort()
         others = [watched.uid for watched in self._open.values() if watched.uid is not None]
@@ -86,30 +87,32 @@ class Gate:
             return f"{self.each} at once for one user"
         return ""
 
-    def admit(self, transport: asyncio.BaseTransport, watched: _Watched) -> None:
+    def admit_client(self, transport: asyncio.BaseTransport, watched: _LimitedProtocol) -> None:
         self._open[transport] = watched
         self.quiet.clear()
 
-    def forget(self, transport: asyncio.BaseTransport) -> None:
+    def forget_client(self, transport: asyncio.BaseTransport) -> None:
         self._open.pop(transport, None)
-        self._hush()
+        self._update_quiet()
 
-    def serving(self, transport: asyncio.BaseTransport | None, *, streaming: bool = False) -> None:
+    def restart_timer(
+        self, transport: asyncio.BaseTransport | None, *, streaming: bool = False
+    ) -> None:
         """A whole request has come: its time starts anew. A stream has no end; its writer watches
         over itself.
         """
         if transport is not None and (watched := self._open.pop(transport, None)) is not None:
             self._open[transport] = watched
-            watched.served(None if streaming else _EACH_S)
-            self._hush()
+            watched.note_request(None if streaming else _EACH_S)
+            self._update_quiet()
 
-    def _hush(self) -> None:
+    def _update_quiet(self) -> None:
         if all(watched.heard for watched in self._open.values()):
             self.quiet.set()
 
 
-class _Watched(asyncio.Protocol):
-    def __init__(self, gate: Gate, inner: asyncio.Protocol) -> None:
+class _LimitedProtocol(asyncio.Protocol):
+    def __init__(self, gate: ConnectionLimit, inner: asyncio.Protocol) -> None:
         self.uid: int | None = None  # of another user than root and the daemon's own
         self._gate = gate
         self._inner = inner
@@ -123,20 +126,20 @@ class _Watched(asyncio.Protocol):
         """A whole request of it has come."""
         return self._served
 
-    def served(self, seconds: float | None) -> None:
+    def note_request(self, seconds: float | None) -> None:
         self._served = True
-        self.give(seconds)
+        self.set_time_limit(seconds)
 
-    def give(self, seconds: float | None) -> None:
+    def set_time_limit(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = (
-            asyncio.get_running_loop().call_later(seconds, self._expire)
+            asyncio.get_running_loop().call_later(seconds, self._close_expired)
             if seconds is not None
             else None
         )
 
-    def _expire(self) -> None:
+    def _close_expired(self) -> None:
         self._gate.timed_out += 1
         if self._transport is None or self._expired:
             return
@@ -145,7 +148,7 @@ class _Watched(asyncio.Protocol):
         else:
             self._expired = True
             self._transport.write(
-                _refusal(
+                _format_refusal(
                     408,
                     "Request Timeout",
                     "the request did not come in time",
@@ -156,17 +159,19 @@ class _Watched(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self.uid = _uid_of(transport)
-        if full := self._gate.full(self.uid):
+        self.uid = _read_uid(transport)
+        if full := self._gate.find_refusal(self.uid):
             self._gate.refused += 1
             transport.write(
-                _refusal(503, "Service Unavailable", "too many clients", f"{full}; try again later")
+                _format_refusal(
+                    503, "Service Unavailable", "too many clients", f"{full}; try again later"
+                )
             )
             transport.close()
             return
         self._transport = transport
-        self._gate.admit(transport, self)
-        self.give(_FIRST_S)
+        self._gate.admit_client(transport, self)
+        self.set_time_limit(_FIRST_S)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -186,12 +191,12 @@ class _Watched(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
-            self.give(None)
-            self._gate.forget(self._transport)
+            self.set_time_limit(None)
+            self._gate.forget_client(self._transport)
             self._inner.connection_lost(error)
 
 
-def _uid_of(transport: asyncio.Transport) -> int | None:
+def _read_uid(transport: asyncio.Transport) -> int | None:
     """Who connected, where the kernel says so; None for those who may change something, and on a
     port, where nobody knows.
     """
@@ -199,7 +204,7 @@ def _uid_of(transport: asyncio.Transport) -> int | None:
     if sock is None or sock.family != socket.AF_UNIX:
         return None
     try:
-        peer = peer_of(sock)
+        peer = read_peer(sock)
     except OSError:
         return -1  # gone again
     return None if peer.may_change else peer.uid

@@ -15,9 +15,9 @@ import structlog
 from aiohttp import web
 
 from vitald.config import Listen
-from vitald.server.connection_limit import Gate
+from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.routes import library
-from vitald.systemd import handed_over
+from vitald.systemd import take_passed_sockets
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -35,7 +35,11 @@ class CannotStart(Exception):
 
 @asynccontextmanager
 async def serve_application(
-    app: web.Application, gate: Gate, listeners: list[socket.socket], *, patient: bool = False
+    app: web.Application,
+    gate: ConnectionLimit,
+    listeners: list[socket.socket],
+    *,
+    patient: bool = False,
 ) -> AsyncIterator[None]:
     """Serve an application behind its connection limit. `patient`: at the end, wait a moment for
     the requests of clients that are connected already.
@@ -53,14 +57,14 @@ async def serve_application(
     loop = asyncio.get_running_loop()
     try:
         servers = [
-            await loop.create_server(gate.wrap(protocol), sock=one, backlog=_BACKLOG)
+            await loop.create_server(gate.wrap_factory(protocol), sock=one, backlog=_BACKLOG)
             for one in listeners
         ]
         try:
             yield
         finally:
             for sock in (sock for server in servers for sock in server.sockets):
-                # A client that connects now waits for the next daemon where systemd holds the socket.
+                # Clients that connect now wait for the next daemon if systemd holds the socket.
                 loop.remove_reader(sock.fileno())
             if patient:
                 for _ in range(_HANDED_OVER):
@@ -76,7 +80,7 @@ def open_api_sockets(path: Path, expected_group: int, stack: AsyncExitStack) -> 
     """The sockets that systemd passed, and one of our own at `path` where that is not among them;
     it is unlinked when `stack` is closed. Raises CannotStart.
     """
-    sockets = handed_over()
+    sockets = take_passed_sockets()
     for passed in sockets:
         if (group := Path(passed.getsockname()).stat().st_gid) != expected_group:
             log.error(

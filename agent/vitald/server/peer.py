@@ -41,7 +41,7 @@ class Peer:
             return f"uid {self.uid}"
 
 
-def peer_of(sock: socket.socket) -> Peer:
+def read_peer(sock: socket.socket) -> Peer:
     """Raises OSError when the client is gone."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:

@@ -1,14 +1,13 @@
 """
-Asking root for a reboot or a replacement, with a file: `<runtime>/recovery/request.json`, where
+Requests a reboot or a replacement from root, with a file: `<runtime>/recovery/request.json`, if
 `[recovery] mode` is "automatic".
 
-The file is written whole and renamed into place, which is what vitald-recover.path waits for;
-written anew every few minutes while it still holds; and taken away when it holds no more. What root
-makes of it is root's affair (docs/recovery.md).
+The file is renamed into place, which triggers vitald-recover.path; it is written again every few
+minutes while it holds, and removed afterwards. Root decides what follows (docs/recovery.md).
 
-Owns     when something is asked for: of real findings that are in the ledger, stand for `[recovery]
-         after`, and nobody works on.
-Refuses  acting. This process may reboot nothing, and is not asked to.
+Owns     when to request: for real findings in the ledger that are open for `[recovery] after`, and
+         whose remedy has not begun.
+Refuses  acting: this process has no right to reboot.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.collectors.small_files import presentable
 from vitald.config import Recovery
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
 from vitald.server import serialize
-from vitald.worker_thread import ThreadStuck, WorkerThread
+from vitald.worker_thread import Lane, LaneStuck
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -48,21 +47,21 @@ _WRITE_S = 5.0
 _REASONS = 8
 
 
-class Asking:
+class RecoveryRequester:
     """What is asked for now. `settings` gives those in force; `ready` is set once the past has been
     told.
     """
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         runtime: Path,
-        lane: WorkerThread,
+        lane: Lane,
         settings: Callable[[], Recovery],
         ready: asyncio.Event,
     ) -> None:
         self.request: Request | None = None
-        self.asked_at: float | None = None  # since when for the same
+        self.requested_at: float | None = None  # since when for the same
         self._board = board
         self._path = runtime / FILE
         self._lane = lane
@@ -77,7 +76,7 @@ class Asking:
     def mode(self) -> str:
         return self._settings().mode
 
-    def shown(self) -> schema.Recovery:
+    def describe_request(self) -> schema.Recovery:
         """For /v1/status."""
         asked = self.request
         if asked is None:
@@ -86,12 +85,12 @@ class Asking:
         told: schema.RecoveryRequest = {
             "id": asked.id,
             "action": asked.kind.value,
-            "since": serialize.moment(self.asked_at or asked.time),
+            "since": serialize.format_moment(self.requested_at or asked.time),
             "findings": findings,
         }
         return {"mode": self.mode, "request": told}
 
-    def metrics(self) -> Iterator[Metric]:
+    def collect_metrics(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "vitald_recovery_requested",
             "1 while root is asked to do this to the node.",
@@ -107,19 +106,19 @@ class Asking:
         """
         await self._ready.wait()
         with suppress(OSError):
-            self._remove()  # of a daemon before this one
+            self._remove_file()  # of a daemon before this one
         try:
             while True:
-                await self._turn_safely(time.monotonic())
+                await self._update_or_log(time.monotonic())
                 await anyio.sleep(_TICK_S)
         finally:
             with suppress(OSError):
-                self._remove()
+                self._remove_file()
 
-    async def _turn_safely(self, now: float) -> None:
+    async def _update_or_log(self, now: float) -> None:
         try:
-            await self.turn(now)
-        except (OSError, ThreadStuck) as error:
+            await self.update_request(now)
+        except (OSError, LaneStuck) as error:
             trouble = str(error)
             if trouble != self._trouble:
                 log.error("recovery_not_requested", error=trouble, path=str(self._path))
@@ -129,16 +128,16 @@ class Asking:
         else:
             self._trouble = ""
 
-    async def turn(self, now: float) -> None:
-        """Have the file say what holds at this moment. Raises OSError, ThreadStuck."""
-        asked = self._wanted(now)
+    async def update_request(self, now: float) -> None:
+        """Have the file say what holds at this moment. Raises OSError, LaneStuck."""
+        asked = self._select_action(now)
         if asked is None:
             if self.request is not None:
-                await self._lane.call(self._remove, _WRITE_S)
+                await self._lane.call(self._remove_file, _WRITE_S)
                 log.info(
                     "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
                 )
-                self.request = self.asked_at = None
+                self.request = self.requested_at = None
             return
         kind, findings = asked
         ids = tuple(one.id for one in findings)
@@ -149,13 +148,13 @@ class Asking:
         )
         if now - self._written < (_REPEAT_S if same else _LEAST_S):
             return
-        fresh = self._request(kind, findings)
+        fresh = self._make_request(kind, findings)
         if same and former is not None:
             fresh = replace(fresh, id=former.id)
         # Before it is written: whatever becomes of that, it is taken away again
         self.request = fresh
-        self.asked_at = self.asked_at if same else fresh.time
-        await self._lane.call(lambda: self._write(render(fresh)), _WRITE_S)
+        self.requested_at = self.requested_at if same else fresh.time
+        await self._lane.call(lambda: self._write_file(render(fresh)), _WRITE_S)
         self._written = now
         if not same:
             log.warning(
@@ -165,7 +164,7 @@ class Asking:
                 findings=[one.words for one in fresh.grounds],
             )
 
-    def _wanted(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
+    def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
         settings, board = self._settings(), self._board
         held = any(source.state is SourceState.RELEASED for source in board.sources.values())
         if (
@@ -185,7 +184,7 @@ class Asking:
             device_reset=board.device_reset,
         )
 
-    def _request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
+    def _make_request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
         verdict = self._board.verdict()
         return Request(
             id=uuid.uuid4().hex,
@@ -202,7 +201,7 @@ class Asking:
 
     # --- the file; in the lane
 
-    def _write(self, data: bytes) -> None:
+    def _write_file(self, data: bytes) -> None:
         """Whole or not at all, and through no link: the folder is opened first, and everything is
         done inside it.
         """
@@ -228,5 +227,5 @@ class Asking:
         finally:
             os.close(at)
 
-    def _remove(self) -> None:
+    def _remove_file(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ _SECONDS = (1.0, 86400.0)
 _REASON = 500
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with an error. `hint` says what to do instead."""
 
     def __init__(self, status: int, error: str, hint: str = "") -> None:
@@ -43,45 +43,47 @@ def read_query(request: web.Request, *known: str) -> dict[str, str]:
     """The query's parameters, each at most once and all of them known."""
     for name in request.query:
         if name not in known:
-            raise Refused(
+            raise RequestRefused(
                 400,
-                f"unknown parameter {name[:80]!r}{tomlfile.suggest_word(name, known)}",
+                f"unknown parameter {name[:80]!r}{tomlfile.suggest(name, known)}",
                 "see /v1/openapi.json",
             )
         if len(request.query.getall(name)) > 1:
-            raise Refused(400, f"{name}: given more than once")
+            raise RequestRefused(400, f"{name}: given more than once")
     return dict(request.query)
 
 
-def limit_of(query: dict[str, str]) -> int:
+def read_limit(query: dict[str, str]) -> int:
     text = query.get("limit", str(PAGE))
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= PAGE_MOST:
-        raise Refused(400, f"limit: expected a number from 1 to {PAGE_MOST}, found {text[:80]!r}")
+        raise RequestRefused(
+            400, f"limit: expected a number from 1 to {PAGE_MOST}, found {text[:80]!r}"
+        )
     return int(text)
 
 
-def flag_of(query: dict[str, str], name: str) -> bool:
+def read_flag_parameter(query: dict[str, str], name: str) -> bool:
     text = query.get(name, "false")
     if text not in ("true", "false"):
-        raise Refused(400, f"{name}: expected true or false, found {text[:80]!r}")
+        raise RequestRefused(400, f"{name}: expected true or false, found {text[:80]!r}")
     return text == "true"
 
 
-def since_of(text: str | None) -> tuple[int, float | None]:
+def read_since(text: str | None) -> tuple[int, float | None]:
     """An event's id (what `next` gives), an RFC 3339 time, or a duration back from now."""
     if text is None:
         return 0, None
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text), None
     try:
-        return 0, time.time() - tomlfile.parse_duration(text)
+        return 0, time.time() - tomlfile.duration(text)
     except ValueError:
         pass
     try:
         moment = parse_rfc3339(text)
         return 0, (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
-        raise Refused(
+        raise RequestRefused(
             400, f"since: {text[:80]!r} is no event id, RFC 3339 time or duration such as 30m"
         ) from None
 
@@ -90,20 +92,20 @@ async def read_body(request: web.Request, *known: str) -> dict[str, object]:
     try:
         body = await asyncio.wait_for(request.read(), _BODY_S)
     except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
+        raise RequestRefused(408, f"the body did not come within {_BODY_S:g} s") from None
     try:
         values = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON") from None
+        raise RequestRefused(400, "the body is not JSON") from None
     if not isinstance(values, dict):
-        raise Refused(400, "the body is not a JSON object")
+        raise RequestRefused(400, "the body is not a JSON object")
     for name in values:
         if name not in known:
-            raise Refused(400, f"unknown key {name[:80]!r}{tomlfile.suggest_word(name, known)}")
+            raise RequestRefused(400, f"unknown key {name[:80]!r}{tomlfile.suggest(name, known)}")
     return values
 
 
-def value_of(
+def read_value(
     body: dict[str, object],
     name: str,
     read: Callable[[object], T],
@@ -114,10 +116,10 @@ def value_of(
     try:
         return read(body.get(name, default))
     except Unexpected as error:
-        raise Refused(400, f"{name}: expected {error.expected}", hint) from None
+        raise RequestRefused(400, f"{name}: expected {error.expected}", hint) from None
 
 
-def seconds_of(
+def read_seconds(
     body: dict[str, object],
     name: str,
     default: float | None,
@@ -127,26 +129,26 @@ def seconds_of(
 ) -> float:
     """`default`: where the body does not say; None: it must."""
     expected = f"a number from {least:.0f} to {most:.0f}"
-    return value_of(body, name, lambda value: read_number(value, least, most, expected), default)
+    return read_value(body, name, lambda value: read_number(value, least, most, expected), default)
 
 
-def reason_of(body: dict[str, object]) -> str:
+def read_reason(body: dict[str, object]) -> str:
     """Why something is changed. A change without a reason is refused."""
 
     def read(value: object) -> str:
         return read_line(value.strip() if isinstance(value, str) else value, 1, _REASON)
 
     hint = 'send {"reason": "replaced the riser, ticket 4711"}'
-    return value_of(body, "reason", read, hint=hint)
+    return read_value(body, "reason", read, hint=hint)
 
 
-def who_changes(request: web.Request) -> Peer:
+def require_change_right(request: web.Request) -> Peer:
     """Who asks for a change, and may: root, or the daemon's own user. No change has a query."""
     read_query(request)
     peer: Peer = request["peer"]
     if not peer.may_change:
         log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
-        raise Refused(
+        raise RequestRefused(
             403,
             f"uid {peer.uid} may not change anything",
             "only root and the daemon's own user may",

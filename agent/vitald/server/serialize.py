@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
-from vitald.judge.findings import find_clears, find_rule
-from vitald.judge.verdict import format_reasons, sort_by_strength
-from vitald.ledger import FindingHistory, RowList, StoredEvent
+from vitald.judge.findings import clears_of, rule_of
+from vitald.judge.verdict import by_strength, reasons
+from vitald.ledger import Listed, Past, StoredEvent
 from vitald.model import (
     Acceptance,
     Action,
@@ -36,32 +36,32 @@ Json = dict[str, object]
 
 
 @overload
-def moment(time: float) -> str: ...
+def format_moment(time: float) -> str: ...
 @overload
-def moment(time: None) -> None: ...
+def format_moment(time: None) -> None: ...
 @overload
-def moment(time: float | None) -> str | None: ...
-def moment(time: float | None) -> str | None:
+def format_moment(time: float | None) -> str | None: ...
+def format_moment(time: float | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
     return None if time is None else format_rfc3339(time)
 
 
-def damaged_in(listed: Sequence[object]) -> int:
+def count_damaged(listed: Sequence[object]) -> int:
     """How many rows of the ledger are left out of a list, for they are not as they were written."""
-    return listed.damaged if isinstance(listed, RowList) else 0
+    return listed.damaged if isinstance(listed, Listed) else 0
 
 
-def event(stored: StoredEvent) -> schema.Event:
+def format_event(stored: StoredEvent) -> schema.Event:
     seen = stored.event
     return {
         "id": stored.id,
-        "time": moment(seen.time),
+        "time": format_moment(seen.time),
         "source": seen.source,
         "kind": seen.kind,
         "code": seen.code,
         "component": seen.component.name,
         "trust": seen.trust.value,
-        "simulated": seen.is_simulated,
+        "simulated": seen.simulated,
         "raw": seen.raw,
         "followedBy": list(stored.followed_by),
         "fields": dict(seen.fields),
@@ -70,10 +70,10 @@ def event(stored: StoredEvent) -> schema.Event:
     }
 
 
-def finding(found: Finding, catalog: Catalog) -> schema.Finding:
-    entry = find_rule(found, catalog)
-    ruling = entry.apply_to(found.fields)
-    asked = found.requirement
+def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
+    entry = rule_of(found, catalog)
+    ruling = entry.rule_on(found.fields)
+    asked = found.asked
     return {
         "id": found.id,
         "incident": found.incident,
@@ -85,48 +85,46 @@ def finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "action": asked.action.value,
         "when": asked.when.value,
         "unusable": found.unusable,
-        "todo": asked.action.phrase,
+        "todo": asked.action.words,
         "because": asked.because,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
-        "since": moment(found.since),
-        "last": moment(found.last),
+        "since": format_moment(found.since),
+        "last": format_moment(found.last),
         "count": found.count,
         "raw": found.raw,
         "fields": dict(found.fields),
-        "accepted": acceptance(found.accepted),
-        "clears": [*find_clears(found, catalog).list_phrases(), "a named person, with a reason"],
-        "confirmed": found.is_confirmed,
+        "accepted": format_acceptance(found.accepted),
+        "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
+        "confirmed": found.confirmed,
         "confirmedBy": found.confirmed_by or None,
         "witnesses": (
-            []
-            if found.is_confirmed
-            else list(catalog.find_witnesses(found.code, found.component.kind))
+            [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind))
         ),
-        "writtenByProcess": found.is_hearsay,
-        "simulated": found.is_simulated,
-        "simulatedUntil": moment(found.simulated_until),
+        "writtenByProcess": found.hearsay,
+        "simulated": found.simulated,
+        "simulatedUntil": format_moment(found.simulated_until),
         "bootId": found.boot_id,
-        "clearedAt": moment(found.cleared_at),
+        "clearedAt": format_moment(found.cleared_at),
         "clearedBy": found.cleared_by,
         "source": entry.source,
     }
 
 
-def acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
+def format_acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
     """Who lives with a finding until when; null where nobody does."""
     if accepted is None:
         return None
     return {
         "by": accepted.by,
         "reason": accepted.reason,
-        "since": moment(accepted.since),
-        "until": moment(accepted.until),
+        "since": format_moment(accepted.since),
+        "until": format_moment(accepted.until),
     }
 
 
-def flags(judged: Verdict) -> schema.Flags:
+def format_flags(judged: Verdict) -> schema.Flags:
     """What is asked for, and whether it rests on more than the text of a log."""
     return {
         "rebootRequired": judged.reboot_required,
@@ -136,34 +134,36 @@ def flags(judged: Verdict) -> schema.Flags:
     }
 
 
-def verdict(judged: Verdict) -> schema.Verdict:
+def format_verdict(judged: Verdict) -> schema.Verdict:
     return {
         "status": judged.status.value,
-        **flags(judged),
+        **format_flags(judged),
         "action": judged.action.value,
         "simulated": judged.simulated,
         "reasons": list(judged.reasons),
     }
 
 
-def transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
+def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
     return {
         "type": "finding",
         "cause": changed.cause,
         "event": changed.event,
-        "finding": finding(changed.finding, catalog),
+        "finding": format_finding(changed.finding, catalog),
     }
 
 
-def source(health: SourceHealth) -> schema.Source:
+def format_source(health: SourceHealth) -> schema.Source:
     """`deadline` is the moment by which it must have looked again."""
-    fresh = health.is_fresh(time.monotonic())
+    fresh = health.fresh(time.monotonic())
     return {
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
-        "lastSeen": moment(health.last_seen),
+        "lastSeen": format_moment(health.last_seen),
         "deadline": (
-            moment(health.last_seen + health.deadline) if health.last_seen is not None else None
+            format_moment(health.last_seen + health.deadline)
+            if health.last_seen is not None
+            else None
         ),
         "detail": health.detail,
     }
@@ -182,42 +182,39 @@ def _plain_part(value: float | str) -> float | str | None:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def job(seen: Job) -> schema.Job:
+def format_job(seen: Job) -> schema.Job:
     """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
     any more.
     """
     state: Literal["running", "ended", "died", "lost"]
-    state = (
-        "running"
-        if seen.ended is None
-        else "lost"
-        if seen.lost
-        else "died"
-        if seen.failed
-        else "ended"
-    )
+    if seen.ended is None:
+        state = "running"
+    elif seen.lost:
+        state = "lost"
+    else:
+        state = "died" if seen.failed else "ended"
     return {
         "job": seen.id,
         "user": seen.user,
         "uid": seen.uid,
         "state": state,
-        "began": moment(seen.began),
-        "ended": moment(seen.ended),
+        "began": format_moment(seen.began),
+        "ended": format_moment(seen.ended),
         "exitCode": seen.exit_code,
         "signal": seen.signal,
         "reason": seen.reason,
     }
 
 
-def incident(
+def format_incident(
     told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
 ) -> schema.Incident:
     """One story: its root, what it asks for, and its members, the root first. `findings` are its
     open ones, `jobs` the work near it.
     """
-    own = sort_by_strength(list(findings))
-    root = catalog.find_rule(told.root.code)
-    story = next((one for one in catalog.correlation.rules if one.name == told.story), None)
+    own = by_strength(list(findings))
+    root = catalog.rule(told.root.code)
+    story = next((one for one in catalog.stories.told if one.name == told.story), None)
     strongest = own[0] if own else None
     return {
         "id": told.id,
@@ -225,46 +222,47 @@ def incident(
         "component": told.root.component.name,
         "code": told.root.code,
         "title": (
-            root.apply_to({}).title
+            root.rule_on({}).title
             if not own
             else next((one.title for one in own if one.code == told.root.code), root.title)
         ),
         "action": (strongest.action if strongest else Action.NONE).value,
         "when": strongest.when.value if strongest else None,
-        "todo": (strongest.action if strongest else Action.NONE).phrase,
+        "todo": (strongest.action if strongest else Action.NONE).words,
         "line": next(
-            iter(format_reasons(own, {told.id: told})),
-            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.phrase}",
+            iter(reasons(own, {told.id: told})),
+            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.words}",
         ),
         "findings": [one.id for one in own],
         "story": story.title if story is not None else "",
-        "since": moment(told.since),
-        "last": moment(told.last),
-        "count": told.event_count,
-        "closedAt": moment(told.closed_at),
+        "since": format_moment(told.since),
+        "last": format_moment(told.last),
+        "count": told.count,
+        "closedAt": format_moment(told.closed_at),
         "simulated": told.simulated,
         "members": [
-            _member(member, number == 0, catalog) for number, member in enumerate(told.members)
+            _format_member(member, number == 0, catalog)
+            for number, member in enumerate(told.members)
         ],
-        "jobs": [job(one) for one in jobs],
+        "jobs": [format_job(one) for one in jobs],
     }
 
 
-def _member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
+def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
     return {
         "component": member.component.name,
         "code": member.code,
-        "title": catalog.find_rule(member.code).title,
+        "title": catalog.rule(member.code).title,
         "role": "root" if is_root else "consequence",
         "count": member.count,
-        "first": moment(member.first),
-        "last": moment(member.last),
+        "first": format_moment(member.first),
+        "last": format_moment(member.last),
         "raw": member.raw,
     }
 
 
-def why(
-    past: FindingHistory,
+def format_history(
+    past: Past,
     told: Incident | None,
     own: Iterable[Finding],
     catalog: Catalog,
@@ -275,33 +273,29 @@ def why(
     and every transition.
     """
     found = past.finding
-    entry = find_rule(found, catalog)
+    entry = rule_of(found, catalog)
     layers = (
         (
             "table",
-            found.base,
+            found.ruled,
             f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})",
         ),
-        (
-            "company",
-            found.catalog_requirement if found.catalog_requirement is not found.base else None,
-            "",
-        ),
+        ("company", found.table if found.table is not found.ruled else None, ""),
         ("driver", found.driver, ""),
-        ("escalation", found.escalation, ""),
+        ("escalation", found.escalated, ""),
     )
     return {
-        "finding": finding(found, catalog),
-        "events": [event(one) for one in past.events],
-        "incident": incident(told, own, catalog, jobs) if told is not None else None,
-        "rule": rule(entry),
+        "finding": format_finding(found, catalog),
+        "events": [format_event(one) for one in past.events],
+        "incident": format_incident(told, own, catalog, jobs) if told is not None else None,
+        "rule": format_rule(entry),
         "asked": [
             {
                 "layer": name,
                 "action": one.action.value,
                 "when": one.when.value,
                 "because": one.because or source,
-                "decides": one == found.requirement,
+                "decides": one == found.asked,
             }
             for name, one, source in layers
             if one is not None
@@ -309,7 +303,7 @@ def why(
         "flags": flags,
         "transitions": [
             {
-                "time": moment(one.time),
+                "time": format_moment(one.time),
                 "state": one.state,
                 "action": one.action,
                 "cause": one.cause,
@@ -320,7 +314,7 @@ def why(
     }
 
 
-def suspects(
+def format_suspects(
     scored: Mapping[str, tuple[float, list[tuple[str, int, float]]]],
     catalog: Catalog,
     names: Mapping[str, str],
@@ -346,10 +340,10 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     """
     fields = seen.fields
     return {
-        "type": "event" if seen.is_trusted else "untrusted",
+        "type": "event" if seen.judged else "untrusted",
         "line": number,
-        "time": moment(time),
-        "simulated": seen.is_simulated,
+        "time": format_moment(time),
+        "simulated": seen.simulated,
         "kind": seen.kind,
         "code": fields.get("number"),
         "pci": fields.get("pci"),
@@ -362,7 +356,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     }
 
 
-def rule(entry: Rule) -> schema.Rule:
+def format_rule(entry: Rule) -> schema.Rule:
     """A catalogue entry, as `vitald explain` and the API show it."""
     return {
         "code": entry.code,
@@ -373,10 +367,10 @@ def rule(entry: Rule) -> schema.Rule:
         "class": entry.fault_class.value,
         "action": entry.action.value,
         "when": entry.when.value,
-        "todo": entry.action.phrase,
-        "clears": entry.clears.list_phrases(),
+        "todo": entry.action.words,
+        "clears": entry.clears.words(),
         "escalation": entry.escalation,
-        "shadow": rule(entry.trial) if entry.trial is not None else None,
+        "shadow": format_rule(entry.shadow) if entry.shadow is not None else None,
         "cases": [
             {
                 "when": {field: list(values) for field, values in case.where.items()},
@@ -387,7 +381,7 @@ def rule(entry: Rule) -> schema.Rule:
             }
             for case in entry.cases
         ],
-        "known": entry.is_known,
+        "known": entry.known,
         "source": entry.source,
         "origin": entry.origin,
     }

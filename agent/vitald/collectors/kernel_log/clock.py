@@ -120,7 +120,8 @@ class Clock:
                 self._usec < _EARLY_S * 1e6 and abs(zero - boot.zero) < _ZONES_S
             ):
                 boot.zero, self._offset = zero, boot.place - zero  # the clock was set
-            else:  # another boot, by its date; but nothing shows that it is the same node which was started anew
+            else:
+                # Another boot, by its date; nothing shows that it is the same node restarted.
                 self._boot = boot = self._again(zero, seconds) or self._another(zero, certain=False)
         if zero is not None and boot.zero is None:
             if self._offset is None:

@@ -42,9 +42,11 @@ def date_in(prefix: bytes, latest: float) -> float | None:
         if (unix := _UNIX.match(text)) is not None:
             return float(unix["seconds"])
         if (iso := _ISO.search(text)) is not None:
-            return _moment(iso, int(iso["year"]), int(iso["month"]), _zone(iso["zone"])).timestamp()
+            return _make_time(
+                iso, int(iso["year"]), int(iso["month"]), _parse_zone(iso["zone"])
+            ).timestamp()
         if (named := _NAMED.search(text)) is not None:
-            return _named(named, latest)
+            return _parse_named(named, latest)
     except (
         ValueError,
         OverflowError,
@@ -61,14 +63,14 @@ def anchor_in(message: bytes) -> float | None:
     return float(found[1]) if found is not None else None
 
 
-def _named(found: re.Match[str], latest: float) -> float | None:
+def _parse_named(found: re.Match[str], latest: float) -> float | None:
     month = _MONTHS.index(found["month"]) + 1
     if found["year"]:
-        return _moment(found, int(found["year"]), month, None).timestamp()
+        return _make_time(found, int(found["year"]), month, None).timestamp()
     last = datetime.fromtimestamp(latest) + _DAY  # local time, as the stamp
     for year in range(last.year, last.year - _LEAP_YEARS - 1, -1):
         try:
-            moment = _moment(found, year, month, None)
+            moment = _make_time(found, year, month, None)
         except ValueError:
             continue
         if moment.replace(tzinfo=None) <= last:
@@ -76,7 +78,7 @@ def _named(found: re.Match[str], latest: float) -> float | None:
     return None
 
 
-def _moment(found: re.Match[str], year: int, month: int, zone: timezone | None) -> datetime:
+def _make_time(found: re.Match[str], year: int, month: int, zone: timezone | None) -> datetime:
     hour, minute, *second = (int(part) for part in found["clock"].split(":"))
     usec = int((found["part"] or "0")[:6].ljust(6, "0"))
     return datetime(
@@ -84,7 +86,7 @@ def _moment(found: re.Match[str], year: int, month: int, zone: timezone | None) 
     )
 
 
-def _zone(text: str | None) -> timezone | None:
+def _parse_zone(text: str | None) -> timezone | None:
     if text is None:
         return None
     if text in ("Z", " UTC"):

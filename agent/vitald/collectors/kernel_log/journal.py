@@ -94,7 +94,7 @@ class Journal:
         """
         with self._open() as reader:
             reader.add_match(_TRANSPORT="kernel")
-            if next(self._entries(reader.get_next), None) is None:
+            if next(self._read_entries(reader.get_next), None) is None:
                 raise JournalUnavailable(self._reason())
 
     def boots(self, after: float = 0.0) -> list[str]:
@@ -107,7 +107,7 @@ class Journal:
                 reader.flush_matches()
                 reader.add_match(_BOOT_ID=boot)
                 reader.seek_tail()
-                if (last := next(self._entries(reader.get_previous), None)) is not None:
+                if (last := next(self._read_entries(reader.get_previous), None)) is not None:
                     found.append(
                         (
                             last["__REALTIME_TIMESTAMP"],
@@ -132,8 +132,8 @@ class Journal:
             if after_usec is not None:
                 # journald stamps a record after the kernel did, never before: what it read late is
                 # behind this place, too.
-                self._seek(reader, after_usec - after_usec // _DRIFT - _MARGIN_USEC)
-            for entry in self._entries(reader.get_next):
+                self._seek_record(reader, after_usec - after_usec // _DRIFT - _MARGIN_USEC)
+            for entry in self._read_entries(reader.get_next):
                 if most <= 0:
                     return
                 if entry.get("_TRANSPORT") == b"driver":
@@ -155,7 +155,7 @@ class Journal:
                     yield record
                 lost = 0
 
-    def _seek(self, reader: Any, stamp: int) -> None:
+    def _seek_record(self, reader: Any, stamp: int) -> None:
         """To before the first entry that journald stamped `stamp` microseconds or later, in hops
         from the end.
 
@@ -164,7 +164,7 @@ class Journal:
         """
         if stamp > 0:
             reader.seek_tail()
-            for entry in self._entries(lambda: reader.get_previous(_HOP)):
+            for entry in self._read_entries(lambda: reader.get_previous(_HOP)):
                 if entry["__MONOTONIC_TIMESTAMP"][0] < stamp:
                     return
         reader.seek_head()
@@ -192,7 +192,7 @@ class Journal:
                 f"{self.folder or 'the journal'}: {error.strerror}{hint}"
             ) from error
 
-    def _entries(self, step: Callable[[], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _read_entries(self, step: Callable[[], dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """From the reader's place on. A damaged entry is counted and passed over."""
         broken = 0
         while broken < _BROKEN:
@@ -217,7 +217,9 @@ class Journal:
         files: list[str] = []
         closed: list[str] = []
         for folder in folders:
-            for root, _, names in os.walk(folder, onerror=lambda error: _refused(error, closed)):
+            for root, _, names in os.walk(
+                folder, onerror=lambda error: _explain_refusal(error, closed)
+            ):
                 files += [
                     str(Path(root, name))
                     for name in names
@@ -273,6 +275,6 @@ def _number(text: bytes, highest: int = 1 << 63) -> int:
     return value
 
 
-def _refused(error: OSError, closed: list[str]) -> None:
+def _explain_refusal(error: OSError, closed: list[str]) -> None:
     if isinstance(error, PermissionError):
         closed.append(str(error.filename))

@@ -74,7 +74,7 @@ def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
     said: list[str] = []
     chunks: dict[str, _Chunk] = {}
     left, left_out = _MOST, 0
-    for path, size, mtime in sorted(_files(folders, said), key=lambda found: -found[2]):
+    for path, size, mtime in sorted(_list_files(folders, said), key=lambda found: -found[2]):
         if path.name.endswith(_PACKED):
             said.append(f"{path}: compressed, and the kernel could not unpack it")
             continue
@@ -90,18 +90,18 @@ def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
             said.append(f"{path}: {error.strerror}")
             continue
         left -= len(data)
-        for chunk in _chunks(path.name, data, mtime):
+        for chunk in _read_chunks(path.name, data, mtime):
             chunks.setdefault(chunk.key, chunk)
     if left_out:
         said.append(
             f"{left_out} files left out: there is more than {_MOST >> 20} MiB of crash logs, of"
             " which the newest are read"
         )
-    logs = [_joined(parts, said) for parts in _dumps(chunks.values())]
+    logs = [_join_chunks(parts, said) for parts in _group_dumps(chunks.values())]
     return sorted(logs, key=lambda log: log.time), said
 
 
-def _files(folders: Iterable[Path], said: list[str]) -> Iterator[tuple[Path, int, float]]:
+def _list_files(folders: Iterable[Path], said: list[str]) -> Iterator[tuple[Path, int, float]]:
     """Path, size and mtime of the chunks, and of a `dmesg.txt` that has none beside it."""
 
     def refused(error: OSError) -> None:
@@ -124,7 +124,7 @@ def _files(folders: Iterable[Path], said: list[str]) -> Iterator[tuple[Path, int
                     yield path, found.st_size, found.st_mtime
 
 
-def _chunks(file: str, data: bytes, mtime: float) -> Iterator[_Chunk]:
+def _read_chunks(file: str, data: bytes, mtime: float) -> Iterator[_Chunk]:
     """One of a chunk's file, several of a `dmesg.txt`."""
     named = _NAME.fullmatch(file)
     order = (named["backend"], int(named["id"]), mtime) if named else (file, 0, mtime)
@@ -143,7 +143,7 @@ def _chunks(file: str, data: bytes, mtime: float) -> Iterator[_Chunk]:
         )
 
 
-def _dumps(chunks: Iterable[_Chunk]) -> list[list[_Chunk]]:
+def _group_dumps(chunks: Iterable[_Chunk]) -> list[list[_Chunk]]:
     """The chunks of each dump, newest first. Those of two dumps may alternate: an oops and the
     panic that follows it.
     """
@@ -159,7 +159,7 @@ def _dumps(chunks: Iterable[_Chunk]) -> list[list[_Chunk]]:
     return done
 
 
-def _joined(parts: list[_Chunk], said: list[str]) -> CrashLog:
+def _join_chunks(parts: list[_Chunk], said: list[str]) -> CrashLog:
     newest, name = parts[0], parts[0].key
     missing = sorted(set(range(1, parts[-1].part)) - {chunk.part for chunk in parts})
     if missing:

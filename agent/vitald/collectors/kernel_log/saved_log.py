@@ -248,23 +248,23 @@ class SavedLog:
             coverage.kernel += line.shaped
             host = record.host or line.host
             if host and host not in coverage.hosts:
-                self._meet(host)
+                self._enter_boot(host)
             clock = self._clock_of(host)
             sightings = recognise(line.message)
             if sightings is None and record.more:
                 line = joined(line, record.more)
                 sightings = recognise(line.message)
             if sightings is None:
-                self._miss(record, line)
+                self._count_missed(record, line)
                 place = clock.passed(line) if not record.boot_id and number % _DATED_EVERY else None
                 anchored = b"system clock to" in line.message
                 if place is None or anchored:
-                    yield from self._pass(record, line, clock)
+                    yield from self._read_once(record, line, clock)
                 elif line.shaped and place >= self._top[0]:
                     self._top = place, record
                 continue
             coverage.kernel += not line.shaped
-            boot, place, time = self._tell(record, line, clock, recognised=True)
+            boot, place, time = self._report_line(record, line, clock, recognised=True)
             yield from self._boots(clock)
             yield Told(
                 place,
@@ -303,17 +303,17 @@ class SavedLog:
             for reader, sighting in zip(self._readers, sightings)
         )
 
-    def _pass(self, record: Record, line: Line, clock: Clock) -> Iterator[Told]:
+    def _read_once(self, record: Record, line: Line, clock: Clock) -> Iterator[Told]:
         """A line that reports nothing, of which the date may say more than its stamp."""
-        boot, _, _ = self._tell(record, line, clock)
+        boot, _, _ = self._report_line(record, line, clock)
         if (anchor := anchor_in(line.message)) is not None and line.usec is not None:
             self._booted = boot, anchor - line.usec / 1e6
         yield from self._boots(clock)
 
-    def _tell(
+    def _report_line(
         self, record: Record, line: Line, clock: Clock, *, recognised: bool = False
     ) -> tuple[str, float, float | None]:
-        date = self._date(record, line)
+        date = self._date_line(record, line)
         boot, place = clock.tell(line, date, record.boot_id)
         if (
             date is None
@@ -337,7 +337,7 @@ class SavedLog:
         if record is None or record.line is None:
             return
         line = record.line
-        time = self._date(record, line)
+        time = self._date_line(record, line)
         if line.usec is None and time is not None:
             _, place = self._clock_of(record.host or line.host).tell(line, time, record.boot_id)
             self._top = max(place, self._top[0]), record
@@ -345,7 +345,7 @@ class SavedLog:
             time = self._booted[1] + line.usec / 1e6
         self.coverage.latest = Stamp(record.number, time, line.usec)
 
-    def _meet(self, host: str) -> None:
+    def _enter_boot(self, host: str) -> None:
         if host not in _NAMELESS and len(self.coverage.hosts) < _HOSTS:
             self.coverage.hosts[host] = None
 
@@ -368,7 +368,7 @@ class SavedLog:
         found = tuple(reader.recognise(text) for reader in self._readers)
         return found if any(one is not None for one in found) else None
 
-    def _miss(self, record: Record, line: Line) -> None:
+    def _count_missed(self, record: Record, line: Line) -> None:
         found = self._marked.search(line.message)
         if found is None or line.facility:
             return
@@ -383,7 +383,7 @@ class SavedLog:
                 (record.number, record.raw[:1024].rstrip(b"\r\n").decode("utf-8", "replace"))
             )
 
-    def _date(self, record: Record, line: Line) -> float | None:
+    def _date_line(self, record: Record, line: Line) -> float | None:
         if record.time is not None:
             return record.time
         prefix = record.raw[: record.raw.find(line.message[:64])] if line.message else record.raw
@@ -396,9 +396,9 @@ class SavedLog:
         if _EXPORT.match(head):
             return self._exported()
         if _JSON.match(head):
-            return self._objects()
+            return self._read_objects()
         self._peel = self._prefix(head)
-        return self._joined(self._texts())
+        return self._joined(self._read_texts())
 
     def _lines(self) -> Iterator[bytes]:
         """Lines, however long: of one that is longer than any kernel record only the beginning is
@@ -411,7 +411,7 @@ class SavedLog:
             while not line.endswith(b"\n") and (line := readline(LONGEST)):
                 pass
 
-    def _texts(self) -> Iterator[Record]:
+    def _read_texts(self) -> Iterator[Record]:
         """Lines of text, one after the other; the common kind by the shortest way."""
         coverage = self.coverage
         plain = self._peel is None
@@ -484,13 +484,13 @@ class SavedLog:
 
     # --- JSON
 
-    def _objects(self) -> Iterator[Record]:
+    def _read_objects(self) -> Iterator[Record]:
         """Objects one after the other, each on a line of its own or over several; what is none is
         read as text.
         """
         decode = json.JSONDecoder().raw_decode
         buffer, began, tries = "", 1, 0
-        for raw in self._pieces():
+        for raw in self._split_pieces():
             here = self.coverage.lines + (not raw.endswith(b"\n"))
             began = began if buffer else here
             buffer += raw.decode("utf-8", "surrogateescape")
@@ -510,7 +510,7 @@ class SavedLog:
                             tries += buffer.endswith("\n")
                             break
                     else:
-                        yield self._of_object(value, began)
+                        yield self._parse_object(value, began)
                         began, tries = here, 0
                         continue
                 line, _, buffer = buffer[at:].partition("\n")
@@ -520,18 +520,18 @@ class SavedLog:
         for line in buffer.splitlines()[:_TRIES]:
             yield self._text(line.encode("utf-8", "surrogateescape"), began)
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _split_pieces(self) -> Iterator[bytes]:
         while piece := self._stream.readline(LONGEST):
             self.coverage.lines += piece.endswith(b"\n")
             yield piece
         self.coverage.lines = max(self.coverage.lines, 1)
 
-    def _of_object(self, value: object, number: int) -> Record:
+    def _parse_object(self, value: object, number: int) -> Record:
         entry = value if isinstance(value, dict) else {}
         shown = json.dumps(entry).encode()
         if "MESSAGE" in entry:
-            fields = {name: _bytes_of(text) for name, text in entry.items() if name in _JOURNAL}
-            return _of_journal(fields, shown, number)
+            fields = {name: _decode_bytes(text) for name, text in entry.items() if name in _JOURNAL}
+            return _parse_journal(fields, shown, number)
         if isinstance(text := entry.get("msg"), str) and "pri" in entry and "time" in entry:
             text = _MORE_RECORDS.split(text, 1)[0]
             facility, usec = _facility(entry), _usec(str(entry["time"]))
@@ -552,7 +552,7 @@ class SavedLog:
             name, equals, value = text.partition(b"=")
             if not text:
                 if entry:
-                    yield _of_journal(entry, entry.get("MESSAGE") or b"", number)
+                    yield _parse_journal(entry, entry.get("MESSAGE") or b"", number)
                 entry, number = {}, self.coverage.lines + 1
             elif equals and _FIELD_NAME.fullmatch(name):
                 if (key := name.decode()) in _JOURNAL:
@@ -573,7 +573,7 @@ class SavedLog:
             else:
                 yield self._text(raw, self.coverage.lines)
         if entry:
-            yield _of_journal(entry, entry.get("MESSAGE") or b"", number)
+            yield _parse_journal(entry, entry.get("MESSAGE") or b"", number)
 
 
 _JOURNAL = {
@@ -589,7 +589,7 @@ _JOURNAL = {
 _NUMBER = re.compile(rb"\d{1,18}")
 
 
-def _of_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Record:
+def _parse_journal(entry: dict[str, bytes | None], shown: bytes, number: int) -> Record:
     """An entry of journald. Only `_TRANSPORT` says that the kernel had it: any program may call
     itself `kernel`.
     """
@@ -624,7 +624,7 @@ def _is_context(sightings: tuple[Sighting | None, ...]) -> bool:
     return all(one is None or one.context for one in sightings)
 
 
-def _bytes_of(value: object) -> bytes | None:
+def _decode_bytes(value: object) -> bytes | None:
     """A field in journald's JSON: text, an array of bytes where it is none, an array of values
     where it is there twice.
     """
@@ -637,7 +637,7 @@ def _bytes_of(value: object) -> bytes | None:
     ):
         return bytes(value)
     return (
-        _bytes_of(value[0])
+        _decode_bytes(value[0])
         if isinstance(value, list) and value and isinstance(value[0], str)
         else None
     )

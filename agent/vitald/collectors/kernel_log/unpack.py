@@ -64,8 +64,8 @@ class Unpacked(io.RawIOBase):
         if form == "zstd":
             raw = self._by_program(raw)
         elif form:
-            raw = self._unpacked(raw, form)
-        self._pieces = self._as_utf8(self._bounded(raw) if form else raw)
+            raw = self._unpack_stream(raw, form)
+        self._pieces = self._as_utf8(self._limit_size(raw) if form else raw)
         self._left = b""
 
     def readable(self) -> bool:
@@ -103,7 +103,7 @@ class Unpacked(io.RawIOBase):
             yield head
             head = self._read(_CHUNK)
 
-    def _bounded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _limit_size(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         given = 0
         for piece in pieces:
             given += len(piece)
@@ -118,7 +118,7 @@ class Unpacked(io.RawIOBase):
         if closing is not None:
             closing()
 
-    def _unpacked(self, packed: Iterator[bytes], form: str) -> Iterator[bytes]:
+    def _unpack_stream(self, packed: Iterator[bytes], form: str) -> Iterator[bytes]:
         import bz2
         import lzma
         import zlib
@@ -162,16 +162,16 @@ class Unpacked(io.RawIOBase):
                 "to read a zstd file the program zstd is needed: apt-get install zstd, or unpack"
                 " the file elsewhere"
             )
-        return self._piped([program, "-dcq"], packed)
+        return self._pipe_program([program, "-dcq"], packed)
 
-    def _piped(self, command: list[str], packed: Iterator[bytes]) -> Iterator[bytes]:
+    def _pipe_program(self, command: list[str], packed: Iterator[bytes]) -> Iterator[bytes]:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert (
             process.stdin is not None and process.stdout is not None and process.stderr is not None
         )
-        feeder = threading.Thread(target=_feed, args=(process.stdin, packed), daemon=True)
+        feeder = threading.Thread(target=_feed_program, args=(process.stdin, packed), daemon=True)
         feeder.start()
         ended = False
         try:
@@ -193,7 +193,7 @@ class Unpacked(io.RawIOBase):
             head += piece
             if len(head) >= _SAMPLE:
                 break
-        encoding = _encoding(head)
+        encoding = _detect_encoding(head)
         if not encoding:
             yield head.removeprefix(_UTF8_BOM)
             yield from pieces
@@ -229,7 +229,7 @@ class _Gzip:
         return out
 
 
-def _feed(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -> None:
+def _feed_program(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -> None:
     with suppress(OSError):  # it ended early: its exit code says why
         for piece in pieces:
             into.write(piece)
@@ -237,7 +237,7 @@ def _feed(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -> None:
         into.close()
 
 
-def _encoding(head: bytes) -> str:
+def _detect_encoding(head: bytes) -> str:
     """UTF-16 by its mark, or because every other byte is zero; else nothing."""
     marked = _BOMS.get(head[:2])
     if marked is not None:

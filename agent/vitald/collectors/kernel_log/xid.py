@@ -109,7 +109,7 @@ def recognise(text: str) -> Sighting | None:
         fields["gpu_instance"] = int(header["gi"])
     if header["ci"] is not None:
         fields["compute_instance"] = int(header["ci"])
-    link, fatal = _decode(code, message, fields)
+    link, fatal = _decode_words(code, message, fields)
     return Sighting(
         kind="xid",
         code=f"xid/{code}",
@@ -146,12 +146,14 @@ def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
     return pid, named.rstrip(",") or None, ""
 
 
-def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | None, bool | None]:
+def _decode_words(
+    code: int, message: str, fields: dict[str, Value]
+) -> tuple[int | None, bool | None]:
     """Add what the message says to `fields`; returns the NVLink number and the fatality that it
     prints.
     """
     if code in _NVLINK5_CODES and (found := _NVLINK5.match(message)) is not None:
-        return _nvlink5(found, fields)
+        return _decode_nvlink5(found, fields)
     if code == 154 and (found := _RECOVERY.match(message)) is not None:
         fields["recovery_from"], fields["recovery"] = int(found["old"], 16), int(found["new"], 16)
         return None, None
@@ -182,7 +184,7 @@ def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | No
     if code in _LINK_CODES and (found := _LINK.search(message)) is not None:
         link = int(found["link"])
         if code == 74 and found["regs"]:
-            _registers(
+            _read_registers(
                 [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["regs"])], fields
             )
     # At a tenth of the pattern's price
@@ -191,7 +193,7 @@ def _decode(code: int, message: str, fields: dict[str, Value]) -> tuple[int | No
     return link, fatal
 
 
-def _nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int, bool]:
+def _decode_nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int, bool]:
     """Xid 144-150 on Blackwell: unit, severity, link, and the words behind them."""
     link, fatal = (
         int(found["link"]),
@@ -220,7 +222,7 @@ def _nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int, bool]
     return link, fatal
 
 
-def _registers(words: list[int], fields: dict[str, Value]) -> None:
+def _read_registers(words: list[int], fields: dict[str, Value]) -> None:
     """Xid 74 on NVLink 2 to 4: seven status registers, of which r1, r3, r4 and r5 carry meaning."""
     fields["regs"] = words
     for name, word in zip(("r1", "r2", "r3", "r4", "r5"), words):

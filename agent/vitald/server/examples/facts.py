@@ -1,4 +1,4 @@
-"""Facts that several examples show: one node, one lost GPU, its finding, incident and diagnostic run."""
+"""Facts of several examples: a node, a lost GPU, its finding, incident and diagnostic run."""
 
 from __future__ import annotations
 

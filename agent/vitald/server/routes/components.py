@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING
 
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
-from vitald.config import SWITCHED
-from vitald.core.node_state import Board, Sight
-from vitald.judge.verdict import WorkPhase, compute_status
+from vitald.config import POLLED
+from vitald.core.node_state import NodeState, Observation
+from vitald.judge.verdict import Work, status_of
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from vitald.server import serialize
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-Sights = Mapping[Component, Sequence[Sight]]
+Sights = Mapping[Component, Sequence[Observation]]
 
 _KINDS = {kind: number for number, kind in enumerate(ComponentKind)}
+_SWITCHED = ("nvml", *POLLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Coverage:
     gaps: tuple[Gap, ...]
 
 
-def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()) -> Sights:
+def sights(board: NodeState, inventory: PciInventory, more: Iterable[Component] = ()) -> Sights:
     """Who looks at what. NVML has to look at each GPU that PCI shows, and at `more`, whether it
     could until now or not.
     """
@@ -61,15 +62,15 @@ def sights(board: Board, inventory: PciInventory, more: Iterable[Component] = ()
         for device in inventory.watched()
         if device.kind is ComponentKind.GPU
     ]
-    return board.sights({NVML: [*gpus, *more]})
+    return board.list_observations({NVML: [*gpus, *more]})
 
 
 def listed(
-    board: Board,
+    board: NodeState,
     inventory: PciInventory,
     whole: Verdict,
     seen: Sights,
-    work: WorkPhase = WorkPhase.RUNNING,
+    work: Work = Work.RUNNING,
 ) -> list[schema.Component]:
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
     node has the `whole` one.
@@ -93,12 +94,12 @@ def listed(
                 "status": (
                     whole.status
                     if component == NODE
-                    else status(bool(unseen), compute_status(findings, work))
+                    else status(bool(unseen), status_of(findings, work))
                 ).value,
                 "action": (
                     whole.action
                     if component == NODE
-                    else Action.find_strongest(found.action for found in findings)
+                    else Action.strongest(found.action for found in findings)
                 ).value,
                 "findings": len(findings),
                 "sources": [sight.source for sight in seen.get(component, ())],
@@ -109,7 +110,7 @@ def listed(
     return shown
 
 
-def in_full(board: Board, inventory: PciInventory) -> schema.Components:
+def in_full(board: NodeState, inventory: PciInventory) -> schema.Components:
     """The answer of /v1/components."""
     seen = sights(board, inventory)
     shown: list[schema.WatchedComponent] = []
@@ -126,8 +127,8 @@ def in_full(board: Board, inventory: PciInventory) -> schema.Components:
     return {
         "components": shown,
         "coverage": [_coverage(one) for one in coverage(seen)],
-        "sources": [serialize.source(source) for source in board.sources.values()],
-        "off": [name for name in SWITCHED if name not in board.sources],
+        "sources": [serialize.format_source(source) for source in board.sources.values()],
+        "off": [name for name in _SWITCHED if name not in board.sources],
     }
 
 
@@ -142,7 +143,7 @@ def coverage(seen: Sights) -> list[Coverage]:
     A component that is not seen now has nothing observable; where it never answered, as much is
     asked of it as of its siblings.
     """
-    together: dict[tuple[str, ComponentKind], list[tuple[Component, Sight]]] = {}
+    together: dict[tuple[str, ComponentKind], list[tuple[Component, Observation]]] = {}
     for component, by in seen.items():
         for sight in by:
             together.setdefault((sight.source, component.kind), []).append((component, sight))
@@ -169,7 +170,7 @@ def _one(component: Component) -> bool:
     return bool(component.id) or component == NODE
 
 
-def _gaps(own: Iterable[tuple[Component, Sight]]) -> tuple[Gap, ...]:
+def _gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
     """Each reason once: what it is true of, and of whom. The widest gaps come first."""
     whose: dict[tuple[str, str], list[Component]] = {}
     for component, sight in own:
@@ -191,13 +192,13 @@ def _gaps(own: Iterable[tuple[Component, Sight]]) -> tuple[Gap, ...]:
     )
 
 
-def _asked(sight: Sight) -> set[str]:
+def _asked(sight: Observation) -> set[str]:
     return (
         {*sight.readings.values, *sight.readings.missing} if sight.readings is not None else set()
     )
 
 
-def _observable(sight: Sight) -> int:
+def _observable(sight: Observation) -> int:
     return (
         len(sight.readings.values.keys() - sight.readings.missing.keys())
         if sight.readings is not None and not sight.unseen
@@ -205,10 +206,10 @@ def _observable(sight: Sight) -> int:
     )
 
 
-def _identity(board: Board, component: Component, by: Iterable[Sight]) -> str | None:
+def _identity(board: NodeState, component: Component, by: Iterable[Observation]) -> str | None:
     """What its record goes by, else what a source knows it by, where that is more than the slot."""
     names = [
-        board.identity(component),
+        board.get_identity(component),
         *(sight.readings.identity for sight in by if sight.readings is not None),
     ]
     return next((name for name in names if name not in ("", component.name, component.id)), None)
@@ -225,11 +226,11 @@ def _attributes(device: PciDevice | None) -> schema.PciAttributes:
     }
 
 
-def _sight(sight: Sight) -> schema.Sight:
+def _sight(sight: Observation) -> schema.Sight:
     read = sight.readings
     return {
         "name": sight.source,
-        "looked": serialize.moment(read.time) if read is not None else None,
+        "looked": serialize.format_moment(read.time) if read is not None else None,
         "unseen": sight.unseen,
         "observable": _observable(sight),
         "asked": len(_asked(sight)),

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from vitald.catalog import Catalog
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.judge.verdict import group_by_incident
+from vitald.judge.verdict import told
 from vitald.ledger import LedgerError
-from vitald.model import Finding, Incident, make_single_incident
-from vitald.server.request import Refused
-from vitald.worker_thread import ThreadStuck, WorkerThread
+from vitald.model import Finding, Incident, alone
+from vitald.server.request import RequestRefused
+from vitald.worker_thread import Lane, LaneStuck
 
 Stored = TypeVar("Stored")
 _READ_S = 5.0
@@ -24,11 +24,11 @@ _READ_S = 5.0
 class RouteContext:
     """Parts that several routes read. `catalog` is replaced when it is reloaded."""
 
-    board: Board
+    board: NodeState
     pipeline: Pipeline
     catalog: Catalog
     inventory: PciInventory
-    reader: WorkerThread
+    reader: Lane
 
     async def read_ledger(self, work: Callable[[], Stored]) -> Stored:
         """Run `work` in the thread that reads the ledger. Raises Refused where that fails or takes
@@ -36,18 +36,18 @@ class RouteContext:
         """
         try:
             stored = await self.reader.call(work, _READ_S)
-        except (LedgerError, ThreadStuck) as error:
-            raise Refused(
+        except (LedgerError, LaneStuck) as error:
+            raise RequestRefused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
         # Else an answer could contain an event before its finding is published.
-        await self.pipeline.show_committed()
+        await self.pipeline.wait_until_published()
         return stored
 
     def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""
         incidents = self.board.incidents
         return [
-            (incidents.get(head.incident) or make_single_incident(head), own)
-            for head, own in group_by_incident(self.board.findings, incidents)
+            (incidents.get(head.incident) or alone(head), own)
+            for head, own in told(self.board.findings, incidents)
         ]

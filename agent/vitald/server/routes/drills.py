@@ -13,15 +13,15 @@ from aiohttp import web
 from vitald.checking import read_line
 from vitald.collectors.kernel_log.drills import WINDOW_S, Announcement
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.server import serialize
 from vitald.server.request import (
-    Refused,
+    RequestRefused,
     read_body,
     read_query,
-    seconds_of,
-    value_of,
-    who_changes,
+    read_seconds,
+    read_value,
+    require_change_right,
 )
 
 if TYPE_CHECKING:
@@ -35,24 +35,24 @@ _HOLD_S = 600.0
 class DrillRoutes:
     """Handlers of drills. `inject_path`: the file that the line is to be written to."""
 
-    def __init__(self, board: Board, interpreter: Interpreter, inject_path: Path) -> None:
+    def __init__(self, board: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
         self._board = board
         self._interpreter = interpreter
         self._inject_path = inject_path
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/v1/injections", self.announce_drill)
         app.router.add_get("/v1/injections/{id}", self.get_drill)
 
     async def announce_drill(self, request: web.Request) -> web.Response:
-        peer = who_changes(request)
+        peer = require_change_right(request)
         body = await read_body(request, "line", "holdSeconds")
         expected = "one printable line of ASCII, at most 900 characters"
         read = partial(read_line, least=1, most=900, expected=expected, ascii_only=True)
-        line = value_of(body, "line", read)
-        hold = seconds_of(body, "holdSeconds", _HOLD_S)
+        line = read_value(body, "line", read)
+        hold = read_seconds(body, "holdSeconds", _HOLD_S)
         if self._interpreter.recognise(line.encode()) is None:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "line: no rule recognises it, so a drill with it would show nothing",
                 "try it with: vitald scan -",
@@ -70,7 +70,7 @@ class DrillRoutes:
         read_query(request)
         made = self._interpreter.announcements.get(request.match_info["id"])
         if made is None:
-            raise Refused(404, "no such drill")
+            raise RequestRefused(404, "no such drill")
         return web.json_response(self._describe_drill(made))
 
     def _describe_drill(self, made: Announcement) -> schema.Drill:
@@ -91,5 +91,5 @@ class DrillRoutes:
             "line": made.text,
             "state": state,
             "finding": finding,
-            "simulatedUntil": serialize.moment(made.simulated_until),
+            "simulatedUntil": serialize.format_moment(made.simulated_until),
         }

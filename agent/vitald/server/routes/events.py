@@ -14,8 +14,14 @@ from vitald.core.node_state import Subscription
 from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
-from vitald.server.connection_limit import Gate
-from vitald.server.request import Refused, flag_of, limit_of, read_query, since_of
+from vitald.server.connection_limit import ConnectionLimit
+from vitald.server.request import (
+    RequestRefused,
+    read_flag_parameter,
+    read_limit,
+    read_query,
+    read_since,
+)
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -30,20 +36,20 @@ _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 class EventRoutes:
     """Handlers of events. `gate`: the connections, whose time limits a stream is exempt from."""
 
-    def __init__(self, context: RouteContext, gate: Gate) -> None:
+    def __init__(self, context: RouteContext, gate: ConnectionLimit) -> None:
         self._context = context
         self._gate = gate
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/events", self.list_events)
         app.router.add_get("/v1/watch", self.watch_changes)
 
     async def list_events(self, request: web.Request) -> web.Response:
         query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
-        after, since = since_of(query.get("since"))
+        after, since = read_since(query.get("since"))
         code, kind = query.get("code"), query.get("kind")
         if code is not None and "/" not in code:
-            raise Refused(
+            raise RequestRefused(
                 400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
             )
         wanted = EventQuery(
@@ -52,21 +58,21 @@ class EventRoutes:
             component=query.get("component"),
             code=code,
             kind=kind,
-            limit=limit_of(query),
-            newest=flag_of(query, "newest"),
+            limit=read_limit(query),
+            newest=read_flag_parameter(query, "newest"),
         )
         try:
             stored = await self._context.read_ledger(
                 lambda: read_events(self._context.pipeline.ledger.path, wanted)
             )
-        except Refused:
+        except RequestRefused:
             if self._context.board.ledger.ok:
                 raise  # it is only slow: half an answer would look like a whole one
             stored = self._select_recent(wanted)
-        damaged = serialize.damaged_in(stored)
+        damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
         answer: schema.Events = {
-            "events": [serialize.event(one) for one in stored],
+            "events": [serialize.format_event(one) for one in stored],
             "damaged": damaged,
             "next": stored.last if more else None,
         }
@@ -95,16 +101,16 @@ class EventRoutes:
         board = self._context.board
         reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
         if board.watchers >= _WATCHERS - reserved:
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "too many watchers",
                 f"{_WATCHERS} at once, {_WATCHERS_RESERVED} of them kept for root; try again later",
             )
-        self._gate.serving(request.transport, streaming=True)
+        self._gate.restart_timer(request.transport, streaming=True)
         response = web.StreamResponse(
             headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
         )
-        subscription = board.subscribe()
+        subscription = board.add_subscription()
         try:
             await response.prepare(request)
             await self._write_changes(response, subscription)
@@ -113,7 +119,7 @@ class EventRoutes:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            board.unsubscribe(subscription)
+            board.remove_subscription(subscription)
         return response
 
     async def _write_changes(
@@ -126,7 +132,7 @@ class EventRoutes:
                 change = await asyncio.wait_for(subscription.queue.get(), _HEARTBEAT_S)
             except asyncio.TimeoutError:
                 await _write_line(
-                    response, {"type": "heartbeat", "time": serialize.moment(time.time())}
+                    response, {"type": "heartbeat", "time": serialize.format_moment(time.time())}
                 )
                 shown = await self._write_verdict(response, shown)
                 continue
@@ -142,21 +148,21 @@ class EventRoutes:
     def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
         board, catalog = self._context.board, self._context.catalog
         if isinstance(change, Event):
-            return {"type": "event", "event": serialize.event(StoredEvent(0, change))}
+            return {"type": "event", "event": serialize.format_event(StoredEvent(0, change))}
         if isinstance(change, Incident):
             own = [finding for finding in board.findings if finding.incident == change.id]
-            jobs = board.jobs.near(change)
+            jobs = board.jobs.list_near_incident(change)
             return {
                 "type": "incident",
-                "incident": serialize.incident(change, own, catalog, jobs),
+                "incident": serialize.format_incident(change, own, catalog, jobs),
             }
-        return serialize.transition(change, catalog)
+        return serialize.format_transition(change, catalog)
 
     async def _write_verdict(
         self, response: web.StreamResponse, shown: schema.Verdict | None
     ) -> schema.Verdict:
-        """Write the verdict where it is another than the one shown last. Returns the present one."""
-        verdict = serialize.verdict(self._context.board.verdict())
+        """Write the verdict if it differs from the one shown last. Returns the present one."""
+        verdict = serialize.format_verdict(self._context.board.verdict())
         if verdict != shown:
             await _write_line(response, {"type": "verdict", **verdict})
         return verdict

@@ -18,7 +18,13 @@ from aiohttp import web
 from vitald.collectors.inventory.collector import KINDS, VERSIONS, Expected, Unsettled
 from vitald.collectors.polling import Polled
 from vitald.model import Batch
-from vitald.server.request import Refused, read_body, read_query, reason_of, who_changes
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_query,
+    read_reason,
+    require_change_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -41,26 +47,26 @@ class ExpectRoutes:
         self._source = source
         self._store = store
 
-    def add(self, app: web.Application) -> None:
-        app.router.add_get("/v1/expect", self.show_expected)
-        app.router.add_post("/v1/expect/confirm", self.confirm_expected)
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_get("/v1/expect", self.expect)
+        app.router.add_post("/v1/expect/confirm", self.confirm)
 
-    async def show_expected(self, request: web.Request) -> web.Response:
+    async def expect(self, request: web.Request) -> web.Response:
         read_query(request)
-        return web.json_response(make_answer(self._expected))
+        return web.json_response(answer(self._expected))
 
-    async def confirm_expected(self, request: web.Request) -> web.Response:
-        """Accepts the present counts and versions as the expected ones."""
-        peer = who_changes(request)
-        reason = reason_of(await read_body(request, "reason"))
+    async def confirm(self, request: web.Request) -> web.Response:
+        """What is here now is right."""
+        peer = require_change_right(request)
+        reason = read_reason(await read_body(request, "reason"))
         try:
             confirmed = self._expected.confirm(peer.name, reason)
         except Unsettled as error:
-            raise Refused(
+            raise RequestRefused(
                 409, str(error), "try again in a few minutes; vitald expect shows what is counted"
             ) from None
         if not confirmed:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "nothing to confirm: the configuration says how many there should be",
                 "change [expect] there",
@@ -75,20 +81,12 @@ class ExpectRoutes:
         )
         self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        told: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
+        told: schema.Confirmed = {"confirmed": confirmed, **answer(self._expected)}
         return web.json_response(told)
 
 
-def _explain_count(expected: Expected, kind: str) -> str:
-    """Why so many are expected; "" if no number is known yet."""
-    wanted = expected.wanted(kind)
-    if wanted is not None:
-        return wanted.because
-    return "" if kind in expected.judged else _BY_NVML
-
-
-def make_answer(expected: Expected) -> schema.Expected:
-    """The answer of `GET /v1/expect`. Unknown values are null."""
+def answer(expected: Expected) -> schema.Expected:
+    """What is expected, why, and what is here. Null is what nobody knows."""
     counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():
         wanted, here = expected.wanted(kind), expected.here.get(kind)
@@ -100,7 +98,11 @@ def make_answer(expected: Expected) -> schema.Expected:
                 "notObservable": expected.unseen.get(kind, "") if here is None else "",
                 "expected": wanted.count if wanted is not None else None,
                 "confirmed": wanted is not None and wanted.confirmed,
-                "because": _explain_count(expected, kind),
+                "because": wanted.because
+                if wanted is not None
+                else ""
+                if kind in expected.judged
+                else _BY_NVML,
             }
         )
     versions: list[schema.ExpectedVersion] = [

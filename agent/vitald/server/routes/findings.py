@@ -11,20 +11,20 @@ import structlog
 from aiohttp import web
 
 from vitald.checking import read_flag
-from vitald.judge.verdict import compute_verdict, sort_by_strength
-from vitald.ledger import AuditRecord, FindingHistory, read_finding_history, read_findings
+from vitald.judge.verdict import by_strength, fold
+from vitald.ledger import Audit, Past, read_findings, read_past
 from vitald.model import NODE, Finding, Verdict
 from vitald.server import serialize
 from vitald.server.peer import Peer
 from vitald.server.request import (
-    Refused,
-    limit_of,
+    RequestRefused,
     read_body,
+    read_limit,
     read_query,
-    reason_of,
-    seconds_of,
-    value_of,
-    who_changes,
+    read_reason,
+    read_seconds,
+    read_value,
+    require_change_right,
 )
 from vitald.server.routes.context import RouteContext
 
@@ -43,7 +43,7 @@ class FindingRoutes:
     def __init__(self, context: RouteContext) -> None:
         self._context = context
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/findings", self.list_findings)
         app.router.add_post("/v1/findings/{id}/clear", self.clear_finding)
         app.router.add_post("/v1/findings/{id}/accept", self.accept_finding)
@@ -57,10 +57,10 @@ class FindingRoutes:
             query.get("state", "open"),
             query.get("component"),
             query.get("code"),
-            limit_of(query),
+            read_limit(query),
         )
         if state == "open":
-            ordered = sort_by_strength(self._context.board.findings)
+            ordered = by_strength(self._context.board.findings)
             found = [
                 one
                 for one in ordered
@@ -71,10 +71,10 @@ class FindingRoutes:
                 lambda: read_findings(self._context.pipeline.ledger.path, most, component, code)
             )
         else:
-            raise Refused(400, f"state: {state[:80]!r} is none of open, cleared")
+            raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
         answer: schema.Findings = {
-            "findings": [serialize.finding(one, self._context.catalog) for one in found],
-            "damaged": serialize.damaged_in(found),
+            "findings": [serialize.format_finding(one, self._context.catalog) for one in found],
+            "damaged": serialize.count_damaged(found),
         }
         return web.json_response(answer)
 
@@ -88,11 +88,14 @@ class FindingRoutes:
             (one for one in self._context.board.incidents.values() if one.closed_at is not None),
             key=lambda one: -one.last,
         )
-        listed = [*opened, *((one, []) for one in closed)][: limit_of(query)]
+        listed = [*opened, *((one, []) for one in closed)][: read_limit(query)]
         answer: schema.Incidents = {
             "incidents": [
-                serialize.incident(
-                    told, own, self._context.catalog, self._context.board.jobs.near(told)
+                serialize.format_incident(
+                    told,
+                    own,
+                    self._context.catalog,
+                    self._context.board.jobs.list_near_incident(told),
                 )
                 for told, own in listed
             ]
@@ -111,10 +114,10 @@ class FindingRoutes:
         own, jobs = [], []
         if incident is not None:
             own = [finding for finding in board.findings if finding.incident == incident.id]
-            jobs = board.jobs.near(incident)
-        flags = serialize.flags(self._judge_alone(current))
+            jobs = board.jobs.list_near_incident(incident)
+        flags = serialize.format_flags(self._judge_alone(current))
         past = replace(past, finding=current)
-        answer = serialize.why(past, incident, own, self._context.catalog, flags, jobs)
+        answer = serialize.format_history(past, incident, own, self._context.catalog, flags, jobs)
         return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:
@@ -122,20 +125,20 @@ class FindingRoutes:
         opened = (finding for finding in (*board.findings, *board.trials) if finding.id == number)
         return next(opened, None)
 
-    async def _read_past(self, number: int, current: Finding | None) -> FindingHistory:
+    async def _read_past(self, number: int, current: Finding | None) -> Past:
         """What the ledger has of a finding; what is in memory, if the ledger cannot be written."""
         past = None
         try:
             past = await self._context.read_ledger(
-                lambda: read_finding_history(self._context.pipeline.ledger.path, number)
+                lambda: read_past(self._context.pipeline.ledger.path, number)
             )
-        except Refused:
+        except RequestRefused:
             if current is None:
                 raise
         if past is not None:
             return past
         if current is None:
-            raise Refused(
+            raise RequestRefused(
                 404,
                 f"no finding {number}",
                 "vitald findings shows the open ones, vitald findings --cleared the others",
@@ -145,79 +148,83 @@ class FindingRoutes:
             for stored in self._context.board.recent
             if (stored.event.component, stored.event.code) == (current.component, current.code)
         ]
-        return FindingHistory(current, (), tuple(seen[:_MAX_EVENTS]), None)
+        return Past(current, (), tuple(seen[:_MAX_EVENTS]), None)
 
     def _judge_alone(self, finding: Finding) -> Verdict:
         """The verdict if this finding were the only one."""
-        counted = [finding] if finding.is_open and not finding.on_trial else []
-        return compute_verdict(counted, [], 0.0, device_reset=self._context.board.device_reset)
+        counted = [finding] if finding.open and not finding.shadow else []
+        return fold(counted, [], 0.0, device_reset=self._context.board.device_reset)
 
     async def clear_finding(self, request: web.Request) -> web.Response:
-        peer = who_changes(request)
+        peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason", "replaced")
-        replaced = value_of(body, "replaced", read_flag, False)
+        replaced = read_value(body, "replaced", read_flag, False)
         meant = self._find_open(number)
-        if replaced and meant is not None and (meant.is_simulated or meant.component == NODE):
-            raise Refused(
+        if replaced and meant is not None and (meant.simulated or meant.component == NODE):
+            raise RequestRefused(
                 400,
                 "replaced: a drill and the node itself have no device that could be",
                 "clear it without, or with a new node",
             )
         audit = _make_audit(peer, "clear", number, body)
-        closed = await self._context.pipeline.clear(number, peer.name, audit, replaced=replaced)
+        closed = await self._context.pipeline.clear_finding(
+            number, peer.name, audit, replaced=replaced
+        )
         return self._answer_action(closed, audit)
 
     async def accept_finding(self, request: web.Request) -> web.Response:
         """A person lives with a finding for a time: it stays open, and changes neither fitness nor
         flags meanwhile.
         """
-        peer = who_changes(request)
+        peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason", "seconds")
-        seconds = seconds_of(body, "seconds", None, least=0.0, most=_MAX_ACCEPTED_S)
+        seconds = read_seconds(body, "seconds", None, least=0.0, most=_MAX_ACCEPTED_S)
         audit = _make_audit(peer, "accept", number, body)
         return self._answer_action(
-            await self._context.pipeline.accept(number, peer.name, audit, seconds), audit
+            await self._context.pipeline.accept_finding(number, peer.name, audit, seconds), audit
         )
 
     async def begin_remedy(self, request: web.Request) -> web.Response:
         """Somebody begins what a finding asks for. It stands until the evidence says that
         it held.
         """
-        peer = who_changes(request)
+        peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason")
         audit = _make_audit(peer, "remedy", number, body)
         return self._answer_action(
             await self._context.pipeline.begin_remedy(number, peer.name, audit), audit
         )
 
-    def _answer_action(self, found: Finding | None, audit: AuditRecord) -> web.Response:
+    def _answer_action(self, found: Finding | None, audit: Audit) -> web.Response:
         if found is None:
-            raise Refused(
+            raise RequestRefused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
             )
         log.info(
             audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason
         )
-        answer: schema.OneFinding = {"finding": serialize.finding(found, self._context.catalog)}
+        answer: schema.OneFinding = {
+            "finding": serialize.format_finding(found, self._context.catalog)
+        }
         return web.json_response(answer)
 
 
 def _read_id(request: web.Request) -> int:
     id_ = request.match_info["id"]
     if not re.fullmatch(r"[0-9]{1,15}", id_):
-        raise Refused(
+        raise RequestRefused(
             400, f"id: {id_[:80]!r} is not a finding's number", "vitald findings shows them"
         )
     return int(id_)
 
 
-def _make_audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> AuditRecord:
+def _make_audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> Audit:
     """Who did it, to which finding, and why."""
-    return AuditRecord(
+    return Audit(
         time=time.time(),
         uid=peer.uid,
         pid=peer.pid,
         verb=verb,
         target=str(number),
-        reason=reason_of(body),
+        reason=read_reason(body),
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
-from vitald.judge.verdict import compute_status
+from vitald.core.node_state import NodeState
+from vitald.judge.verdict import status_of
 from vitald.model import Component, ComponentKind
 from vitald.server import serialize
 from vitald.server.routes.components import sights, status
@@ -31,7 +31,7 @@ _WHO = (
 )
 
 
-def listed(board: Board, inventory: PciInventory) -> list[schema.Gpu]:
+def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
     """Each GPU that PCI shows or that was read: who it is, how it is, and what is known of it."""
     by_component = {one.component: one for one in board.readings.get(NVML, ())}
     components = {
@@ -55,14 +55,14 @@ def listed(board: Board, inventory: PciInventory) -> list[schema.Gpu]:
             {
                 "component": component.name,
                 "pci": component.id,
-                "status": status(any(sight.unseen for sight in by), compute_status(own)).value,
+                "status": status(any(sight.unseen for sight in by), status_of(own)).value,
                 "findings": [finding.id for finding in own],
-                "looked": serialize.moment(read.time) if read is not None else None,
+                "looked": serialize.format_moment(read.time) if read is not None else None,
                 "fresh": read is not None
                 and not any(sight.unseen for sight in by if sight.source == NVML),
                 "simulated": read.simulated
                 if read is not None
-                else any(finding.is_simulated for finding in own),
+                else any(finding.simulated for finding in own),
                 "identity": cast(
                     "schema.GpuIdentity",
                     {name: serialize.plain(values[name]) for name in _WHO if name in values},

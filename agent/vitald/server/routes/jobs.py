@@ -23,13 +23,20 @@ from aiohttp import web
 
 from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import Facts
-from vitald.core.jobs import BEGAN, DIED, ENDED, TELLING, Job
-from vitald.core.node_state import Board
-from vitald.ledger import EventQuery, read_events
+from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
+from vitald.core.node_state import NodeState
+from vitald.ledger import Query, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
-from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
+from vitald.model.diagnostic import Ask, Going, Refusal
 from vitald.server import serialize
-from vitald.server.request import Refused, limit_of, read_body, read_query, value_of, who_changes
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_limit,
+    read_query,
+    read_value,
+    require_change_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -37,20 +44,20 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 SOURCE = "scheduler"
-_MAX_EVENTS = 2000  # events of jobs that are read at a start
+_READ = 2000  # events of jobs that are read at a start
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}")
-_MAX_USER, _MAX_REASON = 64, 200
-_MAX_NUMBER = {"uid": 2**32 - 1, "exitCode": 255, "signal": 127}
+_USER, _REASON = 64, 200
+_MOST = {"uid": 2**32 - 1, "exitCode": 255, "signal": 127}
 _LEVEL = 2
-_MAX_NAMED = 6
+_NAMED = 6
 
 
-class JobDiagnostics(Protocol):
-    """The part of diagnostics that jobs use. `request_run` raises Refusal."""
+class Diagnostics(Protocol):
+    """What jobs and diagnostics have to do with each other. `ask` raises Refusal."""
 
-    async def begin_job(self, job: str) -> None: ...
-    def end_job(self, job: str) -> None: ...
-    def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    async def job_begins(self, job: str) -> None: ...
+    def job_ends(self, job: str) -> None: ...
+    def ask(self, ask: Ask) -> Going: ...
 
 
 class JobRoutes:
@@ -60,70 +67,70 @@ class JobRoutes:
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         store: Callable[[Batch], Awaitable[None]],
-        diagnostics: JobDiagnostics | None,
+        diagnostics: Diagnostics | None,
     ) -> None:
         self._board = board
         self._store = store
         self._diagnostics = diagnostics
         self._facts = Facts(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
-        # By job: the task that stores its begin.
+        # Whose begin is on its way to the ledger
         self._beginning: dict[str, asyncio.Task[None]] = {}
 
-    def add(self, app: web.Application) -> None:
-        app.router.add_get("/v1/jobs", self.list_jobs)
-        app.router.add_post("/v1/jobs", self.record_event)
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_get("/v1/jobs", self.jobs)
+        app.router.add_post("/v1/jobs", self.tell)
 
-    async def list_jobs(self, request: web.Request) -> web.Response:
-        """Lists the running and the ended jobs, the latest first."""
-        most, jobs = limit_of(read_query(request, "limit")), self._board.jobs
+    async def jobs(self, request: web.Request) -> web.Response:
+        """Those that run, the latest first, and those that ended, too."""
+        most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.Jobs = {
-            "running": [serialize.job(job) for job in running[:most]],
-            "recent": [serialize.job(job) for job in recent[:most]],
+            "running": [serialize.format_job(job) for job in running[:most]],
+            "recent": [serialize.format_job(job) for job in recent[:most]],
         }
         return web.json_response(answer)
 
-    async def record_event(self, request: web.Request) -> web.Response:
-        """Records that a job begins or has ended, as its scheduler reports."""
-        peer = who_changes(request)
+    async def tell(self, request: web.Request) -> web.Response:
+        """A job begins, or has ended."""
+        peer = require_change_right(request)
         body = await read_body(
             request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose"
         )
         event = body.get("event")
         if event not in ("begin", "end"):
-            raise Refused(400, f"event: {str(event)[:80]!r} is none of begin, end")
-        diagnose = value_of(body, "diagnose", read_flag, False)
+            raise RequestRefused(400, f"event: {str(event)[:80]!r} is none of begin, end")
+        diagnose = read_value(body, "diagnose", read_flag, False)
         job = _job_of(body)
         if event == "begin":
-            await self._begin_job(job)
-            answer = _make_answer(self._board.jobs.running.get(job.id, job))
+            await self._begin(job)
+            answer = _answer(self._board.jobs.running.get(job.id, job))
         else:
-            answer = await self._end_job(job, diagnose=diagnose)
+            answer = await self._end(job, diagnose=diagnose)
         log.info(
             "job_told",
             told=event,
             job=job.id,
             user=job.user,
-            end=job.end if event == "end" else "",
+            end=job.outcome if event == "end" else "",
             uid=peer.uid,
             pid=peer.pid,
         )
         return web.json_response(answer)
 
-    async def _begin_job(self, job: Job) -> None:
+    async def _begin(self, job: Job) -> None:
         """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot
         be ended).
         """
         clearing = None
         if self._diagnostics is not None:
             # It goes on where the prolog does not wait for it: the job may begin all the same.
-            clearing = asyncio.ensure_future(self._diagnostics.begin_job(job.id))
+            clearing = asyncio.ensure_future(self._diagnostics.job_begins(job.id))
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)
-        saying = asyncio.ensure_future(self._store_event(BEGAN, job, f"{job.name} began"))
+        saying = asyncio.ensure_future(self._say(BEGAN, job, f"{job.name} began"))
         self._beginning[job.id] = saying
         saying.add_done_callback(
             lambda done: (
@@ -134,54 +141,55 @@ class JobRoutes:
         if clearing is not None:
             await asyncio.shield(clearing)
 
-    async def _end_job(self, job: Job, *, diagnose: bool) -> schema.JobTold:
+    async def _end(self, job: Job, *, diagnose: bool) -> schema.JobTold:
         if self._diagnostics is not None:
-            self._diagnostics.end_job(job.id)
+            self._diagnostics.job_ends(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
-            # An end stored before its begin would leave the job running for ever.
+            # An end that overtook its begin would leave the job running for ever
             await asyncio.shield(saying)
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
         # script may be run twice.
-        if former is None and (not job.failed or jobs.ended_lately(job.id, time.time())):
-            return _make_answer(None)
+        if former is None and (not job.failed or jobs.has_ended_recently(job.id, time.time())):
+            return _answer(None)
         began = former.began if former is not None else None
         left = [
             found
             for found in self._board.findings
-            if began is not None and found.since >= began and _counts_for_job(found)
+            if began is not None and found.since >= began and _counts(found)
         ]
-        await self._store_event(
+        await self._say(
             DIED if job.failed else ENDED,
             job,
-            f"{job.name} ended" + (f" with {job.end}" if job.end else ""),
+            f"{job.name} ended" + (f" with {job.outcome}" if job.outcome else ""),
         )
         told = next((one for one in reversed(jobs.recent) if one.id == job.id), job)
         wanted = diagnose and (job.failed or bool(left))
-        return _make_answer(told, left, self._request_diagnostic(job, left) if wanted else None)
+        return _answer(told, left, self._ask(job, left) if wanted else None)
 
-    def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
-        numbers = ", ".join(f"#{found.id}" for found in left[:_MAX_NAMED])
+    def _ask(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
+        numbers = ", ".join(f"#{found.id}" for found in left[:_NAMED])
         why = " and ".join(
             filter(
                 None,
-                [f"ended with {job.end}" if job.end else "", f"left {numbers}" if numbers else ""],
+                [
+                    f"ended with {job.outcome}" if job.outcome else "",
+                    f"left {numbers}" if numbers else "",
+                ],
             )
         )
         try:
             if self._diagnostics is None:
                 raise Refusal("diagnostics are not run on this node")
-            going = self._diagnostics.request_run(
-                RunRequest(
-                    check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
-                )
+            going = self._diagnostics.ask(
+                Ask(check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}")
             )
         except Refusal as refusal:
             return {"asked": False, "id": None, "why": str(refusal)}
         return {"asked": True, "id": going.id, "why": going.ask.reason}
 
-    async def _store_event(self, code: str, job: Job, text: str) -> None:
+    async def _say(self, code: str, job: Job, text: str) -> None:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
         if code != BEGAN:
             fields |= {"exitCode": job.exit_code, "signal": job.signal, "reason": job.reason}
@@ -193,40 +201,40 @@ def read_jobs(path: Path) -> list[Event]:
     LedgerError.
     """
     asked = [
-        EventQuery(kind="job", newest=True, limit=_MAX_EVENTS),
-        *(EventQuery(code=code, newest=True) for code in TELLING if not code.startswith("job/")),
+        Query(kind="job", newest=True, limit=_READ),
+        *(Query(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
     stored = [one for query in asked for one in read_events(path, query)]
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
 
 
-def _make_answer(
+def _answer(
     job: Job | None, left: Sequence[Finding] = (), diagnostic: schema.AskedDiagnostic | None = None
 ) -> schema.JobTold:
     return {
         "ok": True,
-        "job": serialize.job(job) if job is not None else None,
+        "job": serialize.format_job(job) if job is not None else None,
         "left": [one.id for one in left],
         "diagnostic": diagnostic,
     }
 
 
-def _counts_for_job(found: Finding) -> bool:
+def _counts(found: Finding) -> bool:
     """Whether a finding may be the work's doing, or have been its end: what vitald says of itself
     is not.
     """
-    return not found.is_simulated and found.kind != "vitald" and found.action is not Action.NONE
+    return not found.simulated and found.kind != "vitald" and found.action is not Action.NONE
 
 
 def _job_of(body: serialize.Json) -> Job:
     """What a client says of a job, held to what a job can be."""
     return Job(
-        id=value_of(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
-        user=_read_text(body, "user", _MAX_USER),
-        uid=_read_number(body, "uid"),
-        exit_code=_read_number(body, "exitCode"),
-        signal=_read_number(body, "signal"),
-        reason=_read_text(body, "reason", _MAX_REASON),
+        id=read_value(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
+        user=_text(body, "user", _USER),
+        uid=_number(body, "uid"),
+        exit_code=_number(body, "exitCode"),
+        signal=_number(body, "signal"),
+        reason=_text(body, "reason", _REASON),
     )
 
 
@@ -234,16 +242,18 @@ def _read_id(value: object) -> str:
     return read_match(value, _ID, "its id: 1 to 64 letters, digits, or _ . : + [ ] / -")
 
 
-def _read_text(body: serialize.Json, name: str, most: int) -> str:
+def _text(body: serialize.Json, name: str, most: int) -> str:
     expected = f"at most {most} printable characters of ASCII"
     read = partial(read_line, least=0, most=most, expected=expected, ascii_only=True)
-    return value_of(body, name, read, "").strip()
+    return read_value(body, name, read, "").strip()
 
 
-def _read_number(body: serialize.Json, name: str) -> int | None:
+def _number(body: serialize.Json, name: str) -> int | None:
     """None where it is left out, or null."""
     if body.get(name) is None:
         return None
-    most = _MAX_NUMBER[name]
+    most = _MOST[name]
     expected = f"a number from 0 to {most}"
-    return value_of(body, name, lambda value: read_whole(value, 0, most, expected, from_json=True))
+    return read_value(
+        body, name, lambda value: read_whole(value, 0, most, expected, from_json=True)
+    )

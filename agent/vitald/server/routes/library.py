@@ -35,25 +35,25 @@ _NO_ROOM = {
 }
 
 
-def sign(response: web.StreamResponse) -> None:
+def sign_response(response: web.StreamResponse) -> None:
     """Which vitald answers: who asks may be of another version. (And no word of the server
     library's.)
     """
     response.headers["Server"] = f"vitald/{__version__}"
 
 
-def error(status: int, what: str, hint: str = "") -> web.Response:
+def make_error(status: int, what: str, hint: str = "") -> web.Response:
     answer: schema.Error = {"error": what}
     if hint:
         answer["hint"] = hint
     return web.json_response(answer, status=status)
 
 
-def of_library(raised: web.HTTPException, what: str = "", hint: str = "") -> web.Response:
+def convert_error(raised: web.HTTPException, what: str = "", hint: str = "") -> web.Response:
     """An error of the library's as one of ours. Its text may repeat what was sent; its reason is
     the status in words.
     """
-    response = error(raised.status, what or raised.reason, hint)
+    response = make_error(raised.status, what or raised.reason, hint)
     if "Allow" in raised.headers:
         response.headers["Allow"] = raised.headers["Allow"]
     return response
@@ -66,7 +66,12 @@ class Protocol(web.RequestHandler):
 
     def __init__(self, manager: web.Server, keep_alive_s: float) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(manager, loop=loop, keepalive_timeout=keep_alive_s, access_log=None)  # type: ignore[arg-type]  # None: no log
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=keep_alive_s,
+            access_log=None,  # type: ignore[arg-type]  # None: no log
+        )
 
     def handle_error(
         self,
@@ -80,11 +85,11 @@ class Protocol(web.RequestHandler):
             # Logs it; raises where an answer has begun
             super().handle_error(request, status, exc, message)
         said = "vitald failed to answer" if status >= 500 else "this is no request of HTTP 1.1"
-        response = error(
+        response = make_error(
             status, "a line of the request is too long" if isinstance(exc, LineTooLong) else said
         )
         response.force_close()
-        sign(response)
+        sign_response(response)
         return response
 
     async def finish_response(
@@ -92,8 +97,8 @@ class Protocol(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """What the library raised, where no handler has caught it."""
         if isinstance(resp, web.HTTPException):
-            resp = of_library(resp)
-            sign(resp)
+            resp = convert_error(resp)
+            sign_response(resp)
         return await super().finish_response(request, resp, start_time)
 
 

@@ -1,6 +1,6 @@
 """
-Routes of the node: `/healthz`, `/v1/status`, components, GPUs, rules of the catalogue, and the API's
-own document.
+Routes of the node: `/healthz`, `/v1/status`, components, GPUs, rules of the catalogue, and
+openapi.json.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
-from vitald.judge.verdict import WorkPhase, sort_by_strength
+from vitald.judge.verdict import Work, by_strength
 from vitald.model import Component
 from vitald.server import serialize
-from vitald.server.recovery_requester import Asking
-from vitald.server.request import PAGE, Refused, read_query
+from vitald.server.recovery_requester import RecoveryRequester
+from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
+from vitald.server.routes.diagnostics import Shown, outline
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -40,15 +40,15 @@ class NodeRoutes:
         self,
         context: RouteContext,
         interpreter: Interpreter,
-        diagnostics: DiagnosticsView,
-        recovery: Asking | None,
+        diagnostics: Shown,
+        recovery: RecoveryRequester | None,
     ) -> None:
         self._context = context
         self._interpreter = interpreter
         self._diagnostics = diagnostics
         self._recovery = recovery
 
-    def add(self, app: web.Application) -> None:
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.get_health)
         app.router.add_get("/v1/status", self.get_status)
         app.router.add_get("/v1/components", self.get_components)
@@ -59,24 +59,23 @@ class NodeRoutes:
     async def get_health(self, request: web.Request) -> web.Response:
         """Whether the daemon itself works; the node's health is /v1/status."""
         read_query(request)
-        if self._context.pipeline.wedged():
-            raise Refused(503, "the judge is stuck", "see the daemon's log")
+        if self._context.pipeline.is_wedged():
+            raise RequestRefused(503, "the judge is stuck", "see the daemon's log")
         answer: schema.Health = {"ok": True, "version": __version__}
         return web.json_response(answer)
 
     async def get_status(self, request: web.Request) -> web.Response:
-        wanted = read_query(request, "for").get("for", WorkPhase.RUNNING.value)
-        if wanted not in [work.value for work in WorkPhase]:
-            raise Refused(
-                400,
-                f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
+        wanted = read_query(request, "for").get("for", Work.RUNNING.value)
+        if wanted not in [work.value for work in Work]:
+            raise RequestRefused(
+                400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}"
             )
         # A client that asks during a start must not take that for a fault.
         with anyio.move_on_after(_FIRST_LOOK_S):
             await self._context.board.answerable.wait()
-        return web.json_response(self._describe_node(WorkPhase(wanted)))
+        return web.json_response(self._describe_node(Work(wanted)))
 
-    def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:
+    def _describe_node(self, work: Work) -> schema.NodeStatus:
         now = time.time()
         board, catalog, inventory = (
             self._context.board,
@@ -86,25 +85,27 @@ class NodeRoutes:
         verdict = board.verdict(work)
         sights = components.sights(board, inventory)
         return {
-            **serialize.verdict(verdict),
+            **serialize.format_verdict(verdict),
             "components": components.listed(board, inventory, verdict, sights, work),
-            "sources": [serialize.source(source) for source in board.sources.values()],
+            "sources": [serialize.format_source(source) for source in board.sources.values()],
             "findings": [
-                serialize.finding(finding, catalog)
-                for finding in sort_by_strength(board.findings)[:PAGE]
+                serialize.format_finding(finding, catalog)
+                for finding in by_strength(board.findings)[:PAGE]
             ],
             "openFindings": len(board.findings),
             "incidents": [
-                serialize.incident(incident, own, catalog, board.jobs.near(incident))
+                serialize.format_incident(
+                    incident, own, catalog, board.jobs.list_near_incident(incident)
+                )
                 for incident, own in self._context.list_open_incidents()[:PAGE]
             ],
             "trials": [
-                serialize.finding(finding, catalog)
-                for finding in sort_by_strength(board.trials)[:PAGE]
+                serialize.format_finding(finding, catalog)
+                for finding in by_strength(board.trials)[:PAGE]
             ],
             "suspects": self._list_suspects(now),
-            "diagnostics": serialize_outline(self._diagnostics),
-            "recovery": self._recovery.shown() if self._recovery is not None else None,
+            "diagnostics": outline(self._diagnostics),
+            "recovery": self._recovery.describe_request() if self._recovery is not None else None,
             "ledger": _describe_ledger(board.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,
@@ -112,8 +113,8 @@ class NodeRoutes:
             "bootId": board.boot_id,
             "version": __version__,
             "pid": os.getpid(),
-            "startedAt": serialize.moment(board.started_at),
-            "time": serialize.moment(now),
+            "startedAt": serialize.format_moment(board.started_at),
+            "time": serialize.format_moment(now),
         }
 
     def _describe_kernel_log(self) -> schema.KernelLog:
@@ -128,10 +129,12 @@ class NodeRoutes:
         watched = (
             Component(device.kind, device.address) for device in self._context.inventory.watched()
         )
-        names = {self._context.board.identity(component): component.name for component in watched}
-        return serialize.suspects(self._context.board.suspects(now), self._context.catalog, names)[
-            :PAGE
-        ]
+        names = {
+            self._context.board.get_identity(component): component.name for component in watched
+        }
+        return serialize.format_suspects(
+            self._context.board.score_suspects(now), self._context.catalog, names
+        )[:PAGE]
 
     async def get_components(self, request: web.Request) -> web.Response:
         read_query(request)
@@ -140,18 +143,18 @@ class NodeRoutes:
     async def get_gpus(self, request: web.Request) -> web.Response:
         read_query(request)
         board, source = self._context.board, self._context.board.sources.get(NVML)
-        listed = gpus.listed(board, self._context.inventory)
+        listed = gpus.list_gpus(board, self._context.inventory)
         answer: schema.Gpus = {
             "gpus": listed,
-            "source": serialize.source(source) if source is not None else None,
+            "source": serialize.format_source(source) if source is not None else None,
         }
         return web.json_response(answer)
 
     async def get_rule(self, request: web.Request) -> web.Response:
         read_query(request)
         return web.json_response(
-            serialize.rule(
-                self._context.catalog.find_rule(
+            serialize.format_rule(
+                self._context.catalog.rule(
                     f"{request.match_info['kind']}/{request.match_info['code']}"
                 )
             )

@@ -23,63 +23,70 @@ from vitald.collectors.nvml.release import Releases
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.server import serialize
-from vitald.server.request import Refused, read_body, reason_of, seconds_of, value_of, who_changes
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_reason,
+    read_seconds,
+    read_value,
+    require_change_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
-_DEFAULT_S = 600.0
-_RELEASE_TIMEOUT_S = 10.0
-_STORE_TIMEOUT_S = 1.0  # where the disk hangs, the answer does not
+_SECONDS = 600.0
+_LET_GO_S = 10.0
+_SHOWN_S = 1.0  # where the disk hangs, the answer does not
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None if NVML is not used; `prepare_release` stops a diagnostic
-    that has the devices.
+    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic
+    end that has the devices.
 
-    `stored` returns once all earlier batches of the sources are shown.
+    `stored` returns once all that the sources said before is shown.
     """
 
     def __init__(
         self,
         inventory: PciInventory,
         releases: Releases | None,
-        prepare_release: Callable[[], Awaitable[None]],
+        let_go: Callable[[], Awaitable[None]],
         stored: Callable[[], Awaitable[None]],
     ) -> None:
         self._inventory = inventory
         self._releases = releases
-        self._prepare_release = prepare_release
+        self._let_go = let_go
         self._stored = stored
 
-    def add(self, app: web.Application) -> None:
-        app.router.add_post("/v1/release", self.release_devices)
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/release", self.begin_release)
         app.router.add_post("/v1/release/end", self.end_release)
 
-    async def release_devices(self, request: web.Request) -> web.Response:
+    async def begin_release(self, request: web.Request) -> web.Response:
         """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status
         says so.
         """
-        peer = who_changes(request)
+        peer = require_change_right(request)
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, releases = (
-            reason_of(body),
-            seconds_of(body, "seconds", _DEFAULT_S),
-            self._get_releases(),
+            read_reason(body),
+            read_seconds(body, "seconds", _SECONDS),
+            self._releasing(),
         )
         wanted = self._gpus_of(body)
         try:
-            await self._prepare_release()
+            await self._let_go()
             begun = releases.begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
-            report = await asyncio.wait_for(begun, _RELEASE_TIMEOUT_S)
+            report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:
-            raise Refused(
+            raise RequestRefused(
                 503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang"
             ) from None
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stored(), _STORE_TIMEOUT_S)
+            await asyncio.wait_for(self._stored(), _SHOWN_S)
         log.warning(
             "released",
             gpus=wanted or "all",
@@ -91,7 +98,7 @@ class ReleaseRoutes:
         answer: schema.Released = {
             "gpus": [f"gpu/{gpu}" for gpu in wanted],
             "seconds": seconds,
-            "until": serialize.moment(time.time() + seconds),
+            "until": serialize.format_moment(time.time() + seconds),
             "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
             "notLookedAt": report.hidden,
             "stuck": list(report.stuck),
@@ -100,10 +107,10 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     async def end_release(self, request: web.Request) -> web.Response:
-        """Ends the release now."""
-        peer = who_changes(request)
+        """Take everything back now."""
+        peer = require_change_right(request)
         await read_body(request)
-        ended = self._get_releases().end(f"{peer.name}, pid {peer.pid}")
+        ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)
@@ -116,20 +123,22 @@ class ReleaseRoutes:
             if device.kind is ComponentKind.GPU
         }
         if not known:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "this node has no GPU on PCI: nothing is released",
                 "vitald components shows what it has",
             )
         read = partial(read_texts, expected="a list of PCI addresses")
-        wanted = value_of(body, "gpus", read, [], "leave it out for all of them")
+        wanted = read_value(body, "gpus", read, [], "leave it out for all of them")
         if unknown := [gpu for gpu in wanted if gpu not in known]:
-            raise Refused(404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them")
+            raise RequestRefused(
+                404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them"
+            )
         return wanted
 
-    def _get_releases(self) -> Releases:
+    def _releasing(self) -> Releases:
         if self._releases is None:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "NVML is not asked on this node",
                 "[nvml] enabled = false: nothing of ours holds a GPU",
