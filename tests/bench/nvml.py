@@ -48,6 +48,7 @@ import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
 from vitald.collectors.nvml import calls
+from vitald.collectors.nvml.query import Gpu
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0
@@ -58,15 +59,15 @@ def bare(name, *args, raw=False):
         raise pynvml.NVMLError(3)
     return getattr(pynvml, name)(*args)
 driver = (580, 95, 5)
-gpus = [calls.Gpu(a, pynvml.nvmlDeviceGetHandleByPciBusId(a.encode()), driver) for a in json.loads(sys.argv[3])]
+gpus = [Gpu(a, pynvml.nvmlDeviceGetHandleByPciBusId(a.encode()), driver) for a in json.loads(sys.argv[3])]
 def look(tiers):
     for gpu in gpus:
         for call in tiers:
-            if call.__name__ not in gpu.skipped:
+            if call.name not in gpu.skipped:
                 try:
-                    call(bare, gpu)
+                    call.read(bare, gpu)
                 except pynvml.NVMLError as error:
-                    gpu.skipped[call.__name__] = error.value
+                    gpu.skipped[call.name] = error.value
 look(calls.INVENTORY + calls.FAST + calls.SLOW)
 said = {}
 for name, tiers in (("fast", calls.FAST), ("fast_and_slow", calls.FAST + calls.SLOW)):

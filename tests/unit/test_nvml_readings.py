@@ -17,8 +17,9 @@ from prometheus_client.core import Metric
 
 from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, readings
-from vitald.collectors.nvml.calls import Gpu
+from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.query import Gpu
 from vitald.collectors.nvml.worker import Worker
 from vitald.metrics import gpus
 from vitald.model import Event, Readings
@@ -46,7 +47,7 @@ class Library:
         self.answers = answers
 
     def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
-        answer = self.answers.get(name, failing(calls.NOT_SUPPORTED))
+        answer = self.answers.get(name, failing(nvml_codes.NOT_SUPPORTED))
         return answer(*args[1:]) if callable(answer) else answer
 
 
@@ -54,7 +55,7 @@ class Field:
     """One entry of what nvmlDeviceGetFieldValues answers."""
 
     def __init__(self, value: float | None, code: int = 0) -> None:
-        self.nvmlReturn = code if value is not None else calls.NOT_SUPPORTED
+        self.nvmlReturn = code if value is not None else nvml_codes.NOT_SUPPORTED
         self.valueType = 0
         self.value = mock.Mock(dVal=value)
 
@@ -75,8 +76,9 @@ class Look:
         self.worker.ask = self.library.ask  # type: ignore[method-assign]
 
     def read(self, *names: str, inventory: bool = False) -> Answer:
-        wanted = [getattr(calls, name) for name in names]
-        return self.worker._read(GPUS[0], wanted, GPUS[:1] if inventory else [])
+        by_name = {call.name: call for call in (*calls.FAST, *calls.SLOW, *calls.INVENTORY)}
+        wanted = [by_name[name] for name in names]
+        return self.worker._read_gpu(GPUS[0], wanted, GPUS[:1] if inventory else [])
 
 
 # --- the worker: readings, and why there are none
@@ -86,7 +88,7 @@ def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     every = [name for given in readings.OF.values() for name in given]
     assert len(every) == len(set(every))
     assert [
-        call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
+        call.name for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
     ] == list(readings.OF)
 
 
@@ -157,7 +159,7 @@ def test_one_link_that_errs_does_not_drop_the_others() -> None:
         assert (one[0], one[2], one[3], math.isnan(one[1])) == (1.0, 0.0, 1.0, True)
         assert answer["values"]["nvlinks_active"] == 2.0
         assert answer["missing"] == {"nvlink_active": "fails with NVML error 999"}
-        assert answer["failing"] == ({"nvlinks": 999} if times == calls.OFTEN else {})
+        assert answer["failing"] == ({"nvlinks": 999} if times == nvml_codes.MIN_FAILURES else {})
 
 
 def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
@@ -165,7 +167,7 @@ def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
     assert look.read("nvlinks")["values"]["nvlinks_active"] == 18.0
     look.library.answers |= {
         "nvmlDeviceGetFieldValues": fields({91: 0.0}),
-        "nvmlDeviceGetNvLinkState": failing(calls.INVALID_ARGUMENT),
+        "nvmlDeviceGetNvLinkState": failing(nvml_codes.INVALID_ARGUMENT),
     }
     values = look.read("nvlinks")["values"]
     assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (
@@ -526,7 +528,7 @@ def test_who_a_gpu_is_though_it_does_not_say_all_of_it(
         nvmlDeviceGetName="NVIDIA H100",
         nvmlDeviceGetInforomImageVersion=failing(code),
     )
-    for _ in range(calls.OFTEN):
+    for _ in range(nvml_codes.MIN_FAILURES):
         answer = look.read("identity", inventory=True)
         assert (answer["values"], answer["faults"]) == (
             {"uuid": "GPU-0", "name": "NVIDIA H100"},
@@ -544,7 +546,7 @@ def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> N
     look = Look(
         nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)]
     )
-    answers = [look.read("pcie_errors") for _ in range(calls.OFTEN)]
+    answers = [look.read("pcie_errors") for _ in range(nvml_codes.MIN_FAILURES)]
     assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
     assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
 
@@ -552,7 +554,7 @@ def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> N
 def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
     look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
     look.gpu.links, look.gpu.nvlink5 = 2, True
-    for _ in range(calls.OFTEN):
+    for _ in range(nvml_codes.MIN_FAILURES):
         answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
     assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == (
         {},
@@ -574,8 +576,8 @@ def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
         worker = Worker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
             worker.ask(call, look.gpu.handle)
-    assert (refused.value.value, calls.REASONS[refused.value.value]) == (
-        calls.NO_VALUE,
+    assert (refused.value.value, nvml_codes.REASONS[refused.value.value]) == (
+        nvml_codes.NO_VALUE,
         "the driver gives no value",
     )
     field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
@@ -652,20 +654,20 @@ def test_an_event_is_about_the_gpu_that_it_names() -> None:
     handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
     for address, handle in zip(GPUS, handles):
         with mock.patch.object(worker, "ask", return_value=handle):
-            worker._take(address)
+            worker._add_gpu(address)
     events = [
         mock.Mock(device=handles[5], eventType=8, eventData=79),
         mock.Mock(device=None, eventType=8, eventData=48),
     ]
     with (
-        mock.patch.object(worker, "_say", told.append),
+        mock.patch.object(worker, "_send", told.append),
         mock.patch(
             "vitald.collectors.nvml.worker.pynvml.nvmlEventSetWait_v2",
             side_effect=[*events, pynvml.NVMLError(15)],
         ),
         mock.patch("vitald.collectors.nvml.worker.pynvml.nvmlEventSetFree"),
     ):
-        worker._wait(worker._gpus[GPUS[2]], object())
+        worker._forward_events(worker._gpus[GPUS[2]], object())
     assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]
 
 
