@@ -299,11 +299,11 @@ class Driven:
 
     def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
         self.judge = Judge(catalog)
-        self.node = GpuNode(catalog, BOOT, expected=0, told=0)
-        self.node.library(simulated=True)
+        self.node = GpuNode(catalog, BOOT, expected=0, configured=0)
+        self.node.note_library(simulated=True)
         self.now, self.began = 0.0, time.time()
         self.events: list[Event] = []
-        self.node.attached(attached, set(gpus))
+        self.node.note_attached(attached, set(gpus))
 
     def look(self, answers: Mapping[str, Mapping[str, Any]], seconds: float = 0.0) -> list[Event]:
         """So much later: these answers, all of the node."""
@@ -312,7 +312,7 @@ class Driven:
             mock.patch("time.time", lambda: self.began + self.now),
             mock.patch("time.monotonic", lambda: self.now),
         ):
-            events = self.node.digest(answers, set(answers))
+            events = self.node.process_answers(answers, set(answers))
         self.events += events
         for event in events:
             self.judge.apply(event)

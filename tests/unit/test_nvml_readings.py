@@ -678,10 +678,10 @@ class Node:
     """GPUs of one model, with a clock that is set by hand."""
 
     def __init__(self, count: int = 8, boot: str = "boot-1", memory: str = "") -> None:
-        self.node = GpuNode(CATALOG, boot, expected=0, told=0, overdue_s=OVERDUE)
+        self.node = GpuNode(CATALOG, boot, expected=0, configured=0, overdue_s=OVERDUE)
         if memory:
-            self.node.recall(memory, "boot-1")
-        self.node.attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
+            self.node.restore_memory(memory, "boot-1")
+        self.node.note_attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
         self.gpus = GPUS[:count]
         self.now = 0.0
         self.state: dict[str, Answer] = {
@@ -702,13 +702,13 @@ class Node:
     def answer(self, answers: Mapping[str, Answer], seconds: float = 10.0) -> list[Event]:
         self.now += seconds
         with mock.patch("time.monotonic", lambda: self.now):
-            return self.node.digest(answers, set(self.gpus))
+            return self.node.process_answers(answers, set(self.gpus))
 
     def set(self, gpu: int, **values: Any) -> None:
         self.state[self.gpus[gpu]]["values"] |= values
 
     def read(self, gpu: int) -> Readings:
-        return self.node.read[self.gpus[gpu]]
+        return self.node.current.by_gpu[self.gpus[gpu]]
 
 
 def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
@@ -817,17 +817,17 @@ def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete
     """Silence is not health, whatever the reason is."""
     node = Node(2)
     node.look(temperature_celsius=34.0)
-    assert node.node.unreadable(GPUS[:2]) == []
+    assert node.node.current.list_unreadable(GPUS[:2]) == []
     silent = {
         "values": {"uuid": "GPU-0", "name": "NVIDIA H100"},
         "missing": dict.fromkeys(readings.TIER_OF, reason),
     }
     assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
-    assert node.node.unreadable(GPUS[:1]) == [
+    assert node.node.current.list_unreadable(GPUS[:1]) == [
         f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"
     ]
     node.look(temperature_celsius=34.0)
-    assert node.node.unreadable(GPUS[:2]) == []
+    assert node.node.current.list_unreadable(GPUS[:2]) == []
 
 
 def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current() -> None:
@@ -974,7 +974,7 @@ def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) 
     board.
     """
     node = Node(4)
-    node.node.switched = switched
+    node.node.current.switched = switched
     for gpu in range(4):
         node.set(gpu, nvlinks=18.0, nvlink_active=[active] * 18)
     node.set(3, nvlinks=0.0, nvlink_active=[active] * 18)
@@ -1144,7 +1144,9 @@ def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
         "lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}
     }
     with pytest.raises(ValueError, match="lifetime"):
-        GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
+        GpuNode(CATALOG, "boot-1", expected=0, configured=0).restore_memory(
+            json.dumps(memory), "boot-1"
+        )
 
 
 # --- a GPU that cannot be used
@@ -1247,7 +1249,7 @@ def test_what_the_number_of_a_recovery_action_means(
     number: int, driver: str, action: str, words: str
 ) -> None:
     node = Node(1)
-    node.node.attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
+    node.node.note_attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
     (event,) = [
         event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"
     ]

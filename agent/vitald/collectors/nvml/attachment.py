@@ -81,9 +81,8 @@ class Attachment:
             await self._emit(self._state.build_unavailable_batch(code, detail))
             raise _Failed
         node, pci = self._state.node, self._state.pci
-        node.attached(answer, pci.list_usable())
+        node.note_attached(answer, pci.list_usable(), switched=pci.has_nvswitches())
         node.slots = pci.slots
-        node.switched = pci.has_nvswitches()
         log.info(
             "nvml_attached",
             driver=answer["driver"],
@@ -139,11 +138,11 @@ class Attachment:
         self, answers: Mapping[str, Answer], gpus: Sequence[str], *, first: bool
     ) -> None:
         state, node = self._state, self._state.node
-        events = node.digest(answers, state.pci.list_all())
+        events = node.process_answers(answers, state.pci.list_all())
         state.exclusions.clear_gpus([gpu for gpu in answers if answers[gpu].get("values")])
         if first:
             events += state.take_returned(events)
-        events += [node.xid(*xid) for xid in self._inbox.xids.take_due()]
+        events += [node.report_xid(*xid) for xid in self._inbox.xids.take_due()]
         await self._emit(state.build_round_batch(events, gpus))
 
     # --- the worker
@@ -195,7 +194,7 @@ class Attachment:
     def _receive(self, message: Mapping[str, Any]) -> None:
         """A message of the worker that answers no command."""
         if "simulated" in message:
-            self._state.node.library(simulated=message["simulated"] is True)
+            self._state.node.note_library(simulated=message["simulated"] is True)
         elif (deaf := message.get("deaf")) is not None:
             log.warning("nvml_events_not_heard", gpu=deaf["gpu"], code=deaf["code"])
         else:

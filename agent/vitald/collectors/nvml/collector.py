@@ -102,7 +102,7 @@ class Nvml:
         self._state.node, self._state.committed_memory = self._create_node(), ""
         if after is not None:
             try:
-                self._state.node.recall(after.cursor, after.boot_id)
+                self._state.node.restore_memory(after.cursor, after.boot_id)
             except ValueError as error:
                 log.error("nvml_memory_not_read", error=str(error), effect="baselines begin anew")
         failures = 0  # in succession
@@ -133,7 +133,7 @@ class Nvml:
             self._catalog,
             self.boot_id,
             expected=self.expected,
-            told=settings.expected_gpus,
+            configured=settings.expected_gpus,
             vbios=self._vbios,
             overdue_s={
                 tier: 2 * period + settings.deadline_s + 5.0 for tier, period in periods.items()
@@ -167,7 +167,11 @@ class Nvml:
 
     async def _list_holders(self) -> Report:
         """The processes that have the released devices open."""
-        minors = [] if self.releases.everything else self._state.node.minors(self.releases.gpus)
+        minors = (
+            []
+            if self.releases.everything
+            else self._state.node.current.list_minors(self.releases.gpus)
+        )
         found: list[tuple[int, str]] = []
         hidden = -1
         with suppress(LaneStuck, OSError):
