@@ -203,7 +203,7 @@ class Daemon:
                 sources.inventory,
                 self.pipeline.ledger.path,
                 lambda: releases.words if releases is not None else "",
-                sources.nvml.work if sources.nvml is not None else None,
+                sources.nvml.list_processes if sources.nvml is not None else None,
             ),
             detector=idle.IdleDetector(
                 config.paths.procfs,

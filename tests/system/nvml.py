@@ -25,7 +25,7 @@ from vitald import tomlfile
 from vitald.catalog import Catalog, load
 from vitald.catalog.loader import FOLDER
 from vitald.collectors.nvml import attachment
-from vitald.collectors.nvml.client import Worker
+from vitald.collectors.nvml.client import WorkerProcess
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.pci.inventory import PciInventory
@@ -109,7 +109,7 @@ _environments: dict[str, dict[str, str]] = {}
 _started: dict[str, list[int]] = {}  # process ids, by library
 
 
-class _Worker(Worker):
+class _Worker(WorkerProcess):
     """Started in the environment of its node: several nodes may be looked at beside each other."""
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
@@ -118,7 +118,7 @@ class _Worker(Worker):
         _started.setdefault(library, []).append(self.pid)
 
 
-attachment.Worker = _Worker
+attachment.WorkerProcess = _Worker
 
 
 def own(node: SimulatedNode) -> Path:

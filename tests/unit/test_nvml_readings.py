@@ -20,7 +20,7 @@ from vitald.collectors.nvml import calls, readings
 from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.nvml.query import Gpu
-from vitald.collectors.nvml.worker import Worker
+from vitald.collectors.nvml.worker import NvmlWorker
 from vitald.metrics import gpus
 from vitald.model import Event, Readings
 from vitald.server import serialize
@@ -69,7 +69,7 @@ class Look:
 
     def __init__(self, **answers: Any) -> None:
         self.library = Library(**answers)
-        self.worker = Worker("", mmap.mmap(-1, 4096))
+        self.worker = NvmlWorker("", mmap.mmap(-1, 4096))
         self.gpu = Gpu(GPUS[0], object(), (580, 95, 5))
         self.gpu.unheard = False
         self.worker._gpus[GPUS[0]] = self.gpu
@@ -268,7 +268,7 @@ def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: 
 
 
 def test_every_kind_of_event_may_be_supported() -> None:
-    worker = Worker("", mmap.mmap(-1, 4096))
+    worker = NvmlWorker("", mmap.mmap(-1, 4096))
     with mock.patch.object(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 2**64 - 1):
         assert worker.ask("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
 
@@ -573,7 +573,7 @@ def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
 def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
     look = Look()
     with mock.patch.object(pynvml, call, lambda *_: values):
-        worker = Worker("", mmap.mmap(-1, 4096))
+        worker = NvmlWorker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
             worker.ask(call, look.gpu.handle)
     assert (refused.value.value, nvml_codes.REASONS[refused.value.value]) == (
@@ -650,7 +650,7 @@ def test_a_flag_is_0_or_1() -> None:
 
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
     """Whichever set it came through: NVIDIA's mock gives any event to any set."""
-    worker, told = Worker("", mmap.mmap(-1, 4096)), []
+    worker, told = NvmlWorker("", mmap.mmap(-1, 4096)), []
     handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
     for address, handle in zip(GPUS, handles):
         with mock.patch.object(worker, "ask", return_value=handle):

@@ -28,7 +28,7 @@ from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
 from vitald.collectors.kernel_log.listed_devices import Listed
 from vitald.collectors.network.collector import Network
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory, machine_type
@@ -80,12 +80,12 @@ class Sources:
         """`kmsg`: /dev/kmsg, where somebody opened it for us."""
         paths, log = config.paths, config.kernel_log
         self.inventory = PciInventory(paths.sysfs)
-        self.places = Places()
+        self.places = NeuronLocations()
         self._fstab = Fstab(paths.fstab)
         self._fstab.read()  # once before lines are read; from then on the host source does it
         mounts = (str(paths.state), *config.host.mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, self._fstab)
-        self._listed = Listed(paths.sysfs, needed.mounted)
+        self._listed = Listed(paths.sysfs, needed.list_mounted)
         self._listed.look()
         self._host = Host(
             paths.sysfs, paths.procfs, paths.state, config.host, self._fstab, self._listed.look
@@ -96,8 +96,8 @@ class Sources:
             self.inventory,
             userspace=log.userspace,
             places=self.places,
-            needed=needed.disks,
-            drive=self._host.drives.about,
+            needed=needed.list_disks,
+            drive=self._host.drives.describe_drive,
             listed=self._listed,
         )
         self.kernel_log: Source = (
@@ -154,7 +154,7 @@ class Sources:
         for polled in self.polled:
             polled.recall(position(polled.name))
         for event in placed:
-            self.places.said(event.fields)
+            self.places.record_event(event.fields)
 
     def _nvml(self, config: Config, catalog: Catalog, boot_id: str) -> Nvml | None:
         if not config.nvml.enabled:

@@ -68,7 +68,7 @@ def adjtimex() -> Timex:
     return timex
 
 
-def timedated() -> bool:
+def ask_timedated() -> bool:
     """Whether systemd-timedated calls the clock synchronised. Raises OSError."""
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
     try:
@@ -88,26 +88,26 @@ def timedated() -> bool:
         raise OSError("timedatectl did not say") from None
 
 
-class Clock:
+class SystemClock:
     """The system clock."""
 
     def __init__(self) -> None:
         self.adjtimex: Callable[[], Timex] = adjtimex
-        self.timedated: Callable[[], bool] = timedated
+        self.timedated: Callable[[], bool] = ask_timedated
         self._kept = False
         self._ask_at = float("-inf")
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "clock"), self._look)
+        yield Device(Component(ComponentKind.NODE, "clock"), self._read_clock)
 
-    def _look(self) -> Look:
+    def _read_clock(self) -> Look:
         look = Look()
         try:
             timex = self.adjtimex()
         except OSError as error:
             refused = f"adjtimex: {why(error)}"
             look.missing["clock_offset_seconds"] = refused
-            self._ask(look, refused)
+            self._ask_timedated(look, refused)
             return look
         look.values["unsynchronised"] = float(bool(timex.status & _UNSYNC))
         look.values["clock_error_seconds"] = timex.maxerror / 1e6
@@ -116,7 +116,7 @@ class Clock:
         )
         return look
 
-    def _ask(self, look: Look, refused: str) -> None:
+    def _ask_timedated(self, look: Look, refused: str) -> None:
         """The same of timedated, as far as it answers."""
         if time.monotonic() >= self._ask_at:
             try:

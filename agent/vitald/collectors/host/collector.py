@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitald import config
-from vitald.collectors.host.clock import Clock
+from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.host.memory import Memory
-from vitald.collectors.host.nvme import Drives
-from vitald.collectors.host.processes import Processes
+from vitald.collectors.host.memory import HostMemory
+from vitald.collectors.host.nvme import NvmeDrives
+from vitald.collectors.host.processes import StuckProcesses
 from vitald.collectors.host.processors import Processors
 from vitald.collectors.host.units import Units
 from vitald.collectors.polling import Device, Found
@@ -53,13 +53,13 @@ class Host:
         self.memory: dict[str, Any] = {}
         files = Files()
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
-        self.drives = Drives(sysfs, files, self.filesystems.drives)
+        self.drives = NvmeDrives(sysfs, files, self.filesystems.list_drives)
         self._fstab = fstab
         self._also = also
-        self.processes = Processes(procfs, files)
-        self.clock = Clock()
+        self.processes = StuckProcesses(procfs, files)
+        self.clock = SystemClock()
         self.units = Units(settings.units, settings.units_if_enabled)
-        memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
+        memory, processors = HostMemory(sysfs, procfs, files), Processors(sysfs, files)
         self._recalled = False
         self._parts: tuple[Part, ...] = (
             memory,
@@ -78,7 +78,7 @@ class Host:
             self._also()
         if not self._recalled:
             stored = self.memory.get("units")
-            self.units.remember(
+            self.units.restore_watched(
                 [unit for unit in stored if isinstance(unit, str)]
                 if isinstance(stored, list)
                 else []

@@ -42,34 +42,34 @@ class Fstab:
         nothing.
         """
         try:
-            text = _text(self._path)
+            text = _read_text(self._path)
         except FileNotFoundError:
             text = ""
         except OSError:
             return
-        self._before, self._last = self._last, parse(text)
+        self._before, self._last = self._last, parse_fstab(text)
 
 
-def parse(text: str) -> frozenset[str]:
+def parse_fstab(text: str) -> frozenset[str]:
     """The mount points of local disks that the node cannot do without."""
     found: set[str] = set()
     for line in text.splitlines():
-        if (point := _point(line)) is not None and len(found) < _MOUNTS:
+        if (point := _parse_line(line)) is not None and len(found) < _MOUNTS:
             found.add(point)
     return frozenset(found)
 
 
-def plain(text: str) -> str:
+def unescape_text(text: str) -> str:
     """Without the escapes that fstab and mountinfo write for white space."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 
-def _point(line: str) -> str | None:
+def _parse_line(line: str) -> str | None:
     """`UUID=5ad1 /data xfs defaults,noatime 0 2`; None for what does not count."""
     words = line.split()
     if len(words) < 3 or words[0].startswith("#"):
         return None
-    source, point, type_ = plain(words[0]), plain(words[1]), words[2]
+    source, point, type_ = unescape_text(words[0]), unescape_text(words[1]), words[2]
     options = (
         {option.partition("=")[0] for option in words[3].split(",")}
         if len(words) > 3
@@ -85,7 +85,7 @@ def _point(line: str) -> str | None:
     return point
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Raises OSError, also for what is no file: a pipe would be waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

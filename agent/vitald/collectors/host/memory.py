@@ -26,7 +26,7 @@ _MEMINFO = {"MemAvailable": "memory_available_bytes", "HardwareCorrupted": "memo
 _KIB = 1024.0
 
 
-class Memory:
+class HostMemory:
     """DIMMs, controllers, and memory as a whole."""
 
     def __init__(self, sysfs: Path, procfs: Path, files: Files) -> None:
@@ -35,7 +35,7 @@ class Memory:
         self._files = files
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "memory"), self._whole)
+        yield Device(Component(ComponentKind.NODE, "memory"), self._read_meminfo)
         controllers = [name for name in names(self._controllers) if _CONTROLLER.fullmatch(name)]
         if not controllers:
             yield Device(
@@ -53,15 +53,16 @@ class Memory:
                 if _DIMM.fullmatch(dimm) and (folder / dimm / "dimm_ce_count").exists()
             ]
             yield Device(
-                Component(ComponentKind.DIMM, above), partial(self._controller, folder, bool(dimms))
+                Component(ComponentKind.DIMM, above),
+                partial(self._read_controller, folder, bool(dimms)),
             )
             for dimm in dimms:
                 yield Device(
                     Component(ComponentKind.DIMM, f"{above}.{dimm}"),
-                    partial(self._dimm, folder / dimm, above),
+                    partial(self._read_dimm, folder / dimm, above),
                 )
 
-    def _controller(self, folder: Path, by_dimm: bool) -> Look:
+    def _read_controller(self, folder: Path, by_dimm: bool) -> Look:
         look = Look(fields={"port": folder.name.upper()})
         part = "_noinfo" if by_dimm else ""
         self._files.number(look, "corrected_errors", folder / f"ce{part}_count")
@@ -72,7 +73,7 @@ class Memory:
         )
         return look
 
-    def _dimm(self, folder: Path, above: str) -> Look:
+    def _read_dimm(self, folder: Path, above: str) -> Look:
         look = Look(fields={"port": above})
         self._files.number(look, "corrected_errors", folder / "dimm_ce_count")
         self._files.number(look, "uncorrected_errors", folder / "dimm_ue_count")
@@ -86,7 +87,7 @@ class Memory:
         look.words = look.fields["label"] or look.fields["location"] or f"{above} {folder.name}"
         return look
 
-    def _whole(self) -> Look:
+    def _read_meminfo(self) -> Look:
         look = Look()
         text = self._files.value(
             look, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]

@@ -47,7 +47,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingProcess:
     """A process in uninterruptible sleep. `since` is on the monotonic clock."""
 
     pid: int
@@ -59,7 +59,7 @@ class Waiting:
     driver: str
 
 
-class Processes:
+class StuckProcesses:
     """What waits. Most processes are found to be kernel threads once and are left alone
     after that.
     """
@@ -72,14 +72,14 @@ class Processes:
             int, int
         ] = {}  # kernel threads: number and inode, which is another's for another task
         self._turn: list[int] = []  # processes still to be read before the turn begins anew
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingProcess] = {}
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "processes"), self._look)
+        yield Device(Component(ComponentKind.NODE, "processes"), self._read_processes)
 
-    def _look(self) -> Look:
+    def _read_processes(self) -> Look:
         look, began = Look(), time.monotonic()
-        load = self._files.value(look, "load", self._procfs / "loadavg", _load)
+        load = self._files.value(look, "load", self._procfs / "loadavg", _parse_load)
         if load is None:
             return look
         look.values["load"], look.values["tasks"] = load
@@ -94,11 +94,11 @@ class Processes:
         if load[0] < _CALM:
             self._waiting, self._turn = {}, []
         else:
-            self._scan()
-        self._tell(look, began)
+            self._scan_processes()
+        self._report_waiting(look, began)
         return look
 
-    def _tell(self, look: Look, now: float) -> None:
+    def _report_waiting(self, look: Look, now: float) -> None:
         """What is first seen now is most likely well, and is not named."""
         longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
         for one in self._waiting.values():
@@ -114,18 +114,20 @@ class Processes:
         if oldest:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
-    def _scan(self) -> None:
+    def _scan_processes(self) -> None:
         """Those that waited before, and the next ones in turn; the youngest first, for kernel
         threads are old.
         """
         if not self._turn:
-            self._turn = self._listed()
+            self._turn = self._list_candidates()
         before = dict(islice(self._waiting.items(), _MOST))  # the oldest; so many say enough
         next_ = [self._turn.pop() for _ in range(min(_MOST, len(self._turn)))]
-        found = (self._waits(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_)))
+        found = (
+            self._read_waiting(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_))
+        )
         self._waiting = {one.pid: one for one in found if one is not None}
 
-    def _listed(self) -> list[int]:
+    def _list_candidates(self) -> list[int]:
         with os.scandir(self._procfs) as entries:
             here = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
         self._threads = {
@@ -134,7 +136,7 @@ class Processes:
         self._inodes = here
         return sorted(here.keys() - self._threads.keys())
 
-    def _waits(self, pid: int, before: Waiting | None) -> Waiting | None:
+    def _read_waiting(self, pid: int, before: WaitingProcess | None) -> WaitingProcess | None:
         folder = f"{self._procfs}/{pid}"
         try:
             head, _, tail = read(f"{folder}/stat").rpartition(")")
@@ -151,13 +153,15 @@ class Processes:
             return None  # it has ended meanwhile
         if before is not None and (before.began, before.switches) == (words[19], switches):
             return before
-        where = _where(folder)
+        where = _read_stack(folder)
         name = replace_unprintable(head.partition("(")[2])  # a process may call itself anything
         driver = next((name for name, pattern in _DRIVERS.items() if pattern.search(where)), OTHER)
-        return Waiting(pid, words[19], switches, name, time.monotonic(), _short(where), driver)
+        return WaitingProcess(
+            pid, words[19], switches, name, time.monotonic(), _find_function(where), driver
+        )
 
 
-def _load(text: str) -> list[float]:
+def _parse_load(text: str) -> list[float]:
     """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80
     11206`.
     """
@@ -165,7 +169,7 @@ def _load(text: str) -> list[float]:
     return [float(words[0]), float(words[3].partition("/")[2])]
 
 
-def _where(folder: str) -> str:
+def _read_stack(folder: str) -> str:
     """Its stack, else the one function that it waits in; empty where neither may be read."""
     for file in ("stack", "wchan"):
         with suppress(OSError):
@@ -175,7 +179,7 @@ def _where(folder: str) -> str:
     return ""
 
 
-def _short(where: str) -> str:
+def _find_function(where: str) -> str:
     """The innermost function that is a driver's, else the innermost: `nvidia_ioctl`."""
     frames = [
         line.split()[1] if line.startswith("[<") else line

@@ -38,10 +38,11 @@ class Processors:
         except FileNotFoundError:
             online = ""
         if online != self._online or not online:
-            self._online, self._packages = online, self._topology()
+            self._online, self._packages = online, self._read_topology()
         for package, folder in self._packages.items():
             yield Device(
-                Component(ComponentKind.CPU, f"package{package}"), partial(self._look, folder)
+                Component(ComponentKind.CPU, f"package{package}"),
+                partial(self._read_throttling, folder),
             )
         if not self._packages:
             yield Device(
@@ -49,7 +50,7 @@ class Processors:
                 lambda: Look(missing={"package_throttles": _NOT_COUNTED}),
             )
 
-    def _topology(self) -> dict[str, Path]:
+    def _read_topology(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for name in names(self._root):
             cpu = self._root / name
@@ -62,7 +63,7 @@ class Processors:
                     continue  # it went offline meanwhile
         return found
 
-    def _look(self, folder: Path) -> Look:
+    def _read_throttling(self, folder: Path) -> Look:
         look = Look()
         self._files.number(look, "package_throttles", folder / "package_throttle_count")
         self._files.value(

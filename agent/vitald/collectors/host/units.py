@@ -33,7 +33,7 @@ class Unanswered(Exception):
     """systemd cannot be asked. The text says why, for people."""
 
 
-def show(units: Sequence[str]) -> str:
+def show_units(units: Sequence[str]) -> str:
     """What `systemctl show` says of these units, a paragraph each, in their order. Raises
     Unanswered.
     """
@@ -81,7 +81,7 @@ class Units:
         )
         self._configured = self._units = tuple(dict.fromkeys((*required, *optional)))
         self._required = frozenset(required)
-        self.show: Callable[[Sequence[str]], str] = show
+        self.show: Callable[[Sequence[str]], str] = show_units
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []
         self._asked = -_SERVES_S
@@ -98,7 +98,7 @@ class Units:
         """
         return sorted({*self._required, *self._enabled, *self._released})
 
-    def remember(self, watched: Sequence[str]) -> None:
+    def restore_watched(self, watched: Sequence[str]) -> None:
         """Of an earlier start."""
         now = time.monotonic()
         self._released = {unit: now for unit in watched if unit not in self._required}
@@ -107,7 +107,7 @@ class Units:
     def devices(self) -> Iterator[Device]:
         if not self._units:
             return  # systemctl would tell of itself
-        answer = self._ask()
+        answer = self._ask_systemd()
         if not isinstance(answer, Unanswered):
             enabled = {
                 unit
@@ -121,7 +121,7 @@ class Units:
             if must_run or unit in self._released or not self._heard:
                 yield Device(
                     Component(ComponentKind.NODE, unit),
-                    partial(self._look, number, unit, must_run=must_run),
+                    partial(self._read_unit, number, unit, must_run=must_run),
                 )
 
     def _note_enabled(self, enabled: set[str]) -> None:
@@ -134,9 +134,9 @@ class Units:
         }
         self._released, self._enabled = {**released, **kept}, enabled
 
-    def _look(self, number: int, unit: str, *, must_run: bool) -> Look:
+    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> Look:
         look = Look(words=unit, fields={"unit": unit})
-        answer = self._ask()
+        answer = self._ask_systemd()
         if isinstance(answer, Unanswered):
             look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
             if must_run:  # else it may well be that it need not run here
@@ -163,7 +163,7 @@ class Units:
             look.missing["restarts"] = "only services are restarted"
         return look
 
-    def _ask(self) -> list[dict[str, str]] | Unanswered:
+    def _ask_systemd(self) -> list[dict[str, str]] | Unanswered:
         with self._lock:
             if time.monotonic() - self._asked >= _SERVES_S:
                 try:

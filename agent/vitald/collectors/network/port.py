@@ -83,7 +83,9 @@ class Carrier(Enum):
     UNKNOWN = "unknown"
 
 
-def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier) -> Link:
+def classify_link(
+    state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier
+) -> Link:
     """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface,
     where it has one.
 
@@ -105,20 +107,20 @@ def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Ca
     return Link.DISABLED if physical == 3 else Link.DOWN
 
 
-def number(text: str | None) -> int | None:
+def parse_number(text: str | None) -> int | None:
     """The number before the colon: 4 of `4: ACTIVE`. None where there is none."""
     head = (text or "").partition(":")[0].strip()
     return int(head) if head.isascii() and head.isdigit() else None
 
 
-def rate(text: str | None) -> tuple[float, float]:
+def parse_rate(text: str | None) -> tuple[float, float]:
     """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 where it does not say."""
     found = _RATE.match(text or "")
     return (float(found[1]) * 1e9, float(found[2] or 0)) if found else (0.0, 0.0)
 
 
 @dataclass(slots=True)
-class Counters:
+class PortCounters:
     """Reads the counters of one adapter, back to back: EFA asks its device once for all that is
     read within 10 ms.
 
@@ -132,22 +134,24 @@ class Counters:
     _answered: set[str] = field(default_factory=set)  # files that could ever be read
     _at_top: set[str] = field(default_factory=set)
 
-    def begin(self) -> None:
+    def begin_read(self) -> None:
         self.failed, self.answered = 0, False
 
-    def port(self, look: Look, folder: str) -> None:
+    def read_port(self, look: Look, folder: str) -> None:
         """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
-        self.read(look, f"{folder}/counters", _STANDARD)
-        self.read(look, f"{folder}/hw_counters", _OF_DRIVER)
+        self.read_counters(look, f"{folder}/counters", _STANDARD)
+        self.read_counters(look, f"{folder}/hw_counters", _OF_DRIVER)
 
-    def read(self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False) -> None:
+    def read_counters(
+        self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False
+    ) -> None:
         """`before`: they could be read at an earlier time, if not by this process."""
         offered = set(small_files.names(folder))
         for name in wanted:
             if name in offered:
-                self._one(look, name, f"{folder}/{name}", before)
+                self._read_counter(look, name, f"{folder}/{name}", before)
 
-    def _one(self, look: Look, name: str, path: str, before: bool) -> None:
+    def _read_counter(self, look: Look, name: str, path: str, before: bool) -> None:
         if path in self.files.refused:
             look.missing[name] = small_files.why(OSError(errno.EINVAL, ""))
             return

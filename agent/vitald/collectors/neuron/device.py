@@ -45,7 +45,7 @@ _OF_THE_CARD = (
 
 
 @dataclass(slots=True)
-class Known:
+class KnownDevice:
     """What a device said once and is not asked again, until the driver is loaded anew."""
 
     serial: str = ""
@@ -65,22 +65,22 @@ class NeuronDevice:
     function: Path | None
     files: Files
     version: tuple[int, ...]
-    known: Known = field(default_factory=Known)
+    known: KnownDevice = field(default_factory=KnownDevice)
 
-    def look(self) -> Look:
+    def read_device(self) -> Look:
         """May wait for the card. Raises OSError where the folder itself cannot be read."""
         look = Look(fields={"index": str(self.index)})
         if self.function is not None:
             look.fields["pci"] = self.function.name
-        self._who(look)
+        self._read_identity(look)
         if self._off_the_bus():
-            return self._lost(look)
-        resetting = self._resetting(look)
+            return self._report_lost(look)
+        resetting = self._is_resetting(look)
         if not resetting:
             self._ask_serial(look)
-            self._errors(look)
+            self._read_errors(look)
             self._firmware_health(look)
-            resetting = self._resetting(
+            resetting = self._is_resetting(
                 look
             )  # it may have begun meanwhile: then what was read is worth nothing
         if resetting:
@@ -89,17 +89,17 @@ class NeuronDevice:
                 look.missing.setdefault(reading, _RESETTING_SAID)
         look.values["resetting"] = float(resetting)
         if look.values.get("sram_ecc_uncorrected") == ALL_ONES:
-            return self._lost(look)
+            return self._report_lost(look)
         look.values["lost"] = 0.0
-        self._cores(look)
-        self._power(look)
+        self._read_cores(look)
+        self._read_power(look)
         self._host_memory(look)
         look.missing.setdefault("temperature_celsius", "the driver shows none")
         if not resetting:
             self._judge_sight(look)
         elif not self.known.read:
             look.blind = f"{_RESETTING_SAID}, and has not been read before"
-        self._words(look)
+        self._set_display_name(look)
         return look
 
     # --- is it there
@@ -122,33 +122,33 @@ class NeuronDevice:
         except OSError:
             return False
 
-    def _lost(self, look: Look) -> Look:
+    def _report_lost(self, look: Look) -> Look:
         """Whatever it reads now is not its own."""
         look.values = {"lost": 1.0}
         look.missing = {}
-        self._words(look)
+        self._set_display_name(look)
         return look
 
-    def _resetting(self, look: Look) -> bool:
+    def _is_resetting(self, look: Look) -> bool:
         """Whether it is being reset at this moment. `reset` says it best, but only to root."""
         state = self.files.number(look, "reset_state", f"{self.folder}/{layout.RESET}")
         if state is not None:
             return state == _RESETTING
-        if not self._there(layout.FIRMWARE):
+        if not self._has_file(layout.FIRMWARE):
             return False
         return (
             self.files.value(
-                look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _firmware
+                look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _parse_firmware
             )
             == _BUSY
         )
 
-    def _there(self, path: str) -> bool:
+    def _has_file(self, path: str) -> bool:
         return Path(self.folder, path).exists()
 
     # --- who it is
 
-    def _who(self, look: Look) -> None:
+    def _read_identity(self, look: Look) -> None:
         for name, path in (("family", layout.FAMILY), ("name", layout.NAME)):
             if not getattr(self.known, name):
                 setattr(
@@ -176,7 +176,7 @@ class NeuronDevice:
         elif "serial" not in look.missing:
             look.missing["serial"] = "the device does not say"
 
-    def _words(self, look: Look) -> None:
+    def _set_display_name(self, look: Look) -> None:
         look.serial = self.known.serial
         parts = [
             f"{self.known.name or 'Neuron'} neuron{self.index}",
@@ -189,15 +189,15 @@ class NeuronDevice:
 
     # --- how it is
 
-    def _number(self, look: Look, attribute: Attribute) -> float | None:
-        if not attribute.there(self.version, self.known.family):
+    def _read_attribute(self, look: Look, attribute: Attribute) -> float | None:
+        if not attribute.is_expected(self.version, self.known.family):
             look.missing[attribute.reading] = "this driver or device has no such file"
             return None
         return self.files.number(look, attribute.reading, f"{self.folder}/{attribute.path}")
 
-    def _errors(self, look: Look) -> None:
+    def _read_errors(self, look: Look) -> None:
         for attribute in layout.ECC:
-            self._number(look, attribute)
+            self._read_attribute(look, attribute)
         repairable = look.values.get("hbm_ecc_repairable")
         if isinstance(repairable, float) and repairable < self.known.repairable:
             # Of a reset, not everybody is told.
@@ -231,7 +231,7 @@ class NeuronDevice:
         has a finding of its own: every other check goes on, and a node that is unknown for ever
         would help nobody.
         """
-        due = [one for one in layout.ESSENTIAL if one.there(self.version, self.known.family)]
+        due = [one for one in layout.ESSENTIAL if one.is_expected(self.version, self.known.family)]
         gone = [
             one for one in due if one.reading in look.missing and one.reading not in look.values
         ]
@@ -240,7 +240,7 @@ class NeuronDevice:
         moved = (
             self.version >= layout.REORGANISED
             and bool(gone)
-            and not any(self._there(one.path) for one in gone)
+            and not any(self._has_file(one.path) for one in gone)
         )
         if due:
             look.values["ecc_observable"] = float(not gone)
@@ -253,7 +253,7 @@ class NeuronDevice:
         if not gone:
             return
         why = look.missing[gone[0].reading]
-        at = layout.elsewhere(self.folder, gone[0].path.rpartition("/")[2])
+        at = layout.find_moved(self.folder, gone[0].path.rpartition("/")[2])
         known = (
             f"; a file of that name is at {at}, a layout that is not known here"
             if at and at != gone[0].path
@@ -270,7 +270,7 @@ class NeuronDevice:
     def _firmware_health(self, look: Look) -> None:
         """What the card's firmware says of its parts: a list, empty when all are well."""
         for attribute in (layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS):
-            if not attribute.there(self.version, self.known.family):
+            if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
         if layout.UNHEALTHY.reading not in look.missing:
             said = self.files.value(
@@ -286,14 +286,14 @@ class NeuronDevice:
         if look.values.get("unreachable") == 1.0:
             look.missing[layout.HEARTBEAT.reading] = UNREACHABLE
         elif layout.HEARTBEAT.reading not in look.missing:
-            self._number(look, layout.HEARTBEAT)
+            self._read_attribute(look, layout.HEARTBEAT)
         if layout.ERROR_EVENTS.reading not in look.missing:
-            self._number(look, layout.ERROR_EVENTS)
+            self._read_attribute(look, layout.ERROR_EVENTS)
 
-    def _cores(self, look: Look) -> None:
+    def _read_cores(self, look: Look) -> None:
         """A counter is told for all cores at once, or not at all."""
         for attribute in layout.CORE_COUNTERS:
-            if not attribute.there(self.version, self.known.family):
+            if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
                 continue
             found = self._of_each_core(look, attribute.reading, attribute.path)
@@ -320,11 +320,13 @@ class NeuronDevice:
         look.values.pop(reading, None)
         return tuple(found)
 
-    def _power(self, look: Look) -> None:
-        if not layout.POWER.there(self.version, self.known.family):
+    def _read_power(self, look: Look) -> None:
+        if not layout.POWER.is_expected(self.version, self.known.family):
             look.missing[layout.POWER.reading] = "this driver or device has no such file"
             return
-        self.files.value(look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _power)
+        self.files.value(
+            look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _parse_power
+        )
 
     def _host_memory(self, look: Look) -> None:
         folder = f"{self.folder}/{layout.HOST_MEMORY}"
@@ -344,13 +346,13 @@ class NeuronDevice:
             )
 
 
-def _firmware(text: str) -> str:
+def _parse_firmware(text: str) -> str:
     if text != _BUSY and not text.isdigit():
         raise ValueError(text)
     return text
 
 
-def _power(text: str) -> Sample:
+def _parse_power(text: str) -> Sample:
     """`POWER_STATUS_VALID,1763635200,5.12,60.00,32.56`: status, epoch, least, most, mean of the
     last minute in per cent.
     """

@@ -32,7 +32,7 @@ class Attribute:
     families: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
-    def there(self, version: tuple[int, ...], family: str) -> bool:
+    def is_expected(self, version: tuple[int, ...], family: str) -> bool:
         """Whether this driver should have it. Unknown versions and families are expected to have
         everything.
         """
@@ -102,13 +102,13 @@ CORE_COUNTERS = (
 CORE_MEMORY = "stats/memory_usage/device_mem/present"
 
 
-def version(text: str) -> tuple[int, ...]:
+def parse_version(text: str) -> tuple[int, ...]:
     """`2.30.2.0` as numbers, whatever follows them; empty for anything else."""
     found = _VERSION.match(text)
     return tuple(map(int, found[0].split("."))) if found is not None else ()
 
 
-def elsewhere(folder: str, name: str) -> str:
+def find_moved(folder: str, name: str) -> str:
     """Where a file of that name is now, for people: it may mean something else there. Empty where
     there is none.
     """

@@ -37,7 +37,7 @@ _TABLES = {
 }
 
 
-class Places:
+class NeuronLocations:
     """The PCI address of each index, as far as it is known."""
 
     def __init__(self) -> None:
@@ -48,21 +48,23 @@ class Places:
     def memory(self) -> dict[str, str]:
         return {str(index): address for index, address in sorted(self._told.items())}
 
-    def recall(self, memory: Mapping[str, str]) -> None:
+    def restore_memory(self, memory: Mapping[str, str]) -> None:
         """What was told before. What has been told since counts more."""
         self._told = {**{int(index): address for index, address in memory.items()}, **self._told}
         self._at = {**self._told, **self._at}
 
-    def told(self, index: int, address: str) -> None:
+    def record_location(self, index: int, address: str) -> None:
         """The driver said so. Whoever was said to be there before is not."""
         self._told = {other: at for other, at in self._told.items() if at != address}
         self._told[index] = self._at[index] = address
 
-    def said(self, fields: Fields) -> None:
+    def record_event(self, fields: Fields) -> None:
         """The same, by the fields of an event."""
-        self.told(int(str(fields["device"])), f"0000:{fields['slot']}")
+        self.record_location(int(str(fields["device"])), f"0000:{fields['slot']}")
 
-    def settle(self, indexes: Collection[int], addresses: Collection[str], machine: str) -> None:
+    def assign_devices(
+        self, indexes: Collection[int], addresses: Collection[str], machine: str
+    ) -> None:
         """Place these devices among these functions."""
         at = {index: address for index, address in self._told.items() if address in addresses}
         table = _TABLES.get(machine, ())
@@ -74,17 +76,17 @@ class Places:
             at[loose[0]] = free[0]
         self._at = at
 
-    def address(self, index: int) -> str | None:
+    def find_address(self, index: int) -> str | None:
         return self._at.get(index)
 
-    def index(self, address: str) -> int | None:
+    def find_index(self, address: str) -> int | None:
         return next((index for index, at in self._at.items() if at == address), None)
 
-    def component(self, index: int) -> Component:
+    def get_component(self, index: int) -> Component:
         """By its address where that is known, like every other device; else by its number."""
         return Component(ComponentKind.NEURON, self._at.get(index, str(index)))
 
-    def absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
+    def list_absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
         """Where a machine of this type has devices and this one has no function: only where all
         others are as the table says.
         """

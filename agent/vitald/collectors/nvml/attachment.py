@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from vitald.collectors.nvml.batches import GpuState
-from vitald.collectors.nvml.client import InFlight, Worker
+from vitald.collectors.nvml.client import InFlight, WorkerProcess
 from vitald.collectors.nvml.inbox import Inbox
 from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
@@ -43,7 +43,7 @@ class Attachment:
         the driver's handles are stale. False if the driver gave no answer.
         """
         try:
-            worker = Worker(str(self._settings.library or ""), self._receive)
+            worker = WorkerProcess(str(self._settings.library or ""), self._receive)
         except OSError as error:
             await self._emit(
                 self._state.build_unavailable_batch(
@@ -59,7 +59,7 @@ class Attachment:
         finally:
             worker.kill()  # a task that is cancelled must not wait
 
-    async def _serve(self, worker: Worker) -> bool:
+    async def _serve(self, worker: WorkerProcess) -> bool:
         session = Session(worker, self._settings, self._inbox, self._report_hang)
         gpus = self._state.list_polled()
         try:
@@ -155,7 +155,7 @@ class Attachment:
             raise _Failed
         return answer
 
-    async def _report_failure(self, worker: Worker, failure: GaveUp) -> None:
+    async def _report_failure(self, worker: WorkerProcess, failure: GaveUp) -> None:
         call = failure.call
         if call is None:
             return  # a release is requested
@@ -170,7 +170,7 @@ class Attachment:
             self._state.exclusions.exclude_gpu(call.gpu, f"{call.call} did not return")
         await self._emit(await self._end_hanging(worker, call))
 
-    async def _end_hanging(self, worker: Worker, call: InFlight) -> Batch:
+    async def _end_hanging(self, worker: WorkerProcess, call: InFlight) -> Batch:
         stuck = await worker.end()
         if stuck is None:
             log.error(
@@ -186,7 +186,7 @@ class Attachment:
         )
         return self._state.build_hang_batch(call, stuck.state, unkillable=True)
 
-    async def _end(self, worker: Worker) -> None:
+    async def _end(self, worker: WorkerProcess) -> None:
         stuck = await worker.end()
         if stuck is not None:
             self._state.exclusions.add_stuck(stuck)

@@ -75,7 +75,7 @@ class GpuState:
         memory = node.memory
         if events or memory != self.committed_memory:
             position, self.committed_memory = Position(NAME, self.boot_id, memory), memory
-        released = set(node.current.by_gpu) if self.releases.everything else self.releases.gpus
+        released = set(node.current.by_gpu) if self.releases.covers_all else self.releases.gpus
         return Batch(
             NAME,
             events,

@@ -49,7 +49,7 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
+class StuckWorker:
     """A process that has not ended though it was killed. `started` tells it from a later one with
     its number.
     """
@@ -60,11 +60,11 @@ class Stuck:
     state: str  # from /proc: the states of its threads and what the kernel says they wait for
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         return start_time(self.pid) != self.started
 
 
-class Worker:
+class WorkerProcess:
     """One worker process. Every command is answered once, in order; `tell` gets what it says
     unasked.
     """
@@ -99,7 +99,7 @@ class Worker:
         self.pid = self._process.pid
         self.started = start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
-        self._reading = asyncio.create_task(self._read(), name="nvml worker")
+        self._reading = asyncio.create_task(self._read_messages(), name="nvml worker")
 
     def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
         """The answer, some time. One at a time. It raises WorkerGone where the process has
@@ -112,7 +112,7 @@ class Worker:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            self._over()
+            self._fail_answer()
         return self._answer
 
     @property
@@ -122,31 +122,33 @@ class Worker:
         if not began:
             return None
         return InFlight(
-            call=_text(call), gpu=_text(gpu), seconds=max(0.0, time.monotonic() - began)
+            call=_decode_text(call),
+            gpu=_decode_text(gpu),
+            seconds=max(0.0, time.monotonic() - began),
         )
 
-    async def end(self) -> Stuck | None:
+    async def end(self) -> StuckWorker | None:
         """Ask it to end, then kill it. What is still there after that is returned, and left."""
         where = self.in_flight or InFlight(call="nothing known", gpu="", seconds=0.0)
         self._reading.cancel()
         self.ended = True
         for signal, seconds in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
             signal()
-            if await _ended(self._process, seconds):
-                self._close()
+            if await _wait_for_end(self._process, seconds):
+                self._close_files()
                 return None
-        state = states(self.pid)
-        self._close()
-        return Stuck(pid=self.pid, started=self.started, where=where, state=state)
+        state = list_thread_states(self.pid)
+        self._close_files()
+        return StuckWorker(pid=self.pid, started=self.started, where=where, state=state)
 
     def kill(self) -> None:
         """At once, without waiting: the daemon stops."""
         self._reading.cancel()
         self._process.kill()
         self._process.poll()
-        self._close()
+        self._close_files()
 
-    def _close(self) -> None:
+    def _close_files(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -157,7 +159,7 @@ class Worker:
         if self._answer is not None:
             self._answer.cancel()
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         assert self._process.stdout is not None
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -171,13 +173,13 @@ class Worker:
                 elif self._answer is not None and not self._answer.done():
                     self._answer.set_result(told["answer"])
         except ValueError as error:
-            self._over(f"it said something that is no JSON line: {error}")
+            self._fail_answer(f"it said something that is no JSON line: {error}")
         finally:
             transport.close()
-        await _ended(self._process, _KILL_S)
-        self._over()
+        await _wait_for_end(self._process, _KILL_S)
+        self._fail_answer()
 
-    def _over(self, why: str = "") -> None:
+    def _fail_answer(self, why: str = "") -> None:
         if self._answer is not None and not self._answer.done():
             code = self._process.poll()
             said = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
@@ -189,7 +191,7 @@ class Worker:
             )
 
 
-async def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
     until = time.monotonic() + seconds
     while process.poll() is None:
         if time.monotonic() > until:
@@ -208,7 +210,7 @@ def start_time(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def states(pid: int) -> str:
+def list_thread_states(pid: int) -> str:
     """The state of each thread and where it waits in the kernel. Other files of a stuck process may
     block whoever reads them.
     """
@@ -223,7 +225,7 @@ def states(pid: int) -> str:
     return ", ".join(dict.fromkeys(said))
 
 
-def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
+def list_device_users(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
     """Who has the driver's device files open: process id and name; and how many processes could not
     be looked at.
 
@@ -250,5 +252,5 @@ def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
     return sorted(found), hidden
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")

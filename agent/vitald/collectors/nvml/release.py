@@ -43,7 +43,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReleaseReport:
     """What a release came to: who else has the devices open (process id, name), how many processes
     could not be looked at (-1: none could), and which of our own did not end.
     """
@@ -55,21 +55,23 @@ class Report:
 
 @dataclass(slots=True)
 class Releases:
-    """Those that run. The API asks for them; the source acts on them: `admit`, and when it has let
-    go, `answer`.
+    """Those that run. The API asks for them; the source acts on them: `admit_requests`, and when it has let
+    go, `answer_requests`.
     """
 
     wake: Callable[[], None] = lambda: None
     words: str = ""  # for `vitald status`; it does not count down, as what changes is told again
-    _asked: list[tuple[Release, asyncio.Future[Report]]] = field(default_factory=list)
-    _admitted: list[asyncio.Future[Report]] = field(default_factory=list)
+    _asked: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
+    _admitted: list[asyncio.Future[ReleaseReport]] = field(default_factory=list)
     _running: list[Release] = field(default_factory=list)
     _begun: list[Release] = field(default_factory=list)
     _ended: list[Release] = field(default_factory=list)
 
-    async def begin(self, seconds: float, gpus: Sequence[str], by: str, reason: str) -> Report:
+    async def begin_release(
+        self, seconds: float, gpus: Sequence[str], by: str, reason: str
+    ) -> ReleaseReport:
         """Returns once nothing of ours holds the devices, or it is known that something does."""
-        answer: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ReleaseReport] = asyncio.get_running_loop().create_future()
         asked = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
         self._asked.append(asked)
         self.wake()
@@ -79,7 +81,7 @@ class Releases:
             if asked in self._asked:
                 self._asked.remove(asked)
 
-    def end(self, by: str) -> int:
+    def end_releases(self, by: str) -> int:
         """Take everything back now. How many releases that ends."""
         ended = [replace(one, ended_by=by) for one in self._running]
         self._running = []
@@ -91,26 +93,26 @@ class Releases:
     # --- for the source
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether somebody waits for us to let go."""
         return bool(self._asked)
 
     @property
-    def everything(self) -> bool:
+    def covers_all(self) -> bool:
         """Whether all GPUs are released."""
-        return any(not one.gpus for one in self._current())
+        return any(not one.gpus for one in self._list_running())
 
     @property
     def gpus(self) -> set[str]:
         """The single GPUs that are released."""
-        return {gpu for one in self._current() for gpu in one.gpus}
+        return {gpu for one in self._list_running() for gpu in one.gpus}
 
     @property
     def left_s(self) -> float:
         """Until the first of them is over."""
-        return min((one.until - time.monotonic() for one in self._current()), default=0.0)
+        return min((one.until - time.monotonic() for one in self._list_running()), default=0.0)
 
-    def admit(self) -> None:
+    def admit_requests(self) -> None:
         """No worker runs: nothing of ours holds anything. The time of those who asked begins."""
         for release, answer in self._asked:
             running = replace(release, until=time.monotonic() + release.seconds)
@@ -120,7 +122,7 @@ class Releases:
         self._asked = []
         self._put_in_words()
 
-    def answer(self, report: Report) -> None:
+    def answer_requests(self, report: ReleaseReport) -> None:
         """To all who were admitted."""
         for answer in self._admitted:
             if not answer.done():
@@ -132,11 +134,11 @@ class Releases:
         return begun
 
     def take_ended(self) -> list[Release]:
-        self._current()
+        self._list_running()
         ended, self._ended = self._ended, []
         return ended
 
-    def _current(self) -> list[Release]:
+    def _list_running(self) -> list[Release]:
         over = [one for one in self._running if one.until <= time.monotonic()]
         if over:
             self._ended += over

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from vitald.collectors.nvml.client import InFlight, Worker, WorkerGone, states
+from vitald.collectors.nvml.client import InFlight, WorkerGone, WorkerProcess, list_thread_states
 from vitald.collectors.nvml.inbox import Inbox
 from vitald.config import Nvml as Settings
 
@@ -36,7 +36,7 @@ class Session:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: WorkerProcess,
         settings: Settings,
         inbox: Inbox,
         report_hang: Callable[[InFlight, str], Awaitable[None]],
@@ -74,7 +74,9 @@ class Session:
                 await self._inbox.wait_for(answer, _GRACE_S)
                 if not answer.done():
                     reported = True
-                    await self._report_hang(call or _between_calls(took), states(self.worker.pid))
+                    await self._report_hang(
+                        call or _between_calls(took), list_thread_states(self.worker.pid)
+                    )
         try:
             return answer.result()
         except WorkerGone as error:

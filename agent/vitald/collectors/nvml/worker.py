@@ -51,7 +51,7 @@ _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
 
-class Worker:
+class NvmlWorker:
     """One attachment to the driver. A process attaches only once."""
 
     def __init__(self, library: str, marker: mmap.mmap) -> None:
@@ -394,6 +394,6 @@ def main() -> None:
     # If the daemon is killed, release the driver.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon handles a terminal's Ctrl-C
-    worker = Worker(library, mmap.mmap(fd, MARKER.size))
+    worker = NvmlWorker(library, mmap.mmap(fd, MARKER.size))
     worker.serve_commands()
     os._exit(0)  # not through nvmlShutdown: a thread may be waiting in the library

@@ -78,7 +78,7 @@ class PciInventory:
         """
         try:
             found = [
-                _device(entry.path, entry.name)
+                _read_device(entry.path, entry.name)
                 for entry in sorted(os.scandir(self._root), key=lambda entry: entry.name)
             ]
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class PciInventory:
         }
         self.departed = dict(list(departed.items())[-_MOST:])
         self.devices = devices
-        self.slots = dict(_slots(self._slots))
+        self.slots = dict(_read_slots(self._slots))
 
     def present(self, address: str) -> bool:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot
@@ -162,7 +162,7 @@ def machine_type(sysfs: Path) -> str:
         return ""
 
 
-def _slots(root: Path) -> Iterator[tuple[str, str]]:
+def _read_slots(root: Path) -> Iterator[tuple[str, str]]:
     try:
         for slot in root.iterdir():
             yield (slot / "address").read_text().strip(), slot.name
@@ -170,13 +170,13 @@ def _slots(root: Path) -> Iterator[tuple[str, str]]:
         return  # no firmware names, or a slot that has just gone
 
 
-def _device(path: str, address: str) -> PciDevice | None:
+def _read_device(path: str, address: str) -> PciDevice | None:
     """As text paths and few system calls: this goes through hundreds of functions at every look."""
     try:
         vendor, device, pci_class = (
-            _hex(f"{path}/{name}") for name in ("vendor", "device", "class")
+            _read_hex(f"{path}/{name}") for name in ("vendor", "device", "class")
         )
-        driver, place = _link(f"{path}/driver"), _link(path)
+        driver, place = _read_link(f"{path}/driver"), _read_link(path)
     except (FileNotFoundError, ValueError):
         return None  # went away between the listing and the look
     except OSError as error:
@@ -191,11 +191,11 @@ def _device(path: str, address: str) -> PciDevice | None:
         pci_class=pci_class,
         driver=driver.rpartition("/")[2] or None,
         port=above if _ADDRESS.fullmatch(above) else None,
-        virtual=bool(_link(f"{path}/physfn")),
+        virtual=bool(_read_link(f"{path}/physfn")),
     )
 
 
-def _hex(path: str) -> int:
+def _read_hex(path: str) -> int:
     try:
         return int(attribute(path), 16)
     except OSError as error:
@@ -203,7 +203,7 @@ def _hex(path: str) -> int:
         raise
 
 
-def _link(path: str) -> str:
+def _read_link(path: str) -> str:
     """Where a link of sysfs points to; empty where there is none."""
     try:
         return os.readlink(path)  # noqa: PTH115  # a Path for each costs as much as the rest
