@@ -48,7 +48,7 @@ import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
 from vitald.collectors.nvml import calls
-from vitald.collectors.nvml.query import Gpu
+from vitald.collectors.nvml.query import PolledGpu
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0
@@ -59,7 +59,7 @@ def bare(name, *args, raw=False):
         raise pynvml.NVMLError(3)
     return getattr(pynvml, name)(*args)
 driver = (580, 95, 5)
-gpus = [Gpu(a, pynvml.nvmlDeviceGetHandleByPciBusId(a.encode()), driver) for a in json.loads(sys.argv[3])]
+gpus = [PolledGpu(a, pynvml.nvmlDeviceGetHandleByPciBusId(a.encode()), driver) for a in json.loads(sys.argv[3])]
 def look(tiers):
     for gpu in gpus:
         for call in tiers:

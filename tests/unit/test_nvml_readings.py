@@ -19,7 +19,7 @@ from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, readings
 from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.node import GpuNode
-from vitald.collectors.nvml.query import Gpu
+from vitald.collectors.nvml.query import PolledGpu
 from vitald.collectors.nvml.worker import NvmlWorker
 from vitald.metrics import gpus
 from vitald.model import Event, Readings
@@ -70,7 +70,7 @@ class Look:
     def __init__(self, **answers: Any) -> None:
         self.library = Library(**answers)
         self.worker = NvmlWorker("", mmap.mmap(-1, 4096))
-        self.gpu = Gpu(GPUS[0], object(), (580, 95, 5))
+        self.gpu = PolledGpu(GPUS[0], object(), (580, 95, 5))
         self.gpu.unheard = False
         self.worker._gpus[GPUS[0]] = self.gpu
         self.worker.ask = self.library.ask  # type: ignore[method-assign]

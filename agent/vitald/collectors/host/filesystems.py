@@ -1,16 +1,16 @@
 """
-The file systems that the node cannot do without: what space and inodes are left, and whether the
-kernel made one read-only.
+File systems that the node requires: free space and inodes, and whether the kernel made one
+read-only.
 
-A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`).
-One that was mounted writable and is read-only now gave up after an error: its mount still says
-`rw`, its superblock says `ro`. Since Linux 6.15 ext4 says `emergency_ro`, or `shutdown`, instead.
+A file system is a disk here, named as in kernel log lines (`vda1`, `dm-0`, `md127`). One that was
+mounted writable and was made read-only after an error has `rw` in its mount and `ro` in its
+superblock; since Linux 6.15 ext4 reports `emergency_ro` or `shutdown` instead.
 
-Which they are: those of the paths that the configuration names, and the local disks of fstab, which
-somebody else may fill.
+Read are the file systems of the configured paths, and the local disks in fstab, of which only the
+state counts: users may fill them. Mounts are those of process 1, as `ProtectSystem=strict` makes
+all mounts of a service read-only.
 
-Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all
-of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
+Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _UNTRACEABLE = frozenset(
     {"zfs", "bcachefs", "overlay"}
 )  # what they lie on is not to be read from the mount
 _NAMESPACE = re.compile(r"(nvme\d{1,4})(?:c\d{1,4})?n\d{1,4}(?:p\d{1,4})?")
-_DEEP = 8  # a partition on a volume on an array on a partition
-_KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
+_MAX_DEPTH = 8  # a partition on a volume on an array on a partition
+_KNOWN_S = 5.0  # how long the disks of the mounts are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Mount:
     type: str
     source: str
     options: frozenset[str]  # of this mount
-    superblock: frozenset[str]  # of the file system, whoever mounts it
+    superblock: frozenset[str]  # of the file system, common to all its mounts
 
     @property
     def read_only(self) -> bool:
-        """Nobody writes to it, on purpose."""
+        """Mounted read-only on purpose."""
         return "ro" in self.options and "ro" in self.superblock
 
     @property
@@ -71,9 +71,9 @@ class Mount:
 
 
 class FileSystems:
-    """Those that hold some paths, and the local disks that fstab mounts.
+    """The file systems of some paths, and the local disks that fstab mounts.
 
-    Paths are taken as they are written: to follow links could block on a dead file server.
+    Symbolic links in paths are not followed: that could block on a dead file server.
     """
 
     def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str], fstab: Fstab) -> None:
@@ -163,7 +163,7 @@ class FileSystems:
     def _find_carriers(self, disk: str, mount: Mount) -> frozenset[str]:
         """What was beneath it stays known when the kernel has taken it away."""
         disks = {disk, *(self._list_btrfs_members(disk) if mount.type == "btrfs" else ())}
-        found = frozenset(drive for one in disks for drive in self._walk_below(one, _DEEP))
+        found = frozenset(drive for one in disks for drive in self._walk_below(one, _MAX_DEPTH))
         self._beneath[disk] = found or self._beneath.get(disk, found)
         return self._beneath[disk]
 
@@ -199,7 +199,7 @@ class FileSystems:
         )
 
     def _get_disk_name(self, mount: Mount | None, path: str) -> str:
-        """As the kernel calls the device; what sits on none is called by its type and place."""
+        """The kernel's name of the device; without a device, type and mount point."""
         if mount is None:
             return path
         try:

@@ -1,11 +1,13 @@
 """
-The host's memory: ECC counters of each DIMM or memory controller (EDAC), pages lost for good, and
-how much is left.
+Host memory: ECC counters of each DIMM or memory controller (EDAC), corrupted pages, and available
+memory.
 
-Where the driver counts by DIMM, its controller is left with the errors that it could not tell the
-place of, so that none is counted twice. Kernel lines speak of the controller (`EDAC MC0: ...`): a
-DIMM names it as the port above itself. Source: Linux Documentation/ABI/testing/sysfs-devices-edac,
-drivers/edac/edac_mc_sysfs.c; fs/proc/meminfo.c.
+If the driver counts by DIMM, the controller has only the errors that it could not assign to one,
+so that none counts twice. Kernel log lines name the controller (`EDAC MC0: ...`), which is the port
+above a DIMM.
+
+Source: Linux Documentation/ABI/testing/sysfs-devices-edac, drivers/edac/edac_mc_sysfs.c;
+fs/proc/meminfo.c.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _KIB = 1024.0
 
 
 class HostMemory:
-    """DIMMs, controllers, and memory as a whole."""
+    """DIMMs, memory controllers, and the node's memory in total."""
 
     def __init__(self, sysfs: Path, procfs: Path, files: Files) -> None:
         self._controllers = sysfs / "devices/system/edac/mc"

@@ -1,9 +1,10 @@
 """
-NVMe drives: the state of each controller, who it is, and its temperature.
+NVMe drives: state, identity and temperature of each controller.
 
-State and identity are in the kernel's memory. The temperature is asked of the drive itself: a drive
-that no longer answers makes that look hang, which is told with its name. Wear (spare blocks,
-percentage used) is only in the SMART log, whose ioctl needs root: it is not observable here.
+State and identity are in the kernel's memory. The temperature is read from the drive: if it does
+not answer, the read hangs, and the hang is reported with the drive's name. Wear (spare blocks,
+percentage used) is only in the SMART log, whose ioctl requires root, so it is not observable here.
+
 Source: Linux drivers/nvme/host/{core,sysfs,hwmon}.c.
 """
 
@@ -21,11 +22,10 @@ from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind, Value
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
-# Volumes of a cloud's storage service: they come and go as they are attached, and are no part of
-# the machine.
+# Volumes of a cloud's storage service are attached and detached, and no part of the machine.
 _VOLUMES = ("Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator")
 _NAMED = re.compile(r"nvme\d{1,4}")
-_MOST = 4096  # names and addresses of drives that are remembered
+_MAX_SEEN = 4096  # names and addresses of drives that are remembered
 _NO_WEAR = "the SMART log needs root and an ioctl"
 
 
@@ -35,7 +35,7 @@ class NvmeDrives:
     def __init__(
         self, sysfs: Path, files: Files, needed: Callable[[], Collection[str] | None] = lambda: None
     ) -> None:
-        """`needed`: the drives that the node cannot do without; None where nobody knows."""
+        """`needed`: the drives that the node requires; None if unknown."""
         self._root = sysfs / "class/nvme"
         self._files = files
         self._needed = needed
@@ -44,8 +44,8 @@ class NvmeDrives:
         ] = {}  # who the drives are, those that are gone included; by name and by address
 
     def describe_drive(self, name: str) -> dict[str, Value]:
-        """What is known of a drive that a line of the kernel's names, by its own name, a
-        namespace's, or its address.
+        """Role of a drive that a kernel log line names: by its own name, its namespace's, or its
+        PCI address.
         """
         found = _NAMED.match(name)
         with suppress(OSError):
@@ -56,12 +56,12 @@ class NvmeDrives:
 
     def _remember_drive(self, who: dict[str, str]) -> None:
         for key in filter(None, (who["name"], who.get("pci"))):
-            if who.get("model") and (key in self._seen or len(self._seen) < _MOST):
+            if who.get("model") and (key in self._seen or len(self._seen) < _MAX_SEEN):
                 self._seen[key] = who
 
     def _derive_role(self, name: str, who: dict[str, str]) -> dict[str, Value]:
-        """Whether it is a volume of a storage service, and whether the node needs it: as far as
-        that is known.
+        """Whether it is a volume of a storage service, and whether the node requires it, as far as
+        known.
         """
         role: dict[str, Value] = {}
         if who.get("model"):

@@ -1,14 +1,14 @@
 """
-Processes stuck in the kernel: in uninterruptible sleep, without having run for a moment since.
+Processes stuck in the kernel: in uninterruptible sleep, without having run between two reads.
 
-A process that waits for a disk is often found so and is well. One is stuck if the kernel has not
-let it run in between: its count of context switches stands still, which is how the kernel's own
-hung task check tells. Where it is stuck, its stack says to root and its wait channel to those who
-may trace it; to others nothing does.
+A healthy process is often found waiting for a disk. One is stuck if its count of context switches
+does not change, the criterion of the kernel's hung task detector. Root can read in its stack where
+it is stuck, a process that may trace it in its wait channel.
 
-Only the first thread of a process is looked at: `hung_task` lines of the kernel's log speak of any.
-Kernel threads do not count: a driver's worker may wait like this for its next task. Source:
-proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
+Only the first thread of a process is read; `hung_task` lines in the kernel log cover the others.
+Kernel threads do not count: a driver's worker may wait in this state for its next task.
+
+Source: proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _DRIVERS = {
     "lustre": re.compile(r"\b(?:ptlrpc|ldlm)_|\[(?:lustre|ptlrpc)\]"),
 }
 OTHER = "other"
-_CALM = 0.5  # a task that has waited for 42 s adds this much to the load of a minute
-_MOST = 128  # processes read in one look, beside those found waiting before
+_MIN_LOAD = 0.5  # a task that has waited for 42 s adds this much to the one-minute load
+_MAX_READ = 128  # processes in one poll, besides those found waiting before
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _WAITING = "D"
 _LIMITS = (("threads", "sys/kernel/threads-max"), ("pids", "sys/kernel/pid_max"))
-_SHOWN = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class StuckProcesses:
         if not os.access(self._procfs / "1/stat", os.R_OK):
             look.missing["stuck"] = "other users' processes are hidden (hidepid)"
             return look
-        if load[0] < _CALM:
+        if load[0] < _MIN_LOAD:
             self._waiting, self._turn = {}, []
         else:
             self._scan_processes()
@@ -99,7 +99,7 @@ class StuckProcesses:
         return look
 
     def _report_waiting(self, look: Look, now: float) -> None:
-        """What is first seen now is most likely well, and is not named."""
+        """Processes found now for the first time are most likely healthy and not named."""
         longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
         for one in self._waiting.values():
             longest[one.driver] = max(longest[one.driver], now - one.since)
@@ -110,18 +110,18 @@ class StuckProcesses:
             (one for one in self._waiting.values() if one.since < now), key=lambda one: one.since
         )
         named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
-        look.words = join_first(named, _SHOWN)
+        look.words = join_first(named, _MAX_NAMED)
         if oldest:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
     def _scan_processes(self) -> None:
-        """Those that waited before, and the next ones in turn; the youngest first, for kernel
+        """Reads those that waited before, and the next ones in turn; the youngest first, as kernel
         threads are old.
         """
         if not self._turn:
             self._turn = self._list_candidates()
-        before = dict(islice(self._waiting.items(), _MOST))  # the oldest; so many say enough
-        next_ = [self._turn.pop() for _ in range(min(_MOST, len(self._turn)))]
+        before = dict(islice(self._waiting.items(), _MAX_READ))  # the oldest; so many say enough
+        next_ = [self._turn.pop() for _ in range(min(_MAX_READ, len(self._turn)))]
         found = (
             self._read_waiting(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_))
         )

@@ -1,9 +1,10 @@
 """
-Processors that were slowed down by their own heat.
+Thermal throttling of processors.
 
-The kernel counts it on Intel processors, for each core and for the package, which is as hot as its
-hottest core: the packages say enough. All CPUs of a package show its counters, which are plain
-memory. Source: Linux drivers/thermal/intel/therm_throt.c.
+The kernel counts it on Intel processors by core and by package. A package is as hot as its hottest
+core, so only packages are read, from one of their CPUs; the counters are in memory.
+
+Source: Linux drivers/thermal/intel/therm_throt.c.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NOT_COUNTED = "the kernel counts no throttling here: not an Intel processor, or
 
 
 class Processors:
-    """The packages, each seen from one of its CPUs. Which they are is read again when CPUs come or
-    go.
+    """The packages, each read from one of its CPUs. The topology is read again when CPUs go online
+    or offline.
     """
 
     def __init__(self, sysfs: Path, files: Files) -> None:

@@ -1,11 +1,11 @@
 """
-The services that this site says must be running, as systemd shows them; and some that must where
-they are enabled.
+State of required systemd units: those that are configured, and some that count only if enabled.
 
-One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or
-does not answer in time, nothing is observed. A unit that must run no longer (it was disabled, or
-taken off the configuration) is looked at for a while still, with `required` at 0, so that what was
-said of it ends. Source: systemctl(1), org.freedesktop.systemd1(5).
+One call of systemctl reads all of them. Without systemd (in a container), or if it does not answer
+in time, nothing is observed. A unit that is no longer required (disabled, or removed from the
+configuration) is read for some time with `required` at 0, so that its findings are resolved.
+
+Source: systemctl(1), org.freedesktop.systemd1(5).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from vitald.model import Component, ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
 _ANSWER_S = 5.0
-_SERVES_S = 2.0  # an answer serves the looks of one round
-# So long a unit is looked at that need not run any more: longer than any state of it takes to be
-# over
+_SERVES_S = 2.0  # an answer is valid for all units of one poll
+# How long a unit that is no longer required is read: longer than any of its findings takes to be
+# resolved.
 _LOOKED_AT_S = 3600.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
 class Unanswered(Exception):
-    """systemd cannot be asked. The text says why, for people."""
+    """systemd did not answer. The message, for operators, says why."""
 
 
 def show_units(units: Sequence[str]) -> str:
-    """What `systemctl show` says of these units, a paragraph each, in their order. Raises
+    """The output of `systemctl show` for these units, a paragraph each, in their order. Raises
     Unanswered.
     """
     command = [
@@ -69,10 +69,10 @@ def show_units(units: Sequence[str]) -> str:
 
 
 class Units:
-    """The units that were configured, and those that had to run until lately."""
+    """The configured units, and those that were required recently."""
 
     def __init__(self, units: Sequence[str], if_enabled: Sequence[str] = ()) -> None:
-        """`if_enabled`: those that are looked at only where somebody enabled them."""
+        """`if_enabled`: units that are required only if they are enabled."""
         required = tuple(
             dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units)
         )
@@ -93,13 +93,11 @@ class Units:
 
     @property
     def watched(self) -> list[str]:
-        """Those to be looked at after a restart of the daemon, though it may be that they need not
-        run any more.
-        """
+        """The units to read after a restart of the daemon, even if they are no longer required."""
         return sorted({*self._required, *self._enabled, *self._released})
 
     def restore_watched(self, watched: Sequence[str]) -> None:
-        """Of an earlier start."""
+        """`watched`: of an earlier start."""
         now = time.monotonic()
         self._released = {unit: now for unit in watched if unit not in self._required}
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))

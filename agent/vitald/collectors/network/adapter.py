@@ -95,7 +95,7 @@ class NetworkAdapter:
         return bool(self.rdma) and not self.virtual and not self.lent
 
     def read_adapter(self) -> Look:
-        """All that it says now. May block for as long as the device's driver waits for it."""
+        """All its readings. May block as long as the driver waits for the device."""
         look = Look()
         self._counters.begin_read()
         number = (
@@ -104,15 +104,7 @@ class NetworkAdapter:
             else []
         )
         layer = self._read_link_layer(number[0]) if number else ""
-        kind = (
-            "net"
-            if not self.rdma
-            else "efa"
-            if self.driver == "efa"
-            else "roce"
-            if layer == "Ethernet"
-            else "ib"
-        )
+        kind = self._find_kind(layer)
         look.values["kind"] = kind
         if self.rdma:
             self._identify(look)
@@ -140,7 +132,14 @@ class NetworkAdapter:
         )
         return look
 
-    # --- who it is
+    # --- identity
+
+    def _find_kind(self, link_layer: str) -> str:
+        if not self.rdma:
+            return "net"
+        if self.driver == "efa":
+            return "efa"
+        return "roce" if link_layer == "Ethernet" else "ib"
 
     @property
     def _device(self) -> str:
@@ -180,8 +179,8 @@ class NetworkAdapter:
         look.fields |= {key: value for key, value in said.items() if value}
 
     def _detect_missing(self, look: Look) -> None:
-        """A function that had an RDMA device and has none now. Where it was given to another
-        driver, somebody wanted that.
+        """Detects a function whose RDMA device is gone. If another driver is bound to it, that was
+        intended.
         """
         had, driver = self.learned.find_rdma(self.address)
         if self.rdma or not had or self.virtual or self.lent or self.driver not in ("", driver):
@@ -219,8 +218,8 @@ class NetworkAdapter:
         return carriers
 
     def _read_carrier(self, look: Look, name: str) -> Carrier:
-        """The file cannot be read while the interface is turned off: that it answers EINVAL then
-        does not make it one to leave alone.
+        """The file returns EINVAL while the interface is turned off, so it is tried again each
+        time.
         """
         flags = self.files.number(Look(), "flags", f"{self.root}/class/net/{name}/flags")
         if flags is None:
@@ -334,16 +333,14 @@ class NetworkAdapter:
             look.values |= {"lanes": port.lanes, "lanes_expected": max(lanes, port.lanes)}
 
     def _expected_of(self, port: Port, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have. What the configuration says outranks what
-        was learned.
-        """
+        """The expected rate and lanes of a port: configured, else learned."""
         return (self.rate, port.lanes) if self.rate else self.learned.get_expected(key, model)
 
     # --- EFA
 
     def _read_efa(self, look: Look, identity: str) -> None:
-        """The device's own counters lie in the node's memory and can be read even when the card is
-        dead: they come first.
+        """The device's own counters are in the node's memory and can be read even if the card is
+        dead, so they are read first.
         """
         own = f"{self._device}/hw_counters"
         self._counters.read_counters(
@@ -380,9 +377,7 @@ class NetworkAdapter:
             look.needs("no_completion_cmds")
 
     def _derive_waiting(self, look: Look) -> None:
-        """How many wait for an answer, while none is answered. Commands that were given up are not
-        waited for.
-        """
+        """How many commands wait while none is completed; without those that the driver gave up."""
         submitted, completed, lost = (
             look.values.get(name)
             for name in ("submitted_cmds", "completed_cmds", "no_completion_cmds")
@@ -398,7 +393,7 @@ class NetworkAdapter:
 
 
 def _join_ports(look: Look, looks: list[Look]) -> None:
-    """One port's readings as they are; of several ports, one value for each, in the order of their
+    """One port's readings as they are; of several ports, one value per port, in the order of their
     numbers.
     """
     if len(looks) == 1:

@@ -1,11 +1,9 @@
 """
-What is known of all adapters of the node: which ports were ever up and how fast, and how the others
-are now.
+History of the node's network ports: which were ever up and how fast, and their last state.
 
-Owns     what is remembered across restarts and boots, and which port should be up: one that ever
-         was. Management ports, virtual functions and second ports that nobody uses are down for
-         good, and no fault.
-Refuses  files. Looks run in threads and only read here; what they saw is learned on the loop.
+A port is expected to be up if it ever was. Management ports, virtual functions and unused second
+ports are permanently down, which is no fault. Reader threads only read here; their observations are
+committed on the event loop.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from vitald.collectors.network.port import Carrier, Link, Port
 _MOST = 1024  # of each thing remembered; virtual functions come with a new name each time
 _RUNNING = (Link.UP, Link.RETRAINING)
 _SIBLINGS = 3  # so many others of the model must agree on a rate
-# For how long a port was down is remembered in steps of this, so that it is not stored with every
-# round
+# Time that a port was down is stored in steps of this, not after every poll.
 _DOWN_STEP_S = 300.0
 
 
@@ -47,7 +44,7 @@ class PortHistory:
     """
 
     def __init__(self, lasts_s: float) -> None:
-        """`lasts_s`: for how long it is taken that an adapter is still as it was seen."""
+        """`lasts_s`: for how many seconds an observation is current."""
         self.memory: dict[str, Any] = {}
         self._lasts_s = lasts_s
         self._seen: dict[str, AdapterObservation] = {}  # by PCI address
@@ -60,13 +57,13 @@ class PortHistory:
         self._seen[address] = seen
 
     def set_present(self, addresses: set[str]) -> None:
-        """Those that are here now."""
+        """The PCI addresses of the adapters that are present."""
         self._here = addresses
         for gone in set(self._seen) - addresses:
             del self._seen[gone]
 
     def commit_observations(self) -> None:
-        """What the last looks saw. On the loop, where the memory is stored."""
+        """Updates the memory from the last observations. Runs on the event loop."""
         for address, seen in list(self._seen.items()):
             if seen.rdma:
                 self._remember_value("rdma", address, [seen.rdma, seen.driver])
@@ -84,11 +81,11 @@ class PortHistory:
                     self._remember_value("interfaces", key, True)
 
     def _count_down_time(self, key: str, link: Link, seen: AdapterObservation) -> None:
-        """Add up for how long a port was observed down while another port of the node was up,
-        across restarts and boots.
+        """Adds up how long a port was observed down while another port of the node was up, across
+        restarts and boots.
 
-        Observed time only, on the monotonic clock: neither a stepped clock nor a time in which
-        nobody looked condemns a port.
+        Observed time only, on the monotonic clock: neither a clock step nor time without polling
+        counts.
         """
         if link not in (Link.DOWN, Link.UNKNOWN):
             self._down.pop(key, None)
@@ -111,12 +108,10 @@ class PortHistory:
         rate, lanes = self.memory.get("ports", {}).get(key, (0.0, 0.0))
         return float(rate), float(lanes)
 
-    # --- asked by looks
+    # --- used by reader threads
 
     def find_rdma(self, address: str) -> tuple[str, str]:
-        """The RDMA device that the function at an address had, and its driver; empty where it had
-        none.
-        """
+        """The RDMA device that the function at an address had, and its driver; empty if none."""
         name, driver = self.memory.get("rdma", {}).get(address, ("", ""))
         return str(name), str(driver)
 
@@ -128,15 +123,15 @@ class PortHistory:
         return key in self.memory.get("ports", {}) or key in self.memory.get("interfaces", {})
 
     def down_s(self, key: str) -> float:
-        """For how long a port was observed down while another one of the node was up."""
+        """How long a port was observed down while another one of the node was up."""
         seconds = (
             self._down[key][0] if key in self._down else self.memory.get("down", {}).get(key, 0.0)
         )
         return float(seconds)
 
     def get_expected(self, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have: its best so far, and what all others of
-        its model have, if they agree.
+        """The expected rate and lanes of a port: its best so far, or that of all others of its
+        model if they agree on more.
         """
         rate, lanes = self._get_best(key)
         others = [

@@ -1,12 +1,8 @@
 """
-One port of an RDMA device: whether its link is up, how fast it runs, what it counts.
+One port of an RDMA device: link state, rate and counters.
 
-Owns     the words for a link, the counters that are read, and when a counter's value says nothing
-         any more.
-Refuses  judgement. Which ports should be up, and what rate of errors is too much, is decided
-         elsewhere.
-
-Only counters that mean something are read: each file of an mlx5 port is a question to its firmware.
+Which ports should be up, and which error rates are too high, is decided elsewhere. Only useful
+counters are read: each file of an mlx5 port is a request to its firmware.
 """
 
 from __future__ import annotations
@@ -56,10 +52,10 @@ class Link(Enum):
 
     UP = "up"
     RETRAINING = "retraining"
-    # The cable is fine, and nobody has set the port up: a matter of the fabric's manager
+    # The cable is fine, but the subnet manager has not activated the port.
     WAITING = "waiting"
     DOWN = "down"
-    DISABLED = "disabled"  # by somebody's command
+    DISABLED = "disabled"  # by an administrator
     UNKNOWN = "unknown"
 
 
@@ -78,26 +74,26 @@ class Carrier(Enum):
     """What the kernel says of a network interface."""
 
     UP = "up"
-    LOST = "lost"  # it is turned on, and has no link
-    OFF = "off"  # turned off by somebody's command
+    LOST = "lost"  # turned on, without a link
+    OFF = "off"  # turned off by an administrator
     UNKNOWN = "unknown"
 
 
 def classify_link(
     state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier
 ) -> Link:
-    """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface,
-    where it has one.
+    """From the numbers in `state` and `phys_state`, and the carrier of the port's interface if it
+    has one.
 
-    Drivers for Ethernet (mlx5, bnxt) call every port without a link `Disabled`, so there only the
-    interface knows whether somebody turned it off.
+    Ethernet drivers (mlx5, bnxt) report every port without a link as `Disabled`, so only the
+    interface shows whether it was turned off.
     """
     if physical == 6:
         return Link.RETRAINING
     if state in (4, 5):
-        return (
-            Link.UP if physical == 5 else Link.DOWN if physical in (1, 2, 3, 4, 7) else Link.UNKNOWN
-        )
+        if physical == 5:
+            return Link.UP
+        return Link.DOWN if physical in (1, 2, 3, 4, 7) else Link.UNKNOWN
     if state in (2, 3):
         return Link.WAITING
     if state != 1:
@@ -108,13 +104,13 @@ def classify_link(
 
 
 def parse_number(text: str | None) -> int | None:
-    """The number before the colon: 4 of `4: ACTIVE`. None where there is none."""
+    """The number before the colon: 4 of `4: ACTIVE`. None if there is none."""
     head = (text or "").partition(":")[0].strip()
     return int(head) if head.isascii() and head.isdigit() else None
 
 
 def parse_rate(text: str | None) -> tuple[float, float]:
-    """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 where it does not say."""
+    """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 if missing."""
     found = _RATE.match(text or "")
     return (float(found[1]) * 1e9, float(found[2] or 0)) if found else (0.0, 0.0)
 

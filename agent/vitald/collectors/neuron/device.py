@@ -1,10 +1,10 @@
 """
-One Neuron device, looked at: its files as readings.
+Readings of one Neuron device, from the driver's files.
 
-The driver's traps decide the order. A card off the bus reads all ones, so whether PCI answers is
-asked first. While a card is being reset its error counters read 0, or wait up to 75 s for it, so
-they are read only between two signs that it is not. The serial number is asked of the card itself,
-so once. Nothing is ever written, and `/dev/neuron*` never opened.
+The driver determines the order. A card that is off the bus reads all ones, so PCI is checked first.
+During a reset, error counters read 0 or block up to 75 s, so they are read between two checks that
+no reset is in progress. The serial number is read from the card, so only once. Nothing is written,
+and `/dev/neuron*` is never opened.
 
 Source: aws-neuron-driver 2.24 and 2.30.
 """
@@ -27,14 +27,14 @@ _READY, _RESETTING = 1, 0
 _BUSY = "busy"
 _AGAIN_S = 0.1
 _HEADER = 4  # vendor and device: the first bytes of a function's configuration
-_NO_PARTS = {"", "none", "ok"}  # no fault, in whatever words a newer driver says it
+_NO_PARTS = {"", "none", "ok"}  # no unhealthy part, as different drivers write it
 _TOLD_APART = (
     2,
     28,
 )  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
 _MIXED = 4096  # then what they read is a multiple of this
 _RESETTING_SAID = "the device is being reset"
-# What the card itself says, and not the driver's memory.
+# Readings from the card itself, not from the driver's memory.
 _OF_THE_CARD = (
     *(
         attribute.reading
@@ -46,7 +46,7 @@ _OF_THE_CARD = (
 
 @dataclass(slots=True)
 class KnownDevice:
-    """What a device said once and is not asked again, until the driver is loaded anew."""
+    """Values that are read once, until the driver is loaded again."""
 
     serial: str = ""
     family: str = ""
@@ -68,7 +68,7 @@ class NeuronDevice:
     known: KnownDevice = field(default_factory=KnownDevice)
 
     def read_device(self) -> Look:
-        """May wait for the card. Raises OSError where the folder itself cannot be read."""
+        """May block on the card. Raises OSError if the folder itself cannot be read."""
         look = Look(fields={"index": str(self.index)})
         if self.function is not None:
             look.fields["pci"] = self.function.name
@@ -102,15 +102,13 @@ class NeuronDevice:
         self._set_display_name(look)
         return look
 
-    # --- is it there
+    # --- presence
 
     def _off_the_bus(self) -> bool:
-        """The kernel remembers vendor and class of a function; only its configuration is asked of
-        the card.
-        """
+        """Reads the configuration space: the kernel caches vendor and class."""
         if not self._reads_ones():
             return False
-        time.sleep(_AGAIN_S)  # while a link is trained anew, its card does not answer either
+        time.sleep(_AGAIN_S)  # a card whose link is retraining does not answer either
         return self._reads_ones()
 
     def _reads_ones(self) -> bool:
@@ -123,14 +121,14 @@ class NeuronDevice:
             return False
 
     def _report_lost(self, look: Look) -> Look:
-        """Whatever it reads now is not its own."""
+        """All other readings are invalid."""
         look.values = {"lost": 1.0}
         look.missing = {}
         self._set_display_name(look)
         return look
 
     def _is_resetting(self, look: Look) -> bool:
-        """Whether it is being reset at this moment. `reset` says it best, but only to root."""
+        """Whether a reset is in progress. Only root can read `reset`, the most reliable file."""
         state = self.files.number(look, "reset_state", f"{self.folder}/{layout.RESET}")
         if state is not None:
             return state == _RESETTING
@@ -146,7 +144,7 @@ class NeuronDevice:
     def _has_file(self, path: str) -> bool:
         return Path(self.folder, path).exists()
 
-    # --- who it is
+    # --- identity
 
     def _read_identity(self, look: Look) -> None:
         for name, path in (("family", layout.FAMILY), ("name", layout.NAME)):
@@ -187,7 +185,7 @@ class NeuronDevice:
         if self.known.name:
             look.values["name"] = self.known.name
 
-    # --- how it is
+    # --- health
 
     def _read_attribute(self, look: Look, attribute: Attribute) -> float | None:
         if not attribute.is_expected(self.version, self.known.family):
@@ -224,12 +222,10 @@ class NeuronDevice:
             look.values["hbm_ecc_unclear"] = 0.0
 
     def _judge_sight(self, look: Look) -> None:
-        """Files that are not where they are known to be mean that nobody knows: not that all is
-        well.
+        """Missing essential files make the device's state unknown.
 
-        A driver that is known to have moved files makes this a limit of what can be observed, which
-        has a finding of its own: every other check goes on, and a node that is unknown for ever
-        would help nobody.
+        Except with drivers that are known to have moved files: there it is a limit of what can be
+        observed, which has a finding of its own, and the other checks go on.
         """
         due = [one for one in layout.ESSENTIAL if one.is_expected(self.version, self.known.family)]
         gone = [
@@ -268,7 +264,7 @@ class NeuronDevice:
             )
 
     def _firmware_health(self, look: Look) -> None:
-        """What the card's firmware says of its parts: a list, empty when all are well."""
+        """The firmware's list of unhealthy parts; empty if all are healthy."""
         for attribute in (layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS):
             if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
@@ -291,7 +287,7 @@ class NeuronDevice:
             self._read_attribute(look, layout.ERROR_EVENTS)
 
     def _read_cores(self, look: Look) -> None:
-        """A counter is told for all cores at once, or not at all."""
+        """A counter is reported for all cores, or not at all."""
         for attribute in layout.CORE_COUNTERS:
             if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"

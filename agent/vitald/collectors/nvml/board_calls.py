@@ -24,7 +24,7 @@ from vitald.collectors.nvml.codes import (
 )
 from vitald.collectors.nvml.query import (
     Ask,
-    Gpu,
+    PolledGpu,
     Reading,
     read_each,
     read_fields,
@@ -66,7 +66,7 @@ _REASONS = {
 _MAX_CELSIUS = 200.0
 
 
-def read_recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_recovery_action(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The recovery action that the driver recommends; before R565, from its two predecessors, the
     reset flags.
     """
@@ -86,7 +86,7 @@ def read_recovery_action(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got
 
 
-def read_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_temperature(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     try:
         celsius = ask("nvmlDeviceGetTemperature", gpu.handle, 0)
     except pynvml.NVMLError as error:  # deprecated by NVML 13; R565 has its successor
@@ -108,11 +108,11 @@ def _check_temperature(celsius: float) -> float:
     return celsius
 
 
-def read_margin(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_margin(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"margin_celsius": ask("nvmlDeviceGetMarginTemperature", gpu.handle)}
 
 
-def read_memory_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_memory_temperature(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     got = require_any(
         gpu, read_fields(ask, gpu, {_MEMORY_TEMPERATURE: "memory_temperature_celsius"})
     )
@@ -123,7 +123,7 @@ def read_memory_temperature(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_clock_events(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_clock_events(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     try:
         mask = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
     except pynvml.NVMLError as error:
@@ -136,7 +136,7 @@ def read_clock_events(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_throttle_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_throttle_times(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     ids = {_POWER_TIME: "power_capped_seconds", _THERMAL_TIME: "thermal_slowdown_seconds"}
     if gpu.driver >= _RENUMBERED:
         ids |= {
@@ -154,42 +154,42 @@ def read_throttle_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got if total is None else {**got, "throttled_seconds": total}
 
 
-def read_power(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_power(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"power_watts": ask("nvmlDeviceGetPowerUsage", gpu.handle) / 1000}
 
 
-def read_load(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_load(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     rates = ask("nvmlDeviceGetUtilizationRates", gpu.handle)
     if rates.gpu in NOT_AVAILABLE or rates.memory in NOT_AVAILABLE:
         raise pynvml.NVMLError(NO_VALUE)
     return {"utilization_ratio": rates.gpu / 100, "memory_utilization_ratio": rates.memory / 100}
 
 
-def read_performance_state(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_performance_state(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"performance_state": ask("nvmlDeviceGetPerformanceState", gpu.handle)}
 
 
-def read_clocks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_clocks(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     domains = {"sm_clock_hertz": 1, "memory_clock_hertz": 2}
     return read_each(
         gpu, {name: partial(_read_clock, ask, gpu, domain) for name, domain in domains.items()}
     )
 
 
-def _read_clock(ask: Ask, gpu: Gpu, domain: int) -> float:
+def _read_clock(ask: Ask, gpu: PolledGpu, domain: int) -> float:
     return float(ask("nvmlDeviceGetClockInfo", gpu.handle, domain)) * 1e6
 
 
-def read_energy(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_energy(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"energy_joules": ask("nvmlDeviceGetTotalEnergyConsumption", gpu.handle) / 1000}
 
 
-def read_limit_times(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_limit_times(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """How long limits other than power and temperature reduced the clocks."""
     return require_any(gpu, read_fields(ask, gpu, _LIMIT_TIMES, 1e-9))
 
 
-def read_mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_mig(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Mode and number of instances, whose indexes have gaps."""
     current, pending = ask("nvmlDeviceGetMigMode", gpu.handle)
     instances = 0
@@ -209,12 +209,12 @@ def read_mig(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_processes(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_processes(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     running = ask("nvmlDeviceGetComputeRunningProcesses", gpu.handle)
     return {"processes": len(running), "process_pids": [float(process.pid) for process in running]}
 
 
-def read_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_limits(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """A limit of 0 is none: drivers return it if the call is deprecated."""
     numbers = {
         "shutdown_celsius": 0,
@@ -227,7 +227,7 @@ def read_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     )
 
 
-def _read_limit(ask: Ask, gpu: Gpu, number: int) -> Reading:
+def _read_limit(ask: Ask, gpu: PolledGpu, number: int) -> Reading:
     try:
         limit = ask("nvmlDeviceGetTemperatureThreshold", gpu.handle, number)
     except pynvml.NVMLError as error:
@@ -239,19 +239,19 @@ def _read_limit(ask: Ask, gpu: Gpu, number: int) -> Reading:
     return float(limit)
 
 
-def read_t_limits(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_t_limits(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return require_any(gpu, read_fields(ask, gpu, _T_LIMITS))
 
 
-def read_power_limit(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_power_limit(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"power_limit_watts": ask("nvmlDeviceGetEnforcedPowerLimit", gpu.handle) / 1000}
 
 
-def read_persistence(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_persistence(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {"persistence_mode": ask("nvmlDeviceGetPersistenceMode", gpu.handle)}
 
 
-def read_identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_identity(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Identity of the board. Some of it cannot be read once the GPU is lost."""
     calls = {
         "uuid": "nvmlDeviceGetUUID",
@@ -267,7 +267,7 @@ def read_identity(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return read_each(gpu, {name: partial(ask, call, gpu.handle) for name, call in calls.items()})
 
 
-def read_platform(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_platform(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The GPU's location in a rack: chassis, slot and tray. Only rack-scale systems have it."""
     info: Any = pynvml.c_nvmlPlatformInfo_v2_t()
     try:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from vitald.collectors.nvml import board_calls, link_calls, memory_calls, readings
-from vitald.collectors.nvml.query import Ask, Gpu, Reading
+from vitald.collectors.nvml.query import Ask, PolledGpu, Reading
 
 
 class Call(NamedTuple):
     """`name` is its key in `readings`. `read` raises pynvml.NVMLError if it gives nothing."""
 
     name: str
-    read: Callable[[Ask, Gpu], dict[str, Reading]]
+    read: Callable[[Ask, PolledGpu], dict[str, Reading]]
 
 
 def _find_calls(names: Iterable[str]) -> tuple[Call, ...]:

@@ -1,8 +1,8 @@
 """
-The daemon's hand on the worker process: start it, ask it, see where it hangs, end it.
+The daemon's side of the worker process: starts it, sends commands, shows where it hangs, ends it.
 
-Nothing here calls the driver, and nothing waits for a process that does not die: one that sits in
-the kernel is remembered by its process id and start time, and left.
+Nothing here calls the driver or waits for a process that does not end: one that is stuck in the
+kernel is abandoned, and known by its process id and start time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _START = (
 
 
 class WorkerGone(Exception):
-    """The process ended by itself. The text says how."""
+    """The process ended by itself. The message says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """The call that a worker is in: its C name, the GPU it asks about ("" for none), and for how
-    long.
+    """The call that a worker is in: its C name, its GPU ("" for none), and since how many
+    seconds.
     """
 
     call: str
@@ -50,14 +50,14 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckWorker:
-    """A process that has not ended though it was killed. `started` tells it from a later one with
-    its number.
+    """A process that was killed and has not ended. `started` distinguishes it from a later one with
+    the same process id.
     """
 
     pid: int
     started: str
     where: InFlight
-    state: str  # from /proc: the states of its threads and what the kernel says they wait for
+    state: str  # the states of its threads and where they wait in the kernel
 
     @property
     def is_gone(self) -> bool:
@@ -65,12 +65,12 @@ class StuckWorker:
 
 
 class WorkerProcess:
-    """One worker process. Every command is answered once, in order; `tell` gets what it says
-    unasked.
+    """One worker process. Each command is answered once, in order. `tell` is called with messages
+    that answer no command.
     """
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Raises OSError where no process can be started."""
+        """Raises OSError if no process can be started."""
         self._tell = tell
         self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
         os.ftruncate(self._shared, MARKER.size)
@@ -95,15 +95,15 @@ class WorkerProcess:
             self._marker.close()
             os.close(self._shared)
             raise
-        self.ended = False  # or left, where it could not be
+        self.ended = False  # or abandoned, if it could not be ended
         self.pid = self._process.pid
         self.started = start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
         self._reading = asyncio.create_task(self._read_messages(), name="nvml worker")
 
     def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
-        """The answer, some time. One at a time. It raises WorkerGone where the process has
-        ended.
+        """Sends a command; only one at a time. The future raises WorkerGone if the process
+        ends.
         """
         assert self._answer is None or self._answer.done()
         assert self._process.stdin is not None
@@ -117,7 +117,7 @@ class WorkerProcess:
 
     @property
     def in_flight(self) -> InFlight | None:
-        """Where it is now; None where it is in no call."""
+        """The call that it is in; None if it is in none."""
         began, call, gpu = MARKER.unpack_from(self._marker, 0)
         if not began:
             return None
@@ -128,7 +128,9 @@ class WorkerProcess:
         )
 
     async def end(self) -> StuckWorker | None:
-        """Ask it to end, then kill it. What is still there after that is returned, and left."""
+        """Terminates, then kills it. Returns it if it still exists after that; it is then
+        abandoned.
+        """
         where = self.in_flight or InFlight(call="nothing known", gpu="", seconds=0.0)
         self._reading.cancel()
         self.ended = True
@@ -142,7 +144,7 @@ class WorkerProcess:
         return StuckWorker(pid=self.pid, started=self.started, where=where, state=state)
 
     def kill(self) -> None:
-        """At once, without waiting: the daemon stops."""
+        """Kills it without waiting for its end."""
         self._reading.cancel()
         self._process.kill()
         self._process.poll()
@@ -201,7 +203,7 @@ async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> boo
 
 
 def start_time(pid: int) -> str:
-    """In clock ticks since boot; empty where there is no such process, or only its remains."""
+    """In clock ticks since boot; empty if there is no such process, or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -211,25 +213,23 @@ def start_time(pid: int) -> str:
 
 
 def list_thread_states(pid: int) -> str:
-    """The state of each thread and where it waits in the kernel. Other files of a stuck process may
-    block whoever reads them.
+    """The state of each thread and where it waits in the kernel. No other files are read: those of
+    a stuck process may block their reader.
     """
-    said = []
+    found = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             where = (task / "wchan").read_text().strip("\0\n ")
         except OSError:
             continue
-        said.append(f"{state} in {where}" if where not in ("", "0") else state)
-    return ", ".join(dict.fromkeys(said))
+        found.append(f"{state} in {where}" if where not in ("", "0") else state)
+    return ", ".join(dict.fromkeys(found))
 
 
 def list_device_users(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
-    """Who has the driver's device files open: process id and name; and how many processes could not
-    be looked at.
-
-    `minors`: of which GPUs; empty for any file of the driver.
+    """The processes that have device files of the driver open (process id and name), and how many
+    processes could not be inspected. `minors`: of which GPUs; empty for any file of the driver.
     """
     wanted = {f"/dev/nvidia{minor}" for minor in minors}
     found, hidden = [], 0

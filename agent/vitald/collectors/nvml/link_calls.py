@@ -23,7 +23,7 @@ from vitald.collectors.nvml.codes import (
 )
 from vitald.collectors.nvml.query import (
     Ask,
-    Gpu,
+    PolledGpu,
     Reading,
     group_by_link,
     read_each,
@@ -74,7 +74,7 @@ _FIRST_NVLINK5 = 7
 _NO_SUCH_LINK = {INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND}
 
 
-def read_pcie_link(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_pcie_link(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     calls = {
         "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
         "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
@@ -86,18 +86,18 @@ def read_pcie_link(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     )
 
 
-def _read_positive(ask: Ask, gpu: Gpu, call: str) -> Reading:
+def _read_positive(ask: Ask, gpu: PolledGpu, call: str) -> Reading:
     """Raises NVMLError for 0: a GPU that answers has a PCIe link."""
     if not (value := ask(call, gpu.handle)):
         raise pynvml.NVMLError(NO_VALUE)
     return float(value)
 
 
-def read_pcie_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_pcie_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return require_any(gpu, read_fields(ask, gpu, _PCIE))
 
 
-def read_nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_nvlinks(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The state of each link: 1 active, 0 inactive or no longer known to the driver, NaN if it
     cannot be read.
     """
@@ -120,7 +120,7 @@ def read_nvlinks(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def _read_link_state(ask: Ask, gpu: Gpu, link: int) -> float:
+def _read_link_state(ask: Ask, gpu: PolledGpu, link: int) -> float:
     try:
         return float(bool(ask("nvmlDeviceGetNvLinkState", gpu.handle, link)))
     except pynvml.NVMLError as error:
@@ -132,7 +132,7 @@ def _read_link_state(ask: Ask, gpu: Gpu, link: int) -> float:
         return math.nan
 
 
-def read_nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_nvlink_errors(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The counters depend on the generation. Totals are not read: on Hopper they are always 0."""
     links = gpu.links
     if not links:
@@ -166,7 +166,7 @@ def read_nvlink_errors(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return require_any(gpu, group_by_link(got, names.values(), links))
 
 
-def read_c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_c2c_links(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The links between the GPU and a Grace processor."""
     count = require_any(gpu, read_fields(ask, gpu, {_C2C_COUNT: "c2c_links"}))["c2c_links"]
     assert isinstance(count, float)
@@ -178,7 +178,7 @@ def read_c2c_links(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return {"c2c_links": count, **group_by_link(got, names.values(), links)}
 
 
-def read_fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_fabric(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """State and health in the NVSwitch fabric. `fabric_status` is valid in state 3 (completed)."""
     info, error = pynvml.c_nvmlGpuFabricInfo_v3_t(), None
     try:
@@ -210,7 +210,7 @@ def read_fabric(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got
 
 
-def read_nvlink_quality(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_nvlink_quality(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Error rates and counters of the physical layer of NVLink 5, by link."""
     links = _require_nvlink5(gpu)
     names = {**_BER, **(_NVLINK5_RAW if gpu.driver >= _RAW_ERRORS else {})}
@@ -224,7 +224,7 @@ def read_nvlink_quality(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got
 
 
-def _require_nvlink5(gpu: Gpu) -> int:
+def _require_nvlink5(gpu: PolledGpu) -> int:
     if not gpu.links or not gpu.nvlink5:
         raise pynvml.NVMLError(NOT_SUPPORTED)
     return gpu.links
@@ -239,7 +239,7 @@ def _decode_error_rate(packed: float) -> float:
     return float(f"{int(packed) >> 8 & 0xF}e-{int(packed) & 0xFF}")
 
 
-def read_nvlink_corrections(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_nvlink_corrections(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """History of forward error correction: corrected symbol errors by bin, summed over all links,
     and for each link the highest bin with a count.
     """
@@ -265,7 +265,7 @@ def _find_highest_bin(history: Sequence[float]) -> float:
     return float(max((bin_ for bin_, count in enumerate(history) if count), default=0))
 
 
-def read_nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_nvlink_layout(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The links' generation and speed, and whether they lead to an NVSwitch."""
     if gpu.links is None:
         read_nvlinks(ask, gpu)
@@ -293,7 +293,7 @@ def read_nvlink_layout(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def _find_answer(ask: Ask, gpu: Gpu, call: str, wanted: float = 0) -> float:
+def _find_answer(ask: Ask, gpu: PolledGpu, call: str, wanted: float = 0) -> float:
     """The first link's answer that is not 0, or that is `wanted`. 0 if there is none: a link that
     is down may not answer.
     """

@@ -15,7 +15,7 @@ from vitald.collectors.nvml.codes import (
 )
 from vitald.collectors.nvml.query import (
     Ask,
-    Gpu,
+    PolledGpu,
     Reading,
     check_value,
     read_each,
@@ -27,7 +27,7 @@ _DRAM, _SRAM = 2, 7
 _OTHER_VERSION = {FUNCTION_NOT_FOUND, VERSION_MISMATCH, NOT_SUPPORTED, INVALID_ARGUMENT}
 
 
-def read_memory(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_memory(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Before R510, memory that the driver reserves counts as used."""
     try:
         info = ask("nvmlDeviceGetMemoryInfo", gpu.handle, pynvml.nvmlMemory_v2)
@@ -47,7 +47,7 @@ def read_memory(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_ecc(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_ecc(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     counters = {
         "ecc_corrected": (_CORRECTED, _VOLATILE),
         "ecc_uncorrected": (_UNCORRECTED, _VOLATILE),
@@ -63,15 +63,15 @@ def read_ecc(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     )
 
 
-def read_ecc_dram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_ecc_dram(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return _read_location(ask, gpu, "dram", _DRAM)
 
 
-def read_ecc_sram(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_ecc_sram(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return _read_location(ask, gpu, "sram", _SRAM)
 
 
-def _read_location(ask: Ask, gpu: Gpu, memory: str, place: int) -> dict[str, Reading]:
+def _read_location(ask: Ask, gpu: PolledGpu, memory: str, place: int) -> dict[str, Reading]:
     kinds = {f"ecc_corrected_{memory}": _CORRECTED, f"ecc_uncorrected_{memory}": _UNCORRECTED}
     counter = "nvmlDeviceGetMemoryErrorCounter"
     return read_each(
@@ -83,7 +83,7 @@ def _read_location(ask: Ask, gpu: Gpu, memory: str, place: int) -> dict[str, Rea
     )
 
 
-def read_sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_sram_status(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """Requires root; without it, the readings are missing."""
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     ask("nvmlDeviceGetSramEccErrorStatus", gpu.handle, ctypes.byref(status))
@@ -101,7 +101,7 @@ def read_sram_status(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     return got
 
 
-def read_remapped_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_remapped_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows", gpu.handle)
     return {
         "remapped_rows_corrected": corrected,
@@ -111,7 +111,7 @@ def read_remapped_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_spare_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_spare_rows(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     banks = ask("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
     spare = ("max", "high", "partial", "low", "none")
     return read_each(
@@ -119,7 +119,7 @@ def read_spare_rows(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     )
 
 
-def read_retired_pages(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_retired_pages(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     single = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 0))
     double = len(ask("nvmlDeviceGetRetiredPages_v2", gpu.handle, 1))
     return {
@@ -129,7 +129,7 @@ def read_retired_pages(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_retirement_pending(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_retirement_pending(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     return {
         "page_retirement_pending": float(
             bool(ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu.handle))
@@ -137,12 +137,12 @@ def read_retirement_pending(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_repair(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_repair(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     channel, tpc = ask("nvmlDeviceGetRepairStatus", gpu.handle)
     return {"channel_repair_pending": float(bool(channel)), "tpc_repair_pending": float(bool(tpc))}
 
 
-def read_unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_unrepairable(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     """The binding passes {version, flag}. Newer headers declare the flag alone; the driver then
     writes it to the first word.
     """
@@ -156,7 +156,7 @@ def read_unrepairable(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
     }
 
 
-def read_ecc_mode(ask: Ask, gpu: Gpu) -> dict[str, Reading]:
+def read_ecc_mode(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
     current, pending = ask("nvmlDeviceGetEccMode", gpu.handle)
     return {
         "ecc_mode": current,

@@ -31,7 +31,7 @@ Reading = Union[float, str, "list[float]"]
 Ask = Callable[..., Any]
 
 
-class Gpu:
+class PolledGpu:
     """State that the worker keeps for one GPU. `driver`: the driver's version as numbers."""
 
     def __init__(self, address: str, handle: Any, driver: tuple[int, ...]) -> None:
@@ -54,7 +54,9 @@ class Gpu:
         self.troubles: dict[str, tuple[int, int]] = {}
 
 
-def read_fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> dict[str, Reading]:
+def read_fields(
+    ask: Ask, gpu: PolledGpu, ids: dict[Any, str], scale: float = 1.0
+) -> dict[str, Reading]:
     """Many values in one call, those that a GPU does not have left out. Raises NVMLError if the GPU
     is lost or requires a reset.
     """
@@ -74,7 +76,7 @@ def read_fields(ask: Ask, gpu: Gpu, ids: dict[Any, str], scale: float = 1.0) -> 
     return got
 
 
-def read_each(gpu: Gpu, calls: Mapping[str, Callable[[], Reading]]) -> dict[str, Reading]:
+def read_each(gpu: PolledGpu, calls: Mapping[str, Callable[[], Reading]]) -> dict[str, Reading]:
     """Values of independent calls: the failure of one does not affect the others. Raises NVMLError
     if all fail, or if the GPU is lost or requires a reset.
     """
@@ -103,7 +105,7 @@ def _decode_number(value: Any) -> float:
     return float(getattr(union, members.get(value.valueType, "ullVal")))
 
 
-def require_any(gpu: Gpu, got: dict[str, Reading]) -> dict[str, Reading]:
+def require_any(gpu: PolledGpu, got: dict[str, Reading]) -> dict[str, Reading]:
     """Raises NVMLError if there are no readings: with the code of all of them if it is one and the
     same, else with NOT_SUPPORTED.
     """

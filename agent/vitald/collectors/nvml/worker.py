@@ -36,7 +36,7 @@ from vitald.collectors.nvml import calls, codes, readings
 from vitald.collectors.nvml.board_calls import read_processes
 from vitald.collectors.nvml.calls import Call
 from vitald.collectors.nvml.marker import MARKER
-from vitald.collectors.nvml.query import Gpu, Reading
+from vitald.collectors.nvml.query import PolledGpu, Reading
 from vitald.collectors.nvml.readings import MISSING
 from vitald.text import replace_unprintable
 
@@ -58,7 +58,7 @@ class NvmlWorker:
         self._library = library
         self._marker = marker
         self._lock = threading.Lock()
-        self._gpus: dict[str, Gpu] = {}
+        self._gpus: dict[str, PolledGpu] = {}
         self._addresses: dict[int, str] = {}  # of the GPUs, by the pointer in their handle
         self._driver: tuple[int, ...] = ()
         self._excluded: set[str] = set()
@@ -147,7 +147,7 @@ class NvmlWorker:
             if address in self._excluded:
                 raise pynvml.NVMLError(codes.EXCLUDED)
             handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-            self._gpus[address] = Gpu(address, handle, self._driver)
+            self._gpus[address] = PolledGpu(address, handle, self._driver)
             self._addresses[_get_pointer(handle)] = address
         finally:
             self._current_gpu = ""
@@ -239,7 +239,7 @@ class NvmlWorker:
         finally:
             self._current_gpu = ""
 
-    def _make_call(self, gpu: Gpu, call: Call) -> tuple[int, dict[str, Reading]]:
+    def _make_call(self, gpu: PolledGpu, call: Call) -> tuple[int, dict[str, Reading]]:
         """NVML's code, 0 for success, and the readings. Counts failures in succession."""
         name = call.name
         if name in gpu.skipped:
@@ -275,7 +275,7 @@ class NvmlWorker:
         self._current_gpu = ""
         return registered
 
-    def _register_gpu_events(self, gpu: Gpu) -> bool:
+    def _register_gpu_events(self, gpu: PolledGpu) -> bool:
         """In an event set of its own: a lost GPU ends each wait on its set at once."""
         gpu.unheard = False
         events = None
@@ -300,7 +300,7 @@ class NvmlWorker:
         ).start()
         return True
 
-    def _forward_events(self, gpu: Gpu, events: Any) -> None:
+    def _forward_events(self, gpu: PolledGpu, events: Any) -> None:
         """Runs in a thread until the GPU is lost. After other errors it waits, as each further wait
         would fail at once.
         """
@@ -349,12 +349,12 @@ def _check_answer(answer: Any) -> Any:
     return answer
 
 
-def _list_faults(gpu: Gpu) -> list[str]:
+def _list_faults(gpu: PolledGpu) -> list[str]:
     found = (code for code, _ in gpu.troubles.values() if code in codes.FAULTS)
     return sorted({codes.FAULTS[code] for code in found})
 
 
-def _list_failing_calls(gpu: Gpu) -> dict[str, int]:
+def _list_failing_calls(gpu: PolledGpu) -> dict[str, int]:
     return {
         name: code
         for name, (code, times) in gpu.troubles.items()
@@ -362,7 +362,7 @@ def _list_failing_calls(gpu: Gpu) -> dict[str, int]:
     }
 
 
-def _find_refusal(gpu: Gpu, name: str) -> int:
+def _find_refusal(gpu: PolledGpu, name: str) -> int:
     """The code with which the last call refused a reading, or 0; for readings by link that of the
     first link.
     """
