@@ -217,13 +217,13 @@ class Work:
         threading.Thread.start = start_counted  # type: ignore[method-assign]
         _counted(work, process.Programs, "execute")
         _counted(work, client, "_ended")
-        begin = client.Worker.__init__
+        begin = client.WorkerProcess.__init__
 
         def begin_worker(self: Any, *given: Any) -> None:
             begin(self, *given)
             work.workers.append(self)
 
-        client.Worker.__init__ = begin_worker  # type: ignore[method-assign]
+        client.WorkerProcess.__init__ = begin_worker  # type: ignore[method-assign]
 
 
 def _counted(work: Work, owner: Any, name: str) -> None:

@@ -26,7 +26,7 @@ from vitald import tomlfile
 from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.collectors.nvml import attachment
-from vitald.collectors.nvml.client import Worker
+from vitald.collectors.nvml.client import WorkerProcess
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
@@ -110,7 +110,7 @@ _environments: dict[str, dict[str, str]] = {}
 _started: dict[str, list[int]] = {}  # process ids, by library
 
 
-class _Worker(Worker):
+class _Worker(WorkerProcess):
     """Started in the environment of its node: several nodes may be looked at beside each other."""
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
@@ -119,7 +119,7 @@ class _Worker(Worker):
         _started.setdefault(library, []).append(self.pid)
 
 
-attachment.Worker = _Worker
+attachment.WorkerProcess = _Worker
 
 
 def own(node: SimulatedNode) -> Path:
@@ -304,11 +304,11 @@ class Driven:
 
     def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
         self.judge = Judge(catalog)
-        self.node = GpuNode(catalog, BOOT, expected=0, told=0)
-        self.node.library(simulated=True)
+        self.node = GpuNode(catalog, BOOT, expected=0, configured=0)
+        self.node.note_library(simulated=True)
         self.now, self.began = 0.0, time.time()
         self.events: list[Event] = []
-        self.node.attached(attached, set(gpus))
+        self.node.note_attached(attached, set(gpus))
 
     def look(self, answers: Mapping[str, Mapping[str, Any]], seconds: float = 0.0) -> list[Event]:
         """So much later: these answers, all of the node."""
@@ -317,7 +317,7 @@ class Driven:
             mock.patch("time.time", lambda: self.began + self.now),
             mock.patch("time.monotonic", lambda: self.now),
         ):
-            events = self.node.digest(answers, set(answers))
+            events = self.node.process_answers(answers, set(answers))
         self.events += events
         for event in events:
             self.judge.apply_event(event)

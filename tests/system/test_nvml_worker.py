@@ -274,13 +274,13 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
     node.hang(1, "nvmlDeviceGetPowerUsage")
     here = client.start_time(os.getpid())
 
-    async def stays(worker: client.Worker) -> client.Stuck:
+    async def stays(worker: client.WorkerProcess) -> client.StuckWorker:
         """It is in the kernel: no signal reaches it."""
         worker.ended, where = True, worker.in_flight
         assert where is not None
-        return client.Stuck(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
+        return client.StuckWorker(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
 
-    with mock.patch.object(client.Worker, "end", stays):
+    with mock.patch.object(client.WorkerProcess, "end", stays):
         async with Looking(
             node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S
         ) as looking:
@@ -506,16 +506,16 @@ async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_p
     ) as looking:
         await looking.until(lambda: looking.state is SourceState.OK)
         first, second = (f"gpu/{address}" for address in node.addresses)
-        assert await looking.source.work(patient(5.0)) == {first: [], second: []}
+        assert await looking.source.list_processes(patient(5.0)) == {first: [], second: []}
         node.set(1, {"procs": "4711:1000"})
-        assert await looking.source.work(patient(5.0)) == {first: [], second: [4711.0]}
+        assert await looking.source.list_processes(patient(5.0)) == {first: [], second: [4711.0]}
         node.set(0, {"procs": None})
-        assert await looking.source.work(patient(5.0)) == {second: [4711.0]}
+        assert await looking.source.list_processes(patient(5.0)) == {second: [4711.0]}
         node.hang(1, "nvmlDeviceGetComputeRunningProcesses_v3")
         with pytest.raises(asyncio.TimeoutError):
-            await looking.source.work(0.2)
+            await looking.source.list_processes(0.2)
 
 
 def test_of_a_driver_that_is_not_asked_nobody_waits_for_an_answer(tmp_path: Path) -> None:
     source = Looking(made(tmp_path), hasty()).source
-    assert asyncio.run(source.work(1.0)) is None
+    assert asyncio.run(source.list_processes(1.0)) is None

@@ -505,9 +505,9 @@ def test_a_driver_that_is_not_loaded_has_no_version(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("may_have", "said"), [((), 0), (("96.1", "96.2"), 0), (("96.2",), 1)])
 def test_a_vbios_that_the_fleet_does_not_have(may_have: tuple[str, ...], said: int) -> None:
-    node = GpuNode(CATALOG, "boot-1", expected=0, told=0, vbios=may_have)
+    node = GpuNode(CATALOG, "boot-1", expected=0, configured=0, vbios=may_have)
     gpu = "0000:65:00.0"
-    events = node.digest(
+    events = node.process_answers(
         {gpu: {"values": {"uuid": "GPU-a", "vbios": "96.1", "name": "H100"}}}, {gpu}
     )
     assert [event.code for event in events].count("nvml/vbios_unexpected") == said

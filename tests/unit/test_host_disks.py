@@ -11,8 +11,8 @@ import pytest
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
-from vitald.collectors.host.filesystems import Mount, _mount
-from vitald.collectors.host.fstab import Fstab, parse
+from vitald.collectors.host.filesystems import Mount, _parse_mount
+from vitald.collectors.host.fstab import Fstab, parse_fstab
 from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Action, Event
@@ -145,7 +145,7 @@ def test_inodes_that_are_made_as_needed_are_not_counted(tree: Tree) -> None:
 
 
 def test_a_line_of_mountinfo() -> None:
-    found = _mount(
+    found = _parse_mount(
         "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root"
         " rw,errors=continue"
     )
@@ -157,8 +157,8 @@ def test_a_line_of_mountinfo() -> None:
         frozenset({"rw", "noatime"}),
         frozenset({"rw", "errors=continue"}),
     )
-    assert found.holds("/mnt2/log")
-    assert not found.holds("/mnt22")
+    assert found.contains_path("/mnt2/log")
+    assert not found.contains_path("/mnt22")
 
 
 # --- the local disks of fstab
@@ -186,7 +186,7 @@ UUID=8
 
 
 def test_which_local_disks_fstab_says_the_node_needs() -> None:
-    assert parse(FSTAB) == {"/", "/scratch", "/local data"}
+    assert parse_fstab(FSTAB) == {"/", "/scratch", "/local data"}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_local_disk_of_fstab_is_watched_for_being_read_only(tree: Tree) -> Non
     subject = host(tree)
     with Looking(polled(subject, *KINDS)) as looking:
         looking.look()
-        assert subject.filesystems.disks() == {"nvme0n1p1", "md127"}
+        assert subject.filesystems.list_disks() == {"nvme0n1p1", "md127"}
         assert looking.readings("disk/md127").values == {"read_only": 0.0}
         assert "may fill it" in looking.readings("disk/md127").missing["free_ratio"]
         tree.write("proc/1/mountinfo", f"{ROOT}\n{scratch.removesuffix('rw')}rw,shutdown\n{image}")
@@ -258,7 +258,7 @@ def test_what_can_be_pulled_out_is_not_the_nodes(tree: Tree) -> None:
     tree.write("sys/devices/usb/block/sdb/removable", 1)
     subject = host(tree)
     subject.find()
-    assert subject.filesystems.disks() == {"nvme0n1p1"}
+    assert subject.filesystems.list_disks() == {"nvme0n1p1"}
     tree.write("sys/devices/usb/block/sdb/removable", 0)
     assert {one.component.name for one in subject.filesystems.devices()} == {
         "disk/nvme0n1p1",
@@ -355,7 +355,11 @@ def test_what_is_asked_for_where_a_drive_is_lost(
         else:
             tree.remove("sys/class/nvme/nvme1")
             known = Interpreter(
-                CATALOG, Announcements(), None, userspace="ignore", drive=subject.drives.about
+                CATALOG,
+                Announcements(),
+                None,
+                userspace="ignore",
+                drive=subject.drives.describe_drive,
             )
             event = read_line(known, LINES[seen])
             assert event.code == "nvme/lost"
@@ -367,12 +371,12 @@ def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
     mounted(tree, "nvme0n1", kind="btrfs")
     for disk in ("nvme0n1", "nvme1n1"):
         tree.write(f"sys/fs/btrfs/0123-4567/devices/{disk}", "")
-    assert host(tree).filesystems.drives() == {"nvme0", "nvme1"}
+    assert host(tree).filesystems.list_drives() == {"nvme0", "nvme1"}
 
 
 def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
     known = Interpreter(
-        CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.about
+        CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.describe_drive
     )
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
     assert CATALOG.find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE

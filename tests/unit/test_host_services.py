@@ -570,13 +570,13 @@ def test_what_systemctl_itself_may_do(
     monkeypatch.setitem(units._ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(units, "_ANSWER_S", 0.5)
     with pytest.raises(Unanswered, match=said):
-        units.show(["kubelet.service"])
+        units.show_units(["kubelet.service"])
 
 
 def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(units._ENVIRONMENT, "PATH", str(tmp_path))
     with pytest.raises(Unanswered, match="no systemctl"):
-        units.show(["kubelet.service"])
+        units.show_units(["kubelet.service"])
 
 
 # --- the real parts of the machine that runs the tests

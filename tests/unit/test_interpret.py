@@ -297,7 +297,7 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
         " /dev/nvme9n1 rw",
     )
     fstab = Fstab(tree.root / "etc/fstab")
-    disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).disks
+    disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).list_disks
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     rule = catalogue().find_rule("fs/shutdown")
     root, pod = (
@@ -322,7 +322,7 @@ def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
     tree.write("proc/1/mountinfo", f"27 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n{mounted}")
     fstab = Fstab(tree.root / "etc/fstab")
     fstab.read()
-    disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).disks
+    disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).list_disks
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")
     assert (event.component.name, event.fields["needed"]) == ("disk/md127", True)

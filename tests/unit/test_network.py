@@ -552,7 +552,7 @@ def test_a_function_with_two_ports_has_a_value_for_each(
 def test_what_the_two_states_say_together(
     state: int | None, physical: int | None, ethernet: bool, carrier: Carrier, expected: Link
 ) -> None:
-    assert ports.link(state, physical, ethernet=ethernet, carrier=carrier) is expected
+    assert ports.classify_link(state, physical, ethernet=ethernet, carrier=carrier) is expected
 
 
 @pytest.mark.parametrize(
@@ -566,9 +566,9 @@ def test_what_the_two_states_say_together(
     ],
 )
 def test_rates(text: str, bits: float, lanes: float) -> None:
-    assert ports.rate(text) == (bits, lanes)
-    assert ports.number("9: ODD") == 9
-    assert ports.number("<unknown>") is None
+    assert ports.parse_rate(text) == (bits, lanes)
+    assert ports.parse_number("9: ODD") == 9
+    assert ports.parse_number("<unknown>") is None
 
 
 def test_a_port_that_was_never_fast_is_slower_than_all_its_siblings(

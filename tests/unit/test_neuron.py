@@ -15,7 +15,7 @@ from tests.neuron_tree import TRN2, NeuronTree
 from tests.pace import patient
 from vitald.collectors import polling as polled_module
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Polled
 from vitald.model import Position, SourceState
@@ -38,11 +38,11 @@ def watching(
     tree: NeuronTree,
     after: Position | None = None,
     *,
-    places: Places | None = None,
+    places: NeuronLocations | None = None,
     boot_id: str = "boot-1",
     look_s: float = 0.5,
 ) -> Looking:
-    subject = Neuron(tree.root, PciInventory(tree.root), places or Places())
+    subject = Neuron(tree.root, PciInventory(tree.root), places or NeuronLocations())
     return Looking(polled(subject, "neuron", boot_id=boot_id, look_s=look_s), after)
 
 
@@ -386,9 +386,9 @@ def test_a_restart_tells_nothing_twice(tree: NeuronTree) -> None:
 def test_a_device_that_is_missing_was_here_before_and_is_found_again(tmp_path: Path) -> None:
     addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
     tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
-    places = Places()
+    places = NeuronLocations()
     for index, address in enumerate(addresses):
-        places.told(index, address)
+        places.record_location(index, address)
     with watching(tree, places=places) as node:
         node.look()
         tree.unplug(2)
@@ -422,7 +422,7 @@ def test_a_device_that_the_machine_should_have_comes_back(tree: NeuronTree) -> N
 
 def test_a_device_that_the_site_gave_up_is_not_missing_any_more(tree: NeuronTree) -> None:
     enough = [False]
-    subject = Neuron(tree.root, PciInventory(tree.root), Places(), lambda: enough[0])
+    subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations(), lambda: enough[0])
     source = Polled(subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0])
     with Looking(source) as node:
         node.look()
@@ -531,7 +531,7 @@ def test_a_heartbeat_that_moved_and_stands_is_told(
     heartbeat = "stats/hardware/health_status/healthcheck_heartbeat"
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    subject = Neuron(tree.root, PciInventory(tree.root), Places())
+    subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations())
     source = polled(subject, "neuron")
     found = subject.find()
 

@@ -15,7 +15,7 @@ from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Position, SourceState, Trust
 
@@ -27,11 +27,13 @@ def watching(
     tree: NeuronTree,
     after: Position | None = None,
     *,
-    places: Places | None = None,
+    places: NeuronLocations | None = None,
     boot_id: str = "boot-1",
 ) -> Looking:
     return Looking(
-        polled(Neuron(tree.root, PciInventory(tree.root), places or Places()), boot_id=boot_id),
+        polled(
+            Neuron(tree.root, PciInventory(tree.root), places or NeuronLocations()), boot_id=boot_id
+        ),
         after,
     )
 
@@ -46,11 +48,11 @@ def tree(tmp_path: Path) -> NeuronTree:
 
 
 @pytest.fixture
-def places() -> Places:
+def places() -> NeuronLocations:
     """As the driver's lines said."""
-    told = Places()
+    told = NeuronLocations()
     for index, address in enumerate(TRN2[:4]):
-        told.told(index, address)
+        told.record_location(index, address)
     return told
 
 
@@ -64,7 +66,9 @@ def reload(tree: NeuronTree) -> None:
     tree.module("neuron", tree.driver)
 
 
-def test_what_still_holds_after_a_reload_is_said_again(tree: NeuronTree, places: Places) -> None:
+def test_what_still_holds_after_a_reload_is_said_again(
+    tree: NeuronTree, places: NeuronLocations
+) -> None:
     """The driver's line at its start ends the finding: all that a reload repairs should be
     repaired.
     """
@@ -81,7 +85,7 @@ def test_what_still_holds_after_a_reload_is_said_again(tree: NeuronTree, places:
 
 
 def test_counters_that_a_reload_begins_anew_are_told_from_zero(
-    tree: NeuronTree, places: Places
+    tree: NeuronTree, places: NeuronLocations
 ) -> None:
     tree.count(1, 0, "hw_nc_ue_error", 2)
     tree.ecc(1, "sram_ecc_uncorrected", 2)
@@ -95,7 +99,7 @@ def test_counters_that_a_reload_begins_anew_are_told_from_zero(
 
 
 def test_after_a_reload_each_device_is_asked_anew_who_it_is(
-    tree: NeuronTree, places: Places
+    tree: NeuronTree, places: NeuronLocations
 ) -> None:
     with watching(tree, places=places) as node:
         node.look()
@@ -112,7 +116,7 @@ def test_after_a_reload_each_device_is_asked_anew_who_it_is(
 
 
 @pytest.mark.parametrize("placed", [True, False], ids=["placed", "not placed"])
-def test_a_reload_is_no_loss(tree: NeuronTree, places: Places, placed: bool) -> None:
+def test_a_reload_is_no_loss(tree: NeuronTree, places: NeuronLocations, placed: bool) -> None:
     """Its devices are away for a moment, and that is announced with a flood of uevents."""
     with watching(tree, places=places if placed else None) as node:
         node.look()
@@ -132,7 +136,7 @@ def test_a_reload_is_no_loss(tree: NeuronTree, places: Places, placed: bool) -> 
 
 @pytest.mark.parametrize("placed", [True, False], ids=["placed", "not placed"])
 def test_nobody_is_missing_for_as_long_as_no_driver_is_loaded(
-    tree: NeuronTree, places: Places, placed: bool
+    tree: NeuronTree, places: NeuronLocations, placed: bool
 ) -> None:
     with watching(tree, places=places if placed else None) as node:
         node.look()
@@ -163,7 +167,7 @@ def test_a_driver_that_is_being_loaded_at_the_start_is_no_healthy_node(tree: Neu
         assert "is being loaded" in node.last.detail
 
 
-def test_who_it_is_outlasts_the_driver(tree: NeuronTree, places: Places) -> None:
+def test_who_it_is_outlasts_the_driver(tree: NeuronTree, places: NeuronLocations) -> None:
     with watching(tree, places=places) as node:
         node.look()
         tree.write("module/neuron/initstate", "going")
@@ -181,19 +185,19 @@ def test_who_it_is_outlasts_the_driver(tree: NeuronTree, places: Places) -> None
 
 @pytest.mark.parametrize("version", ["2.30.2.0-dirty", "2.30.2.0+build7", "2.30.2.0 (custom)"])
 def test_a_driver_of_ones_own_is_known_by_its_numbers(version: str) -> None:
-    assert layout.version(version) == (2, 30, 2, 0)
+    assert layout.parse_version(version) == (2, 30, 2, 0)
 
 
 @pytest.mark.parametrize("version", ["", "unknown", "v", "\u00b2.3", ".."])
 def test_a_version_that_is_none(version: str) -> None:
-    assert layout.version(version) == ()
+    assert layout.parse_version(version) == ()
 
 
 # --- cards that are another driver's
 
 
 def test_cards_that_were_given_to_a_virtual_machine_are_not_missing(
-    tree: NeuronTree, places: Places
+    tree: NeuronTree, places: NeuronLocations
 ) -> None:
     with watching(tree, places=places) as node:
         node.look()
@@ -209,7 +213,9 @@ def test_cards_that_were_given_to_a_virtual_machine_are_not_missing(
 # --- resets
 
 
-def test_what_the_firmware_says_during_a_reset_is_nothing(tree: NeuronTree, places: Places) -> None:
+def test_what_the_firmware_says_during_a_reset_is_nothing(
+    tree: NeuronTree, places: NeuronLocations
+) -> None:
     with watching(tree, places=places) as node:
         node.look()
         tree.reset(1, 0)
@@ -222,7 +228,7 @@ def test_what_the_firmware_says_during_a_reset_is_nothing(tree: NeuronTree, plac
 
 
 def test_a_reset_that_begins_in_the_middle_of_a_look(
-    tree: NeuronTree, places: Places, monkeypatch: pytest.MonkeyPatch
+    tree: NeuronTree, places: NeuronLocations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.ecc(1, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
@@ -242,7 +248,9 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
         assert "hbm_ecc_repairable" not in node.readings(f"neuron/{TRN2[1]}").values
 
 
-def test_a_reset_that_nobody_tells_of_repairs_nothing(tmp_path: Path, places: Places) -> None:
+def test_a_reset_that_nobody_tells_of_repairs_nothing(
+    tmp_path: Path, places: NeuronLocations
+) -> None:
     """Drivers before 2.30 tell root alone."""
     tree = NeuronTree(tmp_path / "old", TRN2[:4], driver="2.24.7.0", machine="unknown")
     tree.remove(tree.path(1, "reset"))
@@ -285,7 +293,7 @@ def test_a_reset_that_nobody_tells_of_repairs_nothing(tmp_path: Path, places: Pl
     ],
 )
 def test_an_odd_value_of_no_weight_blinds_nobody(
-    tree: NeuronTree, places: Places, file: str, value: str
+    tree: NeuronTree, places: NeuronLocations, file: str, value: str
 ) -> None:
     with watching(tree, places=places) as node:
         node.look()
@@ -300,7 +308,9 @@ def test_an_odd_value_of_no_weight_blinds_nobody(
 
 
 @pytest.mark.parametrize("value", ["-1", "9" * 400, "nan", "0x", "1 2", ""])
-def test_an_odd_count_of_errors_is_unknown(tree: NeuronTree, places: Places, value: str) -> None:
+def test_an_odd_count_of_errors_is_unknown(
+    tree: NeuronTree, places: NeuronLocations, value: str
+) -> None:
     with watching(tree, places=places) as node:
         node.look()
         tree.put(1, ECC, value)
@@ -311,7 +321,7 @@ def test_an_odd_count_of_errors_is_unknown(tree: NeuronTree, places: Places, val
         assert node.last.state is SourceState.OK
 
 
-def test_files_of_no_weight_may_be_of_any_kind(tree: NeuronTree, places: Places) -> None:
+def test_files_of_no_weight_may_be_of_any_kind(tree: NeuronTree, places: NeuronLocations) -> None:
     with watching(tree, places=places) as node:
         node.look()
         for odd in (
@@ -327,7 +337,9 @@ def test_files_of_no_weight_may_be_of_any_kind(tree: NeuronTree, places: Places)
 
 
 @pytest.mark.parametrize("serial", ["0" * 16, "f" * 16, ""])
-def test_serial_numbers_that_are_none(tree: NeuronTree, places: Places, serial: str) -> None:
+def test_serial_numbers_that_are_none(
+    tree: NeuronTree, places: NeuronLocations, serial: str
+) -> None:
     for index in range(4):
         tree.put(index, "info/serial_number", serial)
     tree.ecc(2, "sram_ecc_uncorrected", 1)
@@ -337,7 +349,7 @@ def test_serial_numbers_that_are_none(tree: NeuronTree, places: Places, serial: 
         assert [event for event in node.events if event.code == "device/identity"] == []
 
 
-def test_one_serial_for_all(tree: NeuronTree, places: Places) -> None:
+def test_one_serial_for_all(tree: NeuronTree, places: NeuronLocations) -> None:
     for index in range(4):
         tree.put(index, "info/serial_number", "1234")
     tree.ecc(2, "sram_ecc_uncorrected", 1)
@@ -350,15 +362,15 @@ def test_one_serial_for_all(tree: NeuronTree, places: Places) -> None:
 
 
 def test_what_is_wrong_follows_the_card_when_the_driver_numbers_anew(
-    tree: NeuronTree, places: Places
+    tree: NeuronTree, places: NeuronLocations
 ) -> None:
     tree.ecc(3, "mem_ecc_repairable_uncorrected", 1)
     with watching(tree, places=places) as node:
         assert told(node.look()) == only(3, "hbm_ecc_repairable")
         position = node.position
-    other = Places()
+    other = NeuronLocations()
     for index, address in enumerate(reversed(TRN2[:4])):
-        other.told(index, address)
+        other.record_location(index, address)
     with watching(tree, position, places=other, boot_id="boot-2") as node:
         events = node.look()
         assert told(events) == only(0, "hbm_ecc_repairable")
@@ -368,16 +380,16 @@ def test_what_is_wrong_follows_the_card_when_the_driver_numbers_anew(
 
 def test_a_place_that_is_learnt_late_loses_no_finding(tree: NeuronTree) -> None:
     tree.ecc(3, "mem_ecc_repairable_uncorrected", 1)
-    places = Places()
+    places = NeuronLocations()
     with watching(tree, places=places) as node:
         assert told(node.look()) == {("neuron/hbm_ecc_repairable", "neuron/3")}
         for index, address in enumerate(TRN2[:4]):
-            places.told(index, address)
+            places.record_location(index, address)
         assert told(node.look()) == only(3, "hbm_ecc_repairable")
         assert node.look(3) == []
 
 
-def test_a_drill_moves_no_device(places: Places) -> None:
+def test_a_drill_moves_no_device(places: NeuronLocations) -> None:
     reader = Interpreter(CATALOG, Announcements(), None, userspace="ignore", places=places)
     for device, now, facility in ((2, 100.0, 1), (3, 200.0, 1)):
         line = (
@@ -391,7 +403,7 @@ def test_a_drill_moves_no_device(places: Places) -> None:
             sighting, line.encode(), facility, identity=line, time=now, boot_id="boot-1", usec=None
         )
         assert event.trust is (Trust.ANNOUNCED if device == 3 else Trust.UNTRUSTED)
-        assert places.address(device) == TRN2[device]
+        assert places.find_address(device) == TRN2[device]
 
 
 # --- as an ordinary user
@@ -400,7 +412,7 @@ def test_a_drill_moves_no_device(places: Places) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 @pytest.mark.parametrize("driver", ["2.24.7.0", "2.30.2.0"])
 def test_an_ordinary_user_sees_a_healthy_node_and_its_faults(
-    tmp_path: Path, places: Places, driver: str
+    tmp_path: Path, places: NeuronLocations, driver: str
 ) -> None:
     tree = NeuronTree(tmp_path / "sys", TRN2[:2], driver=driver, machine="unknown")
     tree.ecc(1, "sram_ecc_uncorrected", 1)

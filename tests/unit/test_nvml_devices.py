@@ -4,78 +4,78 @@ from __future__ import annotations
 
 import json
 
-from vitald.collectors.nvml.devices import Devices, Known
+from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
 
 A, B, C, D = (
-    Known(address=f"0000:{number}:00.0", uuid=f"GPU-{letter}", serial=letter)
+    KnownGpu(address=f"0000:{number}:00.0", uuid=f"GPU-{letter}", serial=letter)
     for number, letter in zip((10, 20, 30, 40), "abcd")
 )
 
 
-def at(known: Known, address: str) -> Known:
-    return Known(address=address, uuid=known.uuid, serial=known.serial)
+def at(known: KnownGpu, address: str) -> KnownGpu:
+    return KnownGpu(address=address, uuid=known.uuid, serial=known.serial)
 
 
-def after_a_restart(*known: Known) -> Devices:
+def after_a_restart(*known: KnownGpu) -> GpuRegistry:
     """These were here, and nobody has answered yet."""
-    before = Devices()
+    before = GpuRegistry()
     for one in known:
-        assert before.met(one)
-    return Devices(json.loads(json.dumps(before.memory)))
+        assert before.register(one)
+    return GpuRegistry(json.loads(json.dumps(before.memory)))
 
 
-def missing(devices: Devices, *on_pci: Known) -> list[str]:
-    return [one.uuid for one in devices.missing({one.address for one in on_pci})]
+def missing(devices: GpuRegistry, *on_pci: KnownGpu) -> list[str]:
+    return [one.uuid for one in devices.list_missing({one.address for one in on_pci})]
 
 
 def test_nobody_is_missing_before_anybody_was_met() -> None:
-    assert missing(Devices()) == []
+    assert missing(GpuRegistry()) == []
     assert missing(after_a_restart(A, B), A, B) == []  # on PCI, and silent: not missing
 
 
 def test_an_empty_slot() -> None:
     devices = after_a_restart(A, B, C)
-    assert [devices.met(one) for one in (A, C)] == [False, False]
+    assert [devices.register(one) for one in (A, C)] == [False, False]
     assert missing(devices, A, C) == ["GPU-b"]
-    assert not devices.met(B)
+    assert not devices.register(B)
     assert missing(devices, A, B, C) == []
 
 
 def test_the_others_move_up_where_one_is_dead_at_boot() -> None:
     devices = after_a_restart(A, B, C)
-    assert devices.met(at(A, A.address)) is False
-    assert devices.met(at(C, B.address))
+    assert devices.register(at(A, A.address)) is False
+    assert devices.register(at(C, B.address))
     assert missing(devices, A, B) == ["GPU-b"]
 
 
 def test_another_board_in_the_slot() -> None:
     devices = after_a_restart(A, B)
-    assert devices.met(at(D, A.address))
+    assert devices.register(at(D, A.address))
     assert missing(devices, A, B) == []
-    assert devices.identity(A.address) == "GPU-d"
+    assert devices.get_identity(A.address) == "GPU-d"
 
 
 def test_two_boards_change_places() -> None:
     devices = after_a_restart(A, B)
-    assert devices.met(at(A, B.address))
-    assert devices.met(at(B, A.address))
+    assert devices.register(at(A, B.address))
+    assert devices.register(at(B, A.address))
     assert missing(devices, A, B) == []
 
 
 def test_one_that_was_given_to_a_guest_is_on_pci_and_not_missing() -> None:
     devices = after_a_restart(A, B)
-    devices.met(A)
+    devices.register(A)
     assert missing(devices, A, B) == []
 
 
 def test_who_left_after_it_was_met_is_missing_once_all_are_met_anew() -> None:
-    devices = Devices()
+    devices = GpuRegistry()
     for one in (A, B):
-        devices.met(one)
-    devices.attached()
-    devices.met(A)
+        devices.register(one)
+    devices.note_attached()
+    devices.register(A)
     assert missing(devices, A) == ["GPU-b"]
 
 
 def test_who_is_not_known_goes_by_its_address() -> None:
-    assert Devices().identity(A.address) == A.address
+    assert GpuRegistry().get_identity(A.address) == A.address

@@ -17,9 +17,10 @@ from prometheus_client.core import Metric
 
 from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, readings
-from vitald.collectors.nvml.calls import Gpu
+from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.node import GpuNode
-from vitald.collectors.nvml.worker import Worker
+from vitald.collectors.nvml.query import PolledGpu
+from vitald.collectors.nvml.worker import NvmlWorker
 from vitald.metrics import gpus
 from vitald.model import Event, Readings
 from vitald.server import serialize
@@ -46,7 +47,7 @@ class Library:
         self.answers = answers
 
     def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
-        answer = self.answers.get(name, failing(calls.NOT_SUPPORTED))
+        answer = self.answers.get(name, failing(nvml_codes.NOT_SUPPORTED))
         return answer(*args[1:]) if callable(answer) else answer
 
 
@@ -54,7 +55,7 @@ class Field:
     """One entry of what nvmlDeviceGetFieldValues answers."""
 
     def __init__(self, value: float | None, code: int = 0) -> None:
-        self.nvmlReturn = code if value is not None else calls.NOT_SUPPORTED
+        self.nvmlReturn = code if value is not None else nvml_codes.NOT_SUPPORTED
         self.valueType = 0
         self.value = mock.Mock(dVal=value)
 
@@ -68,15 +69,16 @@ class Look:
 
     def __init__(self, **answers: Any) -> None:
         self.library = Library(**answers)
-        self.worker = Worker("", mmap.mmap(-1, 4096))
-        self.gpu = Gpu(GPUS[0], object(), (580, 95, 5))
+        self.worker = NvmlWorker("", mmap.mmap(-1, 4096))
+        self.gpu = PolledGpu(GPUS[0], object(), (580, 95, 5))
         self.gpu.unheard = False
         self.worker._gpus[GPUS[0]] = self.gpu
         self.worker.ask = self.library.ask  # type: ignore[method-assign]
 
     def read(self, *names: str, inventory: bool = False) -> Answer:
-        wanted = [getattr(calls, name) for name in names]
-        return self.worker._read(GPUS[0], wanted, GPUS[:1] if inventory else [])
+        by_name = {call.name: call for call in (*calls.FAST, *calls.SLOW, *calls.INVENTORY)}
+        wanted = [by_name[name] for name in names]
+        return self.worker._read_gpu(GPUS[0], wanted, GPUS[:1] if inventory else [])
 
 
 # --- the worker: readings, and why there are none
@@ -86,7 +88,7 @@ def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     every = [name for given in readings.OF.values() for name in given]
     assert len(every) == len(set(every))
     assert [
-        call.__name__ for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
+        call.name for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
     ] == list(readings.OF)
 
 
@@ -157,7 +159,7 @@ def test_one_link_that_errs_does_not_drop_the_others() -> None:
         assert (one[0], one[2], one[3], math.isnan(one[1])) == (1.0, 0.0, 1.0, True)
         assert answer["values"]["nvlinks_active"] == 2.0
         assert answer["missing"] == {"nvlink_active": "fails with NVML error 999"}
-        assert answer["failing"] == ({"nvlinks": 999} if times == calls.OFTEN else {})
+        assert answer["failing"] == ({"nvlinks": 999} if times == nvml_codes.MIN_FAILURES else {})
 
 
 def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
@@ -165,7 +167,7 @@ def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
     assert look.read("nvlinks")["values"]["nvlinks_active"] == 18.0
     look.library.answers |= {
         "nvmlDeviceGetFieldValues": fields({91: 0.0}),
-        "nvmlDeviceGetNvLinkState": failing(calls.INVALID_ARGUMENT),
+        "nvmlDeviceGetNvLinkState": failing(nvml_codes.INVALID_ARGUMENT),
     }
     values = look.read("nvlinks")["values"]
     assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (
@@ -266,7 +268,7 @@ def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: 
 
 
 def test_every_kind_of_event_may_be_supported() -> None:
-    worker = Worker("", mmap.mmap(-1, 4096))
+    worker = NvmlWorker("", mmap.mmap(-1, 4096))
     with mock.patch.object(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 2**64 - 1):
         assert worker.ask("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
 
@@ -526,7 +528,7 @@ def test_who_a_gpu_is_though_it_does_not_say_all_of_it(
         nvmlDeviceGetName="NVIDIA H100",
         nvmlDeviceGetInforomImageVersion=failing(code),
     )
-    for _ in range(calls.OFTEN):
+    for _ in range(nvml_codes.MIN_FAILURES):
         answer = look.read("identity", inventory=True)
         assert (answer["values"], answer["faults"]) == (
             {"uuid": "GPU-0", "name": "NVIDIA H100"},
@@ -544,7 +546,7 @@ def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> N
     look = Look(
         nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)]
     )
-    answers = [look.read("pcie_errors") for _ in range(calls.OFTEN)]
+    answers = [look.read("pcie_errors") for _ in range(nvml_codes.MIN_FAILURES)]
     assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
     assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
 
@@ -552,7 +554,7 @@ def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> N
 def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
     look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
     look.gpu.links, look.gpu.nvlink5 = 2, True
-    for _ in range(calls.OFTEN):
+    for _ in range(nvml_codes.MIN_FAILURES):
         answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
     assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == (
         {},
@@ -571,11 +573,11 @@ def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
 def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
     look = Look()
     with mock.patch.object(pynvml, call, lambda *_: values):
-        worker = Worker("", mmap.mmap(-1, 4096))
+        worker = NvmlWorker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
             worker.ask(call, look.gpu.handle)
-    assert (refused.value.value, calls.REASONS[refused.value.value]) == (
-        calls.NO_VALUE,
+    assert (refused.value.value, nvml_codes.REASONS[refused.value.value]) == (
+        nvml_codes.NO_VALUE,
         "the driver gives no value",
     )
     field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
@@ -648,24 +650,24 @@ def test_a_flag_is_0_or_1() -> None:
 
 def test_an_event_is_about_the_gpu_that_it_names() -> None:
     """Whichever set it came through: NVIDIA's mock gives any event to any set."""
-    worker, told = Worker("", mmap.mmap(-1, 4096)), []
+    worker, told = NvmlWorker("", mmap.mmap(-1, 4096)), []
     handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
     for address, handle in zip(GPUS, handles):
         with mock.patch.object(worker, "ask", return_value=handle):
-            worker._take(address)
+            worker._add_gpu(address)
     events = [
         mock.Mock(device=handles[5], eventType=8, eventData=79),
         mock.Mock(device=None, eventType=8, eventData=48),
     ]
     with (
-        mock.patch.object(worker, "_say", told.append),
+        mock.patch.object(worker, "_send", told.append),
         mock.patch(
             "vitald.collectors.nvml.worker.pynvml.nvmlEventSetWait_v2",
             side_effect=[*events, pynvml.NVMLError(15)],
         ),
         mock.patch("vitald.collectors.nvml.worker.pynvml.nvmlEventSetFree"),
     ):
-        worker._wait(worker._gpus[GPUS[2]], object())
+        worker._forward_events(worker._gpus[GPUS[2]], object())
     assert [one["event"]["gpu"] for one in told if "event" in one] == [GPUS[5], GPUS[2]]
 
 
@@ -676,10 +678,10 @@ class Node:
     """GPUs of one model, with a clock that is set by hand."""
 
     def __init__(self, count: int = 8, boot: str = "boot-1", memory: str = "") -> None:
-        self.node = GpuNode(CATALOG, boot, expected=0, told=0, overdue_s=OVERDUE)
+        self.node = GpuNode(CATALOG, boot, expected=0, configured=0, overdue_s=OVERDUE)
         if memory:
-            self.node.recall(memory, "boot-1")
-        self.node.attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
+            self.node.restore_memory(memory, "boot-1")
+        self.node.note_attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
         self.gpus = GPUS[:count]
         self.now = 0.0
         self.state: dict[str, Answer] = {
@@ -700,13 +702,13 @@ class Node:
     def answer(self, answers: Mapping[str, Answer], seconds: float = 10.0) -> list[Event]:
         self.now += seconds
         with mock.patch("time.monotonic", lambda: self.now):
-            return self.node.digest(answers, set(self.gpus))
+            return self.node.process_answers(answers, set(self.gpus))
 
     def set(self, gpu: int, **values: Any) -> None:
         self.state[self.gpus[gpu]]["values"] |= values
 
     def read(self, gpu: int) -> Readings:
-        return self.node.read[self.gpus[gpu]]
+        return self.node.current.by_gpu[self.gpus[gpu]]
 
 
 def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
@@ -815,17 +817,17 @@ def test_a_gpu_that_answers_nothing_and_has_no_finding_makes_the_look_incomplete
     """Silence is not health, whatever the reason is."""
     node = Node(2)
     node.look(temperature_celsius=34.0)
-    assert node.node.unreadable(GPUS[:2]) == []
+    assert node.node.current.list_unreadable(GPUS[:2]) == []
     silent = {
         "values": {"uuid": "GPU-0", "name": "NVIDIA H100"},
         "missing": dict.fromkeys(readings.TIER_OF, reason),
     }
     assert not codes(node.answer({GPUS[0]: silent, GPUS[1]: node.state[GPUS[1]]}))
-    assert node.node.unreadable(GPUS[:1]) == [
+    assert node.node.current.list_unreadable(GPUS[:1]) == [
         f"gpu/{GPUS[0]}: NVML answers nothing about it: temperature_celsius: {reason}"
     ]
     node.look(temperature_celsius=34.0)
-    assert node.node.unreadable(GPUS[:2]) == []
+    assert node.node.current.list_unreadable(GPUS[:2]) == []
 
 
 def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current() -> None:
@@ -972,7 +974,7 @@ def test_no_link_at_all_on_a_board_with_switches(switched: bool, active: float) 
     board.
     """
     node = Node(4)
-    node.node.switched = switched
+    node.node.current.switched = switched
     for gpu in range(4):
         node.set(gpu, nvlinks=18.0, nvlink_active=[active] * 18)
     node.set(3, nvlinks=0.0, nvlink_active=[active] * 18)
@@ -1142,7 +1144,9 @@ def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
         "lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}
     }
     with pytest.raises(ValueError, match="lifetime"):
-        GpuNode(CATALOG, "boot-1", expected=0, told=0).recall(json.dumps(memory), "boot-1")
+        GpuNode(CATALOG, "boot-1", expected=0, configured=0).restore_memory(
+            json.dumps(memory), "boot-1"
+        )
 
 
 # --- a GPU that cannot be used
@@ -1245,7 +1249,7 @@ def test_what_the_number_of_a_recovery_action_means(
     number: int, driver: str, action: str, words: str
 ) -> None:
     node = Node(1)
-    node.node.attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
+    node.node.note_attached({"driver": driver, "nvml": "13"}, set(GPUS[:1]))
     (event,) = [
         event for event in node.look(recovery=float(number)) if event.code == "nvml/recovery_action"
     ]

@@ -1,12 +1,13 @@
 """
-Whether the clock is kept by somebody: what the kernel's own clock discipline says.
+Clock synchronisation state, from adjtimex(2).
 
-adjtimex(2) with no modes set only reads, and anybody may. systemd-timesyncd, ntpd and chronyd (with
-`rtcsync`, as distributions ship it) tell the kernel when they are in step; what nobody keeps counts
-as unsynchronised once its possible error is 16 s. Where the call itself is forbidden
-(ProtectClock=yes in the service's unit) systemd-timedated makes it for us. It says whether the
-possible error has come to those 16 s, and nothing more: how far off the clock is stays unknown
-there. Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c;
+Without modes the call only reads and requires no privilege. systemd-timesyncd, ntpd and chronyd
+(with `rtcsync`, the default of distributions) set the kernel's state; a clock that no daemon
+synchronises counts as unsynchronised once its maximum error reaches 16 s. If the call is forbidden
+(ProtectClock=yes in the service's unit), systemd-timedated is asked; it only reports whether the
+error has reached 16 s, so the offset is unknown.
+
+Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c;
 org.freedesktop.timedate1(5), systemd src/basic/time-util.c ntp_synced.
 """
 
@@ -24,11 +25,10 @@ from vitald.model import Component, ComponentKind
 
 _UNSYNC, _NANO = 0x0040, 0x2000
 _LONG = ctypes.c_long
-_MOST_S = 16.0  # the kernel counts the possible error no further
+_MAX_ERROR_S = 16.0  # the kernel's limit of the maximum error
 _ASK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
 _ANSWER_S = 5.0
-# Each question starts systemd-timedated, which says so in the journal; to come to 16 s takes the
-# error nine hours.
+# Each request starts systemd-timedated, which logs it; the error takes nine hours to reach 16 s.
 _AGAIN_S = {True: 1800.0, False: 300.0}
 
 
@@ -56,7 +56,7 @@ class Timex(ctypes.Structure):
 
 
 def adjtimex() -> Timex:
-    """What the kernel says of its clock. Raises OSError."""
+    """The kernel's clock state. Raises OSError."""
     timex = Timex()
     try:
         call = ctypes.CDLL(None, use_errno=True).adjtimex
@@ -68,7 +68,7 @@ def adjtimex() -> Timex:
     return timex
 
 
-def timedated() -> bool:
+def ask_timedated() -> bool:
     """Whether systemd-timedated calls the clock synchronised. Raises OSError."""
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
     try:
@@ -88,26 +88,26 @@ def timedated() -> bool:
         raise OSError("timedatectl did not say") from None
 
 
-class Clock:
+class SystemClock:
     """The system clock."""
 
     def __init__(self) -> None:
         self.adjtimex: Callable[[], Timex] = adjtimex
-        self.timedated: Callable[[], bool] = timedated
+        self.timedated: Callable[[], bool] = ask_timedated
         self._kept = False
         self._ask_at = float("-inf")
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "clock"), self._look)
+        yield Device(Component(ComponentKind.NODE, "clock"), self._read_clock)
 
-    def _look(self) -> Look:
+    def _read_clock(self) -> Look:
         look = Look()
         try:
             timex = self.adjtimex()
         except OSError as error:
             refused = f"adjtimex: {why(error)}"
             look.missing["clock_offset_seconds"] = refused
-            self._ask(look, refused)
+            self._ask_timedated(look, refused)
             return look
         look.values["unsynchronised"] = float(bool(timex.status & _UNSYNC))
         look.values["clock_error_seconds"] = timex.maxerror / 1e6
@@ -116,8 +116,8 @@ class Clock:
         )
         return look
 
-    def _ask(self, look: Look, refused: str) -> None:
-        """The same of timedated, as far as it answers."""
+    def _ask_timedated(self, look: Look, refused: str) -> None:
+        """The synchronisation state according to timedated."""
         if time.monotonic() >= self._ask_at:
             try:
                 self._kept = self.timedated()
@@ -127,4 +127,4 @@ class Clock:
             self._ask_at = time.monotonic() + _AGAIN_S[self._kept]
         look.values["unsynchronised"] = float(not self._kept)
         if not self._kept:
-            look.values["clock_error_seconds"] = _MOST_S
+            look.values["clock_error_seconds"] = _MAX_ERROR_S

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.host.clock import Clock
+from vitald import config
+from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.host.memory import Memory
-from vitald.collectors.host.nvme import Drives
-from vitald.collectors.host.processes import Processes
+from vitald.collectors.host.memory import HostMemory
+from vitald.collectors.host.nvme import NvmeDrives
+from vitald.collectors.host.processes import StuckProcesses
 from vitald.collectors.host.processors import Processors
-from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, why
@@ -47,20 +46,20 @@ class Host:
         sysfs: Path,
         procfs: Path,
         state: Path,
-        settings: HostSettings,
+        settings: config.Host,
         fstab: Fstab,
         also: Callable[[], None] | None = None,
     ) -> None:
         self.memory: dict[str, Any] = {}
         files = Files()
         self.filesystems = FileSystems(sysfs, procfs, (str(state), *settings.mounts), fstab)
-        self.drives = Drives(sysfs, files, self.filesystems.drives)
+        self.drives = NvmeDrives(sysfs, files, self.filesystems.list_drives)
         self._fstab = fstab
         self._also = also
-        self.processes = Processes(procfs, files)
-        self.clock = Clock()
+        self.processes = StuckProcesses(procfs, files)
+        self.clock = SystemClock()
         self.units = Units(settings.units, settings.units_if_enabled)
-        memory, processors = Memory(sysfs, procfs, files), Processors(sysfs, files)
+        memory, processors = HostMemory(sysfs, procfs, files), Processors(sysfs, files)
         self._recalled = False
         self._parts: tuple[Part, ...] = (
             memory,
@@ -79,7 +78,7 @@ class Host:
             self._also()
         if not self._recalled:
             stored = self.memory.get("units")
-            self.units.remember(
+            self.units.restore_watched(
                 [unit for unit in stored if isinstance(unit, str)]
                 if isinstance(stored, list)
                 else []
@@ -102,25 +101,3 @@ class Host:
     ) -> Iterable[Readings]:
         """Its parts have nothing to say of each other."""
         return ()
-
-
-def _build(context: CollectorContext) -> Host:
-    paths, settings = context.paths, context.settings[HostSettings]
-    return Host(
-        paths.sysfs,
-        paths.procfs,
-        paths.state,
-        settings,
-        context.fstab,
-        context.find_block_devices,
-    )
-
-
-COLLECTOR = CollectorDefinition(
-    name=Host.name,
-    section=SECTION,
-    catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
-    counted=("nvme",),
-    subsystems=("nvme",),
-    build_subject=_build,
-)

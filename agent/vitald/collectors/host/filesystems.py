@@ -1,16 +1,16 @@
 """
-The file systems that the node cannot do without: what space and inodes are left, and whether the
-kernel made one read-only.
+File systems that the node requires: free space and inodes, and whether the kernel made one
+read-only.
 
-A file system is a disk here, under the name that the kernel's lines use (`vda1`, `dm-0`, `md127`).
-One that was mounted writable and is read-only now gave up after an error: its mount still says
-`rw`, its superblock says `ro`. Since Linux 6.15 ext4 says `emergency_ro`, or `shutdown`, instead.
+A file system is a disk here, named as in kernel log lines (`vda1`, `dm-0`, `md127`). One that was
+mounted writable and was made read-only after an error has `rw` in its mount and `ro` in its
+superblock; since Linux 6.15 ext4 reports `emergency_ro` or `shutdown` instead.
 
-Which they are: those of the paths that the configuration names, and the local disks of fstab, which
-somebody else may fill.
+Read are the file systems of the configured paths, and the local disks in fstab, of which only the
+state counts: users may fill them. Mounts are those of process 1, as `ProtectSystem=strict` makes
+all mounts of a service read-only.
 
-Mounts are those of process 1: a service has its own view, in which `ProtectSystem=strict` makes all
-of them read-only. Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
+Source: proc_pid_mountinfo(5); Linux fs/proc_namespace.c, fs/ext4/super.c.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.host.fstab import Fstab, plain
+from vitald.collectors.host.fstab import Fstab, unescape_text
 from vitald.collectors.polling import Device
 from vitald.collectors.small_files import Look, attribute, names, read, why
 from vitald.model import Component, ComponentKind
@@ -40,8 +40,8 @@ _UNTRACEABLE = frozenset(
     {"zfs", "bcachefs", "overlay"}
 )  # what they lie on is not to be read from the mount
 _NAMESPACE = re.compile(r"(nvme\d{1,4})(?:c\d{1,4})?n\d{1,4}(?:p\d{1,4})?")
-_DEEP = 8  # a partition on a volume on an array on a partition
-_KNOWN_S = 5.0  # for so long the disks of the mounts are taken to be the same
+_MAX_DEPTH = 8  # a partition on a volume on an array on a partition
+_KNOWN_S = 5.0  # how long the disks of the mounts are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Mount:
     type: str
     source: str
     options: frozenset[str]  # of this mount
-    superblock: frozenset[str]  # of the file system, whoever mounts it
+    superblock: frozenset[str]  # of the file system, common to all its mounts
 
     @property
     def read_only(self) -> bool:
-        """Nobody writes to it, on purpose."""
+        """Mounted read-only on purpose."""
         return "ro" in self.options and "ro" in self.superblock
 
     @property
@@ -66,14 +66,14 @@ class Mount:
             _GAVE_UP
         )
 
-    def holds(self, path: str) -> bool:
+    def contains_path(self, path: str) -> bool:
         return path == self.point or path.startswith(self.point.rstrip("/") + "/")
 
 
 class FileSystems:
-    """Those that hold some paths, and the local disks that fstab mounts.
+    """The file systems of some paths, and the local disks that fstab mounts.
 
-    Paths are taken as they are written: to follow links could block on a dead file server.
+    Symbolic links in paths are not followed: that could block on a dead file server.
     """
 
     def __init__(self, sysfs: Path, procfs: Path, paths: Sequence[str], fstab: Fstab) -> None:
@@ -88,31 +88,31 @@ class FileSystems:
         ] = {}  # of each disk, when something was last seen there
 
     def devices(self) -> Iterator[Device]:
-        mounts = self._mounts()
+        mounts = self._read_mounts()
         held: dict[Component, tuple[Mount | None, list[str]]] = {}
         for path in self._paths:
             mount = max(
-                (one for one in mounts if one.holds(path)),
+                (one for one in mounts if one.contains_path(path)),
                 key=lambda one: len(one.point),
                 default=None,
             )
-            held.setdefault(Component(ComponentKind.DISK, self._name(mount, path)), (mount, []))[
-                1
-            ].append(path)
+            held.setdefault(
+                Component(ComponentKind.DISK, self._get_disk_name(mount, path)), (mount, [])
+            )[1].append(path)
         for component, (mount, paths) in held.items():
-            yield Device(component, partial(self._look, mount, paths))
+            yield Device(component, partial(self._read_filesystem, mount, paths))
         points = self._fstab.points
         for mount in mounts:
-            component = Component(ComponentKind.DISK, self._name(mount, mount.point))
+            component = Component(ComponentKind.DISK, self._get_disk_name(mount, mount.point))
             if (
                 mount.point in points
                 and component not in held
                 and self._of_the_node(mount, component.id)
             ):
                 held[component] = (mount, [])
-                yield Device(component, partial(self._look, mount, []))
+                yield Device(component, partial(self._read_filesystem, mount, []))
 
-    def disks(self) -> frozenset[str]:
+    def list_disks(self) -> frozenset[str]:
         """The names of the disks that hold them, as the kernel's lines call them. Read anew after
         some seconds: such lines come in storms.
 
@@ -123,27 +123,29 @@ class FileSystems:
             self._disks_at = time.monotonic()
         return self._disks
 
-    def mounted(self) -> frozenset[str]:
+    def list_mounted(self) -> frozenset[str]:
         """The disks that anything is mounted from, by what the mounts call them: a disk that has
         gone still stands there. Raises OSError.
         """
         return frozenset(
-            Path(mount.source).name for mount in self._mounts() if mount.source.startswith("/dev/")
+            Path(mount.source).name
+            for mount in self._read_mounts()
+            if mount.source.startswith("/dev/")
         )
 
-    def drives(self) -> frozenset[str] | None:
+    def list_drives(self) -> frozenset[str] | None:
         """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as
-        `disks` is, and raises OSError as it does.
+        `list_disks` is, and raises OSError as it does.
         """
         if time.monotonic() - self._drives_at >= _KNOWN_S:
-            self._drives, self._drives_at = self._traced(), time.monotonic()
+            self._drives, self._drives_at = self._trace_drives(), time.monotonic()
         return self._drives
 
-    def _traced(self) -> frozenset[str] | None:
-        mounts = self._mounts()
+    def _trace_drives(self) -> frozenset[str] | None:
+        mounts = self._read_mounts()
         held = [
             max(
-                (one for one in mounts if one.holds(path)),
+                (one for one in mounts if one.contains_path(path)),
                 key=lambda one: len(one.point),
                 default=None,
             )
@@ -151,19 +153,21 @@ class FileSystems:
         ]
         if any(mount is None or mount.type in _UNTRACEABLE for mount in held):
             return None
-        disks = {self._name(mount, mount.point): mount for mount in held if mount is not None}
+        disks = {
+            self._get_disk_name(mount, mount.point): mount for mount in held if mount is not None
+        }
         return frozenset(
-            drive for disk, mount in disks.items() for drive in self._carriers(disk, mount)
+            drive for disk, mount in disks.items() for drive in self._find_carriers(disk, mount)
         )
 
-    def _carriers(self, disk: str, mount: Mount) -> frozenset[str]:
+    def _find_carriers(self, disk: str, mount: Mount) -> frozenset[str]:
         """What was beneath it stays known when the kernel has taken it away."""
-        disks = {disk, *(self._members(disk) if mount.type == "btrfs" else ())}
-        found = frozenset(drive for one in disks for drive in self._below(one, _DEEP))
+        disks = {disk, *(self._list_btrfs_members(disk) if mount.type == "btrfs" else ())}
+        found = frozenset(drive for one in disks for drive in self._walk_below(one, _MAX_DEPTH))
         self._beneath[disk] = found or self._beneath.get(disk, found)
         return self._beneath[disk]
 
-    def _members(self, disk: str) -> list[str]:
+    def _list_btrfs_members(self, disk: str) -> list[str]:
         """The disks of a btrfs file system that lies on several."""
         groups = [
             names(self._sysfs / "fs/btrfs" / uuid / "devices")
@@ -171,7 +175,7 @@ class FileSystems:
         ]
         return next((group for group in groups if disk in group), [])
 
-    def _below(self, disk: str, depth: int) -> Iterator[str]:
+    def _walk_below(self, disk: str, depth: int) -> Iterator[str]:
         namespace = _NAMESPACE.fullmatch(disk)
         if namespace is not None:
             yield namespace[1]
@@ -181,9 +185,9 @@ class FileSystems:
             self._sysfs / "class/block" / whole / "slaves"
         ):
             if depth:
-                yield from self._below(slave, depth - 1)
+                yield from self._walk_below(slave, depth - 1)
 
-    def _mounts(self) -> list[Mount]:
+    def _read_mounts(self) -> list[Mount]:
         """The youngest of those on one mount point hides the others."""
         lines: list[str] = []
         for process in ("1", "self"):
@@ -191,11 +195,11 @@ class FileSystems:
                 lines = read(self._procfs / process / "mountinfo").splitlines()
                 break
         return list(
-            {one.point: one for line in lines if (one := _mount(line)) is not None}.values()
+            {one.point: one for line in lines if (one := _parse_mount(line)) is not None}.values()
         )
 
-    def _name(self, mount: Mount | None, path: str) -> str:
-        """As the kernel calls the device; what sits on none is called by its type and place."""
+    def _get_disk_name(self, mount: Mount | None, path: str) -> str:
+        """The kernel's name of the device; without a device, type and mount point."""
         if mount is None:
             return path
         try:
@@ -220,7 +224,7 @@ class FileSystems:
                 return attribute(disk / "removable") != "1"
         return True
 
-    def _look(self, mount: Mount | None, paths: Sequence[str]) -> Look:
+    def _read_filesystem(self, mount: Mount | None, paths: Sequence[str]) -> Look:
         """Without paths it is one of fstab's."""
         where = mount.point if mount is not None else paths[0]
         look = Look(
@@ -262,7 +266,7 @@ class FileSystems:
         return look
 
 
-def _mount(line: str) -> Mount | None:
+def _parse_mount(line: str) -> Mount | None:
     """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
     what is none.
     """
@@ -271,10 +275,10 @@ def _mount(line: str) -> Mount | None:
     if len(words) < 6 or len(own) < 3:
         return None
     return Mount(
-        point=plain(words[4]),
+        point=unescape_text(words[4]),
         number=words[2],
         type=own[0],
-        source=plain(own[1]),
+        source=unescape_text(own[1]),
         options=frozenset(words[5].split(",")),
         superblock=frozenset(own[2].split(",")),
     )

@@ -1,10 +1,11 @@
 """
-Where /etc/fstab mounts disks of this machine that it cannot do without.
+Mount points of required local disks in /etc/fstab.
 
-What counts is a disk's file system that is mounted at every start. Not counted: `noauto` (only on
-demand), `nofail` (whoever wrote it says that the node may run without it), network and pseudo file
-systems, images, and what is read at the next start only (/boot, /efi). Whether removable media is
-in the drive, the file cannot say: see filesystems.py. Source: fstab(5), mount(8), systemd.mount(5).
+Required are disks' file systems that are mounted at every boot. Ignored are `noauto` (on demand),
+`nofail` (the node may run without it), network and pseudo file systems, images, and what is read
+only at boot (/boot, /efi). Removable media are recognised in filesystems.py.
+
+Source: fstab(5), mount(8), systemd.mount(5).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import stat
 from pathlib import Path
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_MOST = 65536  # bytes; the rest of a longer file is not read
-_MOUNTS = 64  # a longer list is no list of disks
+_MAX_BYTES = 65536  # the rest of a longer file is not read
+_MAX_MOUNTS = 64  # a longer list is no list of disks
 _TYPES = frozenset({"auto", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "xfs"})
 _DISK = re.compile(r"(?:/dev/|(?:UUID|LABEL|PARTUUID|PARTLABEL|ID)=)")
 _WITHOUT = frozenset({"noauto", "nofail", "_netdev", "loop", "bind", "rbind"})
@@ -24,9 +25,7 @@ _AT_START = ("/boot", "/efi")
 
 
 class Fstab:
-    """Its mount points. `read` is called where a disk may be waited for; `points` is at hand at any
-    time.
-    """
+    """Its mount points. `read` may block on a disk; `points` never does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,42 +33,42 @@ class Fstab:
 
     @property
     def points(self) -> frozenset[str]:
-        """Of the last two readings: a file that is being written anew may be found torn once."""
+        """Of the last two reads: a file that is being rewritten may be incomplete once."""
         return self._last | self._before
 
     def read(self) -> None:
-        """Look again. A file that cannot be read changes nothing; one that is not there names
-        nothing.
+        """Reads the file again. If it cannot be read, nothing changes; if it does not exist, there
+        are no mount points.
         """
         try:
-            text = _text(self._path)
+            text = _read_text(self._path)
         except FileNotFoundError:
             text = ""
         except OSError:
             return
-        self._before, self._last = self._last, parse(text)
+        self._before, self._last = self._last, parse_fstab(text)
 
 
-def parse(text: str) -> frozenset[str]:
-    """The mount points of local disks that the node cannot do without."""
+def parse_fstab(text: str) -> frozenset[str]:
+    """The mount points of required local disks."""
     found: set[str] = set()
     for line in text.splitlines():
-        if (point := _point(line)) is not None and len(found) < _MOUNTS:
+        if (point := _parse_line(line)) is not None and len(found) < _MAX_MOUNTS:
             found.add(point)
     return frozenset(found)
 
 
-def plain(text: str) -> str:
+def unescape_text(text: str) -> str:
     """Without the escapes that fstab and mountinfo write for white space."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 
-def _point(line: str) -> str | None:
+def _parse_line(line: str) -> str | None:
     """`UUID=5ad1 /data xfs defaults,noatime 0 2`; None for what does not count."""
     words = line.split()
     if len(words) < 3 or words[0].startswith("#"):
         return None
-    source, point, type_ = plain(words[0]), plain(words[1]), words[2]
+    source, point, type_ = unescape_text(words[0]), unescape_text(words[1]), words[2]
     options = (
         {option.partition("=")[0] for option in words[3].split(",")}
         if len(words) > 3
@@ -85,15 +84,15 @@ def _point(line: str) -> str | None:
     return point
 
 
-def _text(path: Path) -> str:
-    """Raises OSError, also for what is no file: a pipe would be waited for."""
+def _read_text(path: Path) -> str:
+    """Raises OSError, also for anything but a regular file: a pipe would block."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(f"{path} is no regular file")
-        data = os.read(fd, _MOST + 1)
+        data = os.read(fd, _MAX_BYTES + 1)
     finally:
         os.close(fd)
-    if len(data) > _MOST:
-        data = data[: data.rfind(b"\n", 0, _MOST) + 1]  # without the line that was cut
+    if len(data) > _MAX_BYTES:
+        data = data[: data.rfind(b"\n", 0, _MAX_BYTES) + 1]  # without the line that was cut
     return data.decode("utf-8", "replace")

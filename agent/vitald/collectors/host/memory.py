@@ -1,11 +1,13 @@
 """
-The host's memory: ECC counters of each DIMM or memory controller (EDAC), pages lost for good, and
-how much is left.
+Host memory: ECC counters of each DIMM or memory controller (EDAC), corrupted pages, and available
+memory.
 
-Where the driver counts by DIMM, its controller is left with the errors that it could not tell the
-place of, so that none is counted twice. Kernel lines speak of the controller (`EDAC MC0: ...`): a
-DIMM names it as the port above itself. Source: Linux Documentation/ABI/testing/sysfs-devices-edac,
-drivers/edac/edac_mc_sysfs.c; fs/proc/meminfo.c.
+If the driver counts by DIMM, the controller has only the errors that it could not assign to one,
+so that none counts twice. Kernel log lines name the controller (`EDAC MC0: ...`), which is the port
+above a DIMM.
+
+Source: Linux Documentation/ABI/testing/sysfs-devices-edac, drivers/edac/edac_mc_sysfs.c;
+fs/proc/meminfo.c.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _MEMINFO = {"MemAvailable": "memory_available_bytes", "HardwareCorrupted": "memo
 _KIB = 1024.0
 
 
-class Memory:
-    """DIMMs, controllers, and memory as a whole."""
+class HostMemory:
+    """DIMMs, memory controllers, and the node's memory in total."""
 
     def __init__(self, sysfs: Path, procfs: Path, files: Files) -> None:
         self._controllers = sysfs / "devices/system/edac/mc"
@@ -35,7 +37,7 @@ class Memory:
         self._files = files
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "memory"), self._whole)
+        yield Device(Component(ComponentKind.NODE, "memory"), self._read_meminfo)
         controllers = [name for name in names(self._controllers) if _CONTROLLER.fullmatch(name)]
         if not controllers:
             yield Device(
@@ -53,15 +55,16 @@ class Memory:
                 if _DIMM.fullmatch(dimm) and (folder / dimm / "dimm_ce_count").exists()
             ]
             yield Device(
-                Component(ComponentKind.DIMM, above), partial(self._controller, folder, bool(dimms))
+                Component(ComponentKind.DIMM, above),
+                partial(self._read_controller, folder, bool(dimms)),
             )
             for dimm in dimms:
                 yield Device(
                     Component(ComponentKind.DIMM, f"{above}.{dimm}"),
-                    partial(self._dimm, folder / dimm, above),
+                    partial(self._read_dimm, folder / dimm, above),
                 )
 
-    def _controller(self, folder: Path, by_dimm: bool) -> Look:
+    def _read_controller(self, folder: Path, by_dimm: bool) -> Look:
         look = Look(fields={"port": folder.name.upper()})
         part = "_noinfo" if by_dimm else ""
         self._files.number(look, "corrected_errors", folder / f"ce{part}_count")
@@ -72,7 +75,7 @@ class Memory:
         )
         return look
 
-    def _dimm(self, folder: Path, above: str) -> Look:
+    def _read_dimm(self, folder: Path, above: str) -> Look:
         look = Look(fields={"port": above})
         self._files.number(look, "corrected_errors", folder / "dimm_ce_count")
         self._files.number(look, "uncorrected_errors", folder / "dimm_ue_count")
@@ -86,7 +89,7 @@ class Memory:
         look.words = look.fields["label"] or look.fields["location"] or f"{above} {folder.name}"
         return look
 
-    def _whole(self) -> Look:
+    def _read_meminfo(self) -> Look:
         look = Look()
         text = self._files.value(
             look, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]

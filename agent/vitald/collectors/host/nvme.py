@@ -1,9 +1,10 @@
 """
-NVMe drives: the state of each controller, who it is, and its temperature.
+NVMe drives: state, identity and temperature of each controller.
 
-State and identity are in the kernel's memory. The temperature is asked of the drive itself: a drive
-that no longer answers makes that look hang, which is told with its name. Wear (spare blocks,
-percentage used) is only in the SMART log, whose ioctl needs root: it is not observable here.
+State and identity are in the kernel's memory. The temperature is read from the drive: if it does
+not answer, the read hangs, and the hang is reported with the drive's name. Wear (spare blocks,
+percentage used) is only in the SMART log, whose ioctl requires root, so it is not observable here.
+
 Source: Linux drivers/nvme/host/{core,sysfs,hwmon}.c.
 """
 
@@ -21,21 +22,20 @@ from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind, Value
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
-# Volumes of a cloud's storage service: they come and go as they are attached, and are no part of
-# the machine.
+# Volumes of a cloud's storage service are attached and detached, and no part of the machine.
 _VOLUMES = ("Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator")
 _NAMED = re.compile(r"nvme\d{1,4}")
-_MOST = 4096  # names and addresses of drives that are remembered
+_MAX_SEEN = 4096  # names and addresses of drives that are remembered
 _NO_WEAR = "the SMART log needs root and an ioctl"
 
 
-class Drives:
+class NvmeDrives:
     """All NVMe controllers, on PCI or over a fabric."""
 
     def __init__(
         self, sysfs: Path, files: Files, needed: Callable[[], Collection[str] | None] = lambda: None
     ) -> None:
-        """`needed`: the drives that the node cannot do without; None where nobody knows."""
+        """`needed`: the drives that the node requires; None if unknown."""
         self._root = sysfs / "class/nvme"
         self._files = files
         self._needed = needed
@@ -43,25 +43,25 @@ class Drives:
             str, dict[str, str]
         ] = {}  # who the drives are, those that are gone included; by name and by address
 
-    def about(self, name: str) -> dict[str, Value]:
-        """What is known of a drive that a line of the kernel's names, by its own name, a
-        namespace's, or its address.
+    def describe_drive(self, name: str) -> dict[str, Value]:
+        """Role of a drive that a kernel log line names: by its own name, its namespace's, or its
+        PCI address.
         """
         found = _NAMED.match(name)
         with suppress(OSError):
             for _ in self.devices():
                 pass
         who = self._seen.get(found[0] if found is not None else name)
-        return self._role(who["name"], who) if who is not None else {}
+        return self._derive_role(who["name"], who) if who is not None else {}
 
-    def _note(self, who: dict[str, str]) -> None:
+    def _remember_drive(self, who: dict[str, str]) -> None:
         for key in filter(None, (who["name"], who.get("pci"))):
-            if who.get("model") and (key in self._seen or len(self._seen) < _MOST):
+            if who.get("model") and (key in self._seen or len(self._seen) < _MAX_SEEN):
                 self._seen[key] = who
 
-    def _role(self, name: str, who: dict[str, str]) -> dict[str, Value]:
-        """Whether it is a volume of a storage service, and whether the node needs it: as far as
-        that is known.
+    def _derive_role(self, name: str, who: dict[str, str]) -> dict[str, Value]:
+        """Whether it is a volume of a storage service, and whether the node requires it, as far as
+        known.
         """
         role: dict[str, Value] = {}
         if who.get("model"):
@@ -74,12 +74,12 @@ class Drives:
 
     def devices(self) -> Iterator[Device]:
         who = {
-            name: self._who(self._root / name)
+            name: self._read_identity(self._root / name)
             for name in names(self._root)
             if _DRIVE.fullmatch(name)
         }
         for name, fields in who.items():
-            self._note({**fields, "name": name})
+            self._remember_drive({**fields, "name": name})
         twins = Counter(
             fields.get("serial", "") for fields in who.values()
         )  # two paths to one drive, or a simulator's
@@ -89,11 +89,11 @@ class Drives:
                 _VOLUMES
             )
             look = partial(
-                self._look, self._root / name, fields, serial if twins[serial] == 1 else ""
+                self._read_drive, self._root / name, fields, serial if twins[serial] == 1 else ""
             )
             yield Device(Component(ComponentKind.DISK, name), look, expected=own)
 
-    def _who(self, folder: Path) -> dict[str, str]:
+    def _read_identity(self, folder: Path) -> dict[str, str]:
         fields = {}
         for name, file in (
             ("model", "model"),
@@ -106,7 +106,7 @@ class Drives:
                 fields[name] = read(folder / file)
         return fields
 
-    def _look(self, folder: Path, who: dict[str, str], serial: str) -> Look:
+    def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> Look:
         fields = {name: value for name, value in who.items() if name != "serial" and value}
         look = Look(
             serial=serial,
@@ -116,7 +116,7 @@ class Drives:
         look.missing["wear"] = _NO_WEAR
         look.values |= {
             key: float(value)
-            for key, value in self._role(folder.name, who).items()
+            for key, value in self._derive_role(folder.name, who).items()
             if isinstance(value, int)
         }
         state = self._files.text(look, "state", folder / "state")
@@ -126,7 +126,7 @@ class Drives:
                 f"the controller is {state or 'in no known state'}"
             )
             return look
-        sensor = self._sensor(folder)
+        sensor = self._find_sensor(folder)
         if sensor is None:
             look.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
             return look
@@ -136,7 +136,7 @@ class Drives:
         self._files.number(look, "temperature_alarm", sensor / "temp1_alarm")
         return look
 
-    def _sensor(self, folder: Path) -> Path | None:
+    def _find_sensor(self, folder: Path) -> Path | None:
         for place in (folder, folder / "device/hwmon", folder / "hwmon"):
             for name in names(place):
                 if name.startswith("hwmon") and name != "hwmon":

@@ -1,14 +1,14 @@
 """
-Processes stuck in the kernel: in uninterruptible sleep, without having run for a moment since.
+Processes stuck in the kernel: in uninterruptible sleep, without having run between two reads.
 
-A process that waits for a disk is often found so and is well. One is stuck if the kernel has not
-let it run in between: its count of context switches stands still, which is how the kernel's own
-hung task check tells. Where it is stuck, its stack says to root and its wait channel to those who
-may trace it; to others nothing does.
+A healthy process is often found waiting for a disk. One is stuck if its count of context switches
+does not change, the criterion of the kernel's hung task detector. Root can read in its stack where
+it is stuck, a process that may trace it in its wait channel.
 
-Only the first thread of a process is looked at: `hung_task` lines of the kernel's log speak of any.
-Kernel threads do not count: a driver's worker may wait like this for its next task. Source:
-proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
+Only the first thread of a process is read; `hung_task` lines in the kernel log cover the others.
+Kernel threads do not count: a driver's worker may wait in this state for its next task.
+
+Source: proc_pid_stat(5), proc_loadavg(5); Linux kernel/hung_task.c.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _DRIVERS = {
     "lustre": re.compile(r"\b(?:ptlrpc|ldlm)_|\[(?:lustre|ptlrpc)\]"),
 }
 OTHER = "other"
-_CALM = 0.5  # a task that has waited for 42 s adds this much to the load of a minute
-_MOST = 128  # processes read in one look, beside those found waiting before
+_MIN_LOAD = 0.5  # a task that has waited for 42 s adds this much to the one-minute load
+_MAX_READ = 128  # processes in one poll, besides those found waiting before
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _WAITING = "D"
 _LIMITS = (("threads", "sys/kernel/threads-max"), ("pids", "sys/kernel/pid_max"))
-_SHOWN = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingProcess:
     """A process in uninterruptible sleep. `since` is on the monotonic clock."""
 
     pid: int
@@ -59,7 +59,7 @@ class Waiting:
     driver: str
 
 
-class Processes:
+class StuckProcesses:
     """What waits. Most processes are found to be kernel threads once and are left alone
     after that.
     """
@@ -72,14 +72,14 @@ class Processes:
             int, int
         ] = {}  # kernel threads: number and inode, which is another's for another task
         self._turn: list[int] = []  # processes still to be read before the turn begins anew
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingProcess] = {}
 
     def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "processes"), self._look)
+        yield Device(Component(ComponentKind.NODE, "processes"), self._read_processes)
 
-    def _look(self) -> Look:
+    def _read_processes(self) -> Look:
         look, began = Look(), time.monotonic()
-        load = self._files.value(look, "load", self._procfs / "loadavg", _load)
+        load = self._files.value(look, "load", self._procfs / "loadavg", _parse_load)
         if load is None:
             return look
         look.values["load"], look.values["tasks"] = load
@@ -91,15 +91,15 @@ class Processes:
         if not os.access(self._procfs / "1/stat", os.R_OK):
             look.missing["stuck"] = "other users' processes are hidden (hidepid)"
             return look
-        if load[0] < _CALM:
+        if load[0] < _MIN_LOAD:
             self._waiting, self._turn = {}, []
         else:
-            self._scan()
-        self._tell(look, began)
+            self._scan_processes()
+        self._report_waiting(look, began)
         return look
 
-    def _tell(self, look: Look, now: float) -> None:
-        """What is first seen now is most likely well, and is not named."""
+    def _report_waiting(self, look: Look, now: float) -> None:
+        """Processes found now for the first time are most likely healthy and not named."""
         longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
         for one in self._waiting.values():
             longest[one.driver] = max(longest[one.driver], now - one.since)
@@ -110,22 +110,24 @@ class Processes:
             (one for one in self._waiting.values() if one.since < now), key=lambda one: one.since
         )
         named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
-        look.words = join_first(named, _SHOWN)
+        look.words = join_first(named, _MAX_NAMED)
         if oldest:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
-    def _scan(self) -> None:
-        """Those that waited before, and the next ones in turn; the youngest first, for kernel
+    def _scan_processes(self) -> None:
+        """Reads those that waited before, and the next ones in turn; the youngest first, as kernel
         threads are old.
         """
         if not self._turn:
-            self._turn = self._listed()
-        before = dict(islice(self._waiting.items(), _MOST))  # the oldest; so many say enough
-        next_ = [self._turn.pop() for _ in range(min(_MOST, len(self._turn)))]
-        found = (self._waits(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_)))
+            self._turn = self._list_candidates()
+        before = dict(islice(self._waiting.items(), _MAX_READ))  # the oldest; so many say enough
+        next_ = [self._turn.pop() for _ in range(min(_MAX_READ, len(self._turn)))]
+        found = (
+            self._read_waiting(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_))
+        )
         self._waiting = {one.pid: one for one in found if one is not None}
 
-    def _listed(self) -> list[int]:
+    def _list_candidates(self) -> list[int]:
         with os.scandir(self._procfs) as entries:
             here = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
         self._threads = {
@@ -134,7 +136,7 @@ class Processes:
         self._inodes = here
         return sorted(here.keys() - self._threads.keys())
 
-    def _waits(self, pid: int, before: Waiting | None) -> Waiting | None:
+    def _read_waiting(self, pid: int, before: WaitingProcess | None) -> WaitingProcess | None:
         folder = f"{self._procfs}/{pid}"
         try:
             head, _, tail = read(f"{folder}/stat").rpartition(")")
@@ -151,13 +153,15 @@ class Processes:
             return None  # it has ended meanwhile
         if before is not None and (before.began, before.switches) == (words[19], switches):
             return before
-        where = _where(folder)
+        where = _read_stack(folder)
         name = replace_unprintable(head.partition("(")[2])  # a process may call itself anything
         driver = next((name for name, pattern in _DRIVERS.items() if pattern.search(where)), OTHER)
-        return Waiting(pid, words[19], switches, name, time.monotonic(), _short(where), driver)
+        return WaitingProcess(
+            pid, words[19], switches, name, time.monotonic(), _find_function(where), driver
+        )
 
 
-def _load(text: str) -> list[float]:
+def _parse_load(text: str) -> list[float]:
     """Load of the last minute, and how many tasks there are, threads included: `0.20 0.18 0.12 1/80
     11206`.
     """
@@ -165,7 +169,7 @@ def _load(text: str) -> list[float]:
     return [float(words[0]), float(words[3].partition("/")[2])]
 
 
-def _where(folder: str) -> str:
+def _read_stack(folder: str) -> str:
     """Its stack, else the one function that it waits in; empty where neither may be read."""
     for file in ("stack", "wchan"):
         with suppress(OSError):
@@ -175,7 +179,7 @@ def _where(folder: str) -> str:
     return ""
 
 
-def _short(where: str) -> str:
+def _find_function(where: str) -> str:
     """The innermost function that is a driver's, else the innermost: `nvidia_ioctl`."""
     frames = [
         line.split()[1] if line.startswith("[<") else line

@@ -1,9 +1,10 @@
 """
-Processors that were slowed down by their own heat.
+Thermal throttling of processors.
 
-The kernel counts it on Intel processors, for each core and for the package, which is as hot as its
-hottest core: the packages say enough. All CPUs of a package show its counters, which are plain
-memory. Source: Linux drivers/thermal/intel/therm_throt.c.
+The kernel counts it on Intel processors by core and by package. A package is as hot as its hottest
+core, so only packages are read, from one of their CPUs; the counters are in memory.
+
+Source: Linux drivers/thermal/intel/therm_throt.c.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NOT_COUNTED = "the kernel counts no throttling here: not an Intel processor, or
 
 
 class Processors:
-    """The packages, each seen from one of its CPUs. Which they are is read again when CPUs come or
-    go.
+    """The packages, each read from one of its CPUs. The topology is read again when CPUs go online
+    or offline.
     """
 
     def __init__(self, sysfs: Path, files: Files) -> None:
@@ -38,10 +39,11 @@ class Processors:
         except FileNotFoundError:
             online = ""
         if online != self._online or not online:
-            self._online, self._packages = online, self._topology()
+            self._online, self._packages = online, self._read_topology()
         for package, folder in self._packages.items():
             yield Device(
-                Component(ComponentKind.CPU, f"package{package}"), partial(self._look, folder)
+                Component(ComponentKind.CPU, f"package{package}"),
+                partial(self._read_throttling, folder),
             )
         if not self._packages:
             yield Device(
@@ -49,7 +51,7 @@ class Processors:
                 lambda: Look(missing={"package_throttles": _NOT_COUNTED}),
             )
 
-    def _topology(self) -> dict[str, Path]:
+    def _read_topology(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for name in names(self._root):
             cpu = self._root / name
@@ -62,7 +64,7 @@ class Processors:
                     continue  # it went offline meanwhile
         return found
 
-    def _look(self, folder: Path) -> Look:
+    def _read_throttling(self, folder: Path) -> Look:
         look = Look()
         self._files.number(look, "package_throttles", folder / "package_throttle_count")
         self._files.value(

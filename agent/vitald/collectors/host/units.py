@@ -1,11 +1,11 @@
 """
-The services that this site says must be running, as systemd shows them; and some that must where
-they are enabled.
+State of required systemd units: those that are configured, and some that count only if enabled.
 
-One call of systemctl serves all of them. Where systemd is not the one in charge (a container), or
-does not answer in time, nothing is observed. A unit that must run no longer (it was disabled, or
-taken off the configuration) is looked at for a while still, with `required` at 0, so that what was
-said of it ends. Source: systemctl(1), org.freedesktop.systemd1(5).
+One call of systemctl reads all of them. Without systemd (in a container), or if it does not answer
+in time, nothing is observed. A unit that is no longer required (disabled, or removed from the
+configuration) is read for some time with `required` at 0, so that its findings are resolved.
+
+Source: systemctl(1), org.freedesktop.systemd1(5).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from vitald.model import Component, ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
 _ANSWER_S = 5.0
-_SERVES_S = 2.0  # an answer serves the looks of one round
-# So long a unit is looked at that need not run any more: longer than any state of it takes to be
-# over
+_SERVES_S = 2.0  # an answer is valid for all units of one poll
+# How long a unit that is no longer required is read: longer than any of its findings takes to be
+# resolved.
 _LOOKED_AT_S = 3600.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
 class Unanswered(Exception):
-    """systemd cannot be asked. The text says why, for people."""
+    """systemd did not answer. The message, for operators, says why."""
 
 
-def show(units: Sequence[str]) -> str:
-    """What `systemctl show` says of these units, a paragraph each, in their order. Raises
+def show_units(units: Sequence[str]) -> str:
+    """The output of `systemctl show` for these units, a paragraph each, in their order. Raises
     Unanswered.
     """
     command = [
@@ -69,10 +69,10 @@ def show(units: Sequence[str]) -> str:
 
 
 class Units:
-    """The units that were configured, and those that had to run until lately."""
+    """The configured units, and those that were required recently."""
 
     def __init__(self, units: Sequence[str], if_enabled: Sequence[str] = ()) -> None:
-        """`if_enabled`: those that are looked at only where somebody enabled them."""
+        """`if_enabled`: units that are required only if they are enabled."""
         required = tuple(
             dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units)
         )
@@ -81,7 +81,7 @@ class Units:
         )
         self._configured = self._units = tuple(dict.fromkeys((*required, *optional)))
         self._required = frozenset(required)
-        self.show: Callable[[Sequence[str]], str] = show
+        self.show: Callable[[Sequence[str]], str] = show_units
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []
         self._asked = -_SERVES_S
@@ -93,13 +93,11 @@ class Units:
 
     @property
     def watched(self) -> list[str]:
-        """Those to be looked at after a restart of the daemon, though it may be that they need not
-        run any more.
-        """
+        """The units to read after a restart of the daemon, even if they are no longer required."""
         return sorted({*self._required, *self._enabled, *self._released})
 
-    def remember(self, watched: Sequence[str]) -> None:
-        """Of an earlier start."""
+    def restore_watched(self, watched: Sequence[str]) -> None:
+        """`watched`: of an earlier start."""
         now = time.monotonic()
         self._released = {unit: now for unit in watched if unit not in self._required}
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))
@@ -107,7 +105,7 @@ class Units:
     def devices(self) -> Iterator[Device]:
         if not self._units:
             return  # systemctl would tell of itself
-        answer = self._ask()
+        answer = self._ask_systemd()
         if not isinstance(answer, Unanswered):
             enabled = {
                 unit
@@ -121,7 +119,7 @@ class Units:
             if must_run or unit in self._released or not self._heard:
                 yield Device(
                     Component(ComponentKind.NODE, unit),
-                    partial(self._look, number, unit, must_run=must_run),
+                    partial(self._read_unit, number, unit, must_run=must_run),
                 )
 
     def _note_enabled(self, enabled: set[str]) -> None:
@@ -134,9 +132,9 @@ class Units:
         }
         self._released, self._enabled = {**released, **kept}, enabled
 
-    def _look(self, number: int, unit: str, *, must_run: bool) -> Look:
+    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> Look:
         look = Look(words=unit, fields={"unit": unit})
-        answer = self._ask()
+        answer = self._ask_systemd()
         if isinstance(answer, Unanswered):
             look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
             if must_run:  # else it may well be that it need not run here
@@ -163,7 +161,7 @@ class Units:
             look.missing["restarts"] = "only services are restarted"
         return look
 
-    def _ask(self) -> list[dict[str, str]] | Unanswered:
+    def _ask_systemd(self) -> list[dict[str, str]] | Unanswered:
         with self._lock:
             if time.monotonic() - self._asked >= _SERVES_S:
                 try:

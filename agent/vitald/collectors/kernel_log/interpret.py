@@ -16,7 +16,7 @@ from vitald.collectors.kernel_log.listed_devices import Listed
 from vitald.collectors.kernel_log.parsed_line import Sighting
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import unescape
-from vitald.collectors.neuron.locations import PLACED, Places
+from vitald.collectors.neuron.locations import PLACED, NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
 from vitald.timestamps import format_rfc3339
@@ -61,14 +61,14 @@ class Interpreter:
         inventory: PciInventory | None,
         *,
         userspace: str,
-        places: Places | None = None,
+        places: NeuronLocations | None = None,
         needed: Callable[[], Collection[str]] | None = None,
         drive: Callable[[str], Mapping[str, Value]] | None = None,
         listed: Listed | None = None,
     ) -> None:
         self.announcements = announcements
         self.inventory = inventory
-        self.places = places or Places()
+        self.places = places or NeuronLocations()
         self.needed = needed
         self.drive = drive
         self.listed = listed
@@ -142,7 +142,7 @@ class Interpreter:
         if trust is Trust.ACCEPTED:
             fields[VOUCHED] = self.userspace == "confirmed"
         if sighting.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
-            self.places.said(fields)
+            self.places.record_event(fields)
         component = self._component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (
             component.kind is ComponentKind.NEURON and ":" in component.id
@@ -221,7 +221,7 @@ class Interpreter:
             )
         device = sighting.fields.get("device") or sighting.fields.get("port")
         if kind is ComponentKind.NEURON and device is not None:
-            return self.places.component(int(str(device)))
+            return self.places.get_component(int(str(device)))
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from vitald.collectors import small_files
 from vitald.collectors.network import port as ports
-from vitald.collectors.network.learned import Learned, Seen
-from vitald.collectors.network.port import Carrier, Counters, Link, Port
+from vitald.collectors.network.learned import AdapterObservation, PortHistory
+from vitald.collectors.network.port import Carrier, Link, Port, PortCounters
 from vitald.collectors.small_files import Files, Look
 
 _IFF_UP = 0x1
@@ -28,14 +28,14 @@ _WORST = (Link.DOWN, Link.WAITING, Link.RETRAINING, Link.UNKNOWN, Link.UP)
 
 
 @dataclass(slots=True)
-class Heart:
+class KeepAlive:
     """A counter that should go on rising. How fast is not documented, so it is learned."""
 
     first: tuple[float, float] | None = None  # when, and what it stood at
     last: tuple[float, float] = (0.0, 0.0)
     moves: int = 0
 
-    def beat(self, now: float, count: float) -> tuple[float, float] | None:
+    def record_beat(self, now: float, count: float) -> tuple[float, float] | None:
         """For how long it has stood still, and the seconds from one beat to the next, at least 1.
         None while that is not known.
         """
@@ -52,7 +52,7 @@ class Heart:
 
 
 @dataclass(slots=True)
-class Adapter:
+class NetworkAdapter:
     """`rdma` and `interfaces` are the names of the function's devices, `folder` the
     function's own.
     """
@@ -61,7 +61,7 @@ class Adapter:
     folder: str
     root: str  # of sysfs
     files: Files
-    learned: Learned
+    learned: PortHistory
     rdma: str = ""
     interfaces: tuple[str, ...] = ()
     driver: str = ""
@@ -74,13 +74,13 @@ class Adapter:
     replace_after_s: float = (
         0.0  # a port that was down for so long asks for a replacement; 0: never
     )
-    heart: Heart = field(default_factory=Heart)
+    heart: KeepAlive = field(default_factory=KeepAlive)
     _serial: str = ""
     _completed: float = -1.0
-    _counters: Counters = field(init=False)
+    _counters: PortCounters = field(init=False)
 
     def __post_init__(self) -> None:
-        self._counters = Counters(self.files)
+        self._counters = PortCounters(self.files)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,51 +88,43 @@ class Adapter:
         return (*((self.rdma,) if self.rdma else ()), *self.interfaces, self.address)
 
     @property
-    def lasting(self) -> bool:
+    def is_lasting(self) -> bool:
         """Whether its RDMA device should stay where it is. Virtual functions come and go by
         command.
         """
         return bool(self.rdma) and not self.virtual and not self.lent
 
-    def look(self) -> Look:
-        """All that it says now. May block for as long as the device's driver waits for it."""
+    def read_adapter(self) -> Look:
+        """All its readings. May block as long as the driver waits for the device."""
         look = Look()
-        self._counters.begin()
+        self._counters.begin_read()
         number = (
             sorted(small_files.names(f"{self._device}/ports"), key=lambda name: (len(name), name))
             if self.rdma
             else []
         )
-        layer = self._layer(number[0]) if number else ""
-        kind = (
-            "net"
-            if not self.rdma
-            else "efa"
-            if self.driver == "efa"
-            else "roce"
-            if layer == "Ethernet"
-            else "ib"
-        )
+        layer = self._read_link_layer(number[0]) if number else ""
+        kind = self._find_kind(layer)
         look.values["kind"] = kind
         if self.rdma:
             self._identify(look)
         identity = look.serial or f"nic/{self.address}"
-        carriers = self._interfaces(look, identity, kind)
+        carriers = self._read_interfaces(look, identity, kind)
         seen: dict[str, Port] = {}
         if kind == "efa":
-            self._efa(look, identity)
+            self._read_efa(look, identity)
         elif self.rdma:
-            seen = self._ports(look, identity, number, layer, carriers)
-        self._missing(look)
-        self._say(look, kind)
-        self.learned.saw(
+            seen = self._read_ports(look, identity, number, layer, carriers)
+        self._detect_missing(look)
+        self._set_display_name(look, kind)
+        self.learned.record_observation(
             self.address,
-            Seen(
+            AdapterObservation(
                 at=time.monotonic(),
                 identity=identity,
                 model=f"{self.driver} {self.model} {layer}",
                 driver=self.driver,
-                rdma=self.rdma if self.lasting else "",
+                rdma=self.rdma if self.is_lasting else "",
                 ports=seen,
                 carriers={f"{identity}/{name}": carrier for name, carrier in carriers.items()},
                 counts=self._counters.answered,
@@ -140,13 +132,20 @@ class Adapter:
         )
         return look
 
-    # --- who it is
+    # --- identity
+
+    def _find_kind(self, link_layer: str) -> str:
+        if not self.rdma:
+            return "net"
+        if self.driver == "efa":
+            return "efa"
+        return "roce" if link_layer == "Ethernet" else "ib"
 
     @property
     def _device(self) -> str:
         return f"{self.root}/class/infiniband/{self.rdma}"
 
-    def _layer(self, number: str) -> str:
+    def _read_link_layer(self, number: str) -> str:
         return (
             self.files.text(Look(), "link_layer", f"{self._device}/ports/{number}/link_layer") or ""
         )
@@ -160,9 +159,9 @@ class Adapter:
         if firmware:
             look.fields["firmware"] = firmware
 
-    def _say(self, look: Look, kind: str) -> None:
+    def _set_display_name(self, look: Look, kind: str) -> None:
         device, interface = (
-            self.rdma or self.learned.rdma(self.address)[0],
+            self.rdma or self.learned.find_rdma(self.address)[0],
             ", ".join(self.interfaces),
         )
         what = (
@@ -179,11 +178,11 @@ class Adapter:
         }
         look.fields |= {key: value for key, value in said.items() if value}
 
-    def _missing(self, look: Look) -> None:
-        """A function that had an RDMA device and has none now. Where it was given to another
-        driver, somebody wanted that.
+    def _detect_missing(self, look: Look) -> None:
+        """Detects a function whose RDMA device is gone. If another driver is bound to it, that was
+        intended.
         """
-        had, driver = self.learned.rdma(self.address)
+        had, driver = self.learned.find_rdma(self.address)
         if self.rdma or not had or self.virtual or self.lent or self.driver not in ("", driver):
             look.values["rdma_missing"] = 0.0
         elif not self.driver and driver not in small_files.names(f"{self.root}/module"):
@@ -193,17 +192,17 @@ class Adapter:
 
     # --- interfaces
 
-    def _interfaces(self, look: Look, identity: str, kind: str) -> dict[str, Carrier]:
+    def _read_interfaces(self, look: Look, identity: str, kind: str) -> dict[str, Carrier]:
         """The carriers. An interface of InfiniBand is not looked at: its port says more, and it
         goes with the fabric's manager.
         """
         if kind in ("ib", "efa") or not self.interfaces:
             return {}
-        carriers = {name: self._carrier(look, name) for name in self.interfaces}
+        carriers = {name: self._read_carrier(look, name) for name in self.interfaces}
         should = [
             carrier
             for name, carrier in carriers.items()
-            if carrier is Carrier.UP or self.learned.used(f"{identity}/{name}")
+            if carrier is Carrier.UP or self.learned.was_used(f"{identity}/{name}")
         ]
         if Carrier.UNKNOWN in should:
             look.missing.setdefault("carrier", "the interface does not say")
@@ -212,15 +211,15 @@ class Adapter:
                 (one.value for one in (Carrier.LOST, Carrier.UP) if one in should),
                 Carrier.OFF.value,
             )
-        counts = [self._fell(look, name) for name in self.interfaces]
+        counts = [self._read_carrier_downs(look, name) for name in self.interfaces]
         whole = [count for count in counts if count is not None]
         if whole and len(whole) == len(counts):
             look.values["carrier_down_count"] = whole[0] if len(whole) == 1 else tuple(whole)
         return carriers
 
-    def _carrier(self, look: Look, name: str) -> Carrier:
-        """The file cannot be read while the interface is turned off: that it answers EINVAL then
-        does not make it one to leave alone.
+    def _read_carrier(self, look: Look, name: str) -> Carrier:
+        """The file returns EINVAL while the interface is turned off, so it is tried again each
+        time.
         """
         flags = self.files.number(Look(), "flags", f"{self.root}/class/net/{name}/flags")
         if flags is None:
@@ -235,7 +234,7 @@ class Adapter:
             look.missing["carrier"] = small_files.why(error)
             return Carrier.UNKNOWN
 
-    def _fell(self, look: Look, name: str) -> float | None:
+    def _read_carrier_downs(self, look: Look, name: str) -> float | None:
         one = Look()
         count = self.files.number(
             one, "carrier_down_count", f"{self.root}/class/net/{name}/carrier_down_count"
@@ -245,7 +244,7 @@ class Adapter:
 
     # --- InfiniBand and RoCE
 
-    def _ports(
+    def _read_ports(
         self,
         look: Look,
         identity: str,
@@ -259,26 +258,26 @@ class Adapter:
         looks, seen = [], {}
         for number in numbers:
             one = Look()
-            seen[f"{identity}/{number}"] = self._port(
+            seen[f"{identity}/{number}"] = self._read_port(
                 one, number, ethernet=layer == "Ethernet", carrier=carrier
             )
             looks.append(one)
-        _join(look, looks)
+        _join_ports(look, looks)
         if self._counters.failed or self._counters.answered:
             look.values["counters_unreadable"] = float(self._counters.failed)
-        self._judge(look, seen, f"{self.driver} {self.model} {layer}")
+        self._summarize_ports(look, seen, f"{self.driver} {self.model} {layer}")
         return seen
 
-    def _port(self, look: Look, number: str, *, ethernet: bool, carrier: Carrier) -> Port:
+    def _read_port(self, look: Look, number: str, *, ethernet: bool, carrier: Carrier) -> Port:
         folder = f"{self._device}/ports/{number}"
-        state = ports.number(self.files.text(look, "state", f"{folder}/state"))
-        physical = ports.number(self.files.text(look, "phys_state", f"{folder}/phys_state"))
-        link = ports.link(state, physical, ethernet=ethernet, carrier=carrier)
-        rate, lanes = ports.rate(self.files.text(look, "rate", f"{folder}/rate"))
-        self._counters.port(look, folder)
+        state = ports.parse_number(self.files.text(look, "state", f"{folder}/state"))
+        physical = ports.parse_number(self.files.text(look, "phys_state", f"{folder}/phys_state"))
+        link = ports.classify_link(state, physical, ethernet=ethernet, carrier=carrier)
+        rate, lanes = ports.parse_rate(self.files.text(look, "rate", f"{folder}/rate"))
+        self._counters.read_port(look, folder)
         return Port(link, rate, lanes) if link is Link.UP else Port(link)
 
-    def _judge(self, look: Look, seen: dict[str, Port], model: str) -> None:
+    def _summarize_ports(self, look: Look, seen: dict[str, Port], model: str) -> None:
         """The worst of those ports that should be up; and of those that are up, the one that is
         slowest for what it should be.
         """
@@ -288,7 +287,7 @@ class Adapter:
             key: port
             for key, port in seen.items()
             if port.link in (Link.UP, Link.UNKNOWN)
-            or self.learned.used(key)
+            or self.learned.was_used(key)
             or (port.link is Link.WAITING and not self.virtual)
         }
         links = {port.link for port in should.values()}
@@ -299,7 +298,7 @@ class Adapter:
             look.needs("link")
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
-        if others := self.learned.others(set(seen)):
+        if others := self.learned.summarize_others(set(seen)):
             look.values["others"] = others
         down_s = max(
             (self.learned.down_s(key) for key, port in should.items() if port.link is Link.DOWN),
@@ -312,7 +311,9 @@ class Adapter:
             for key, port in seen.items()
             if key not in should and port.link is Link.DOWN and not self.virtual
         ]
-        look.values["never_up"] = float(any(self.learned.alone(key, model) for key in unused))
+        look.values["never_up"] = float(
+            any(self.learned.is_only_down(key, model) for key in unused)
+        )
         running = [
             (port, self._expected_of(port, key, model))
             for key, port in should.items()
@@ -332,40 +333,38 @@ class Adapter:
             look.values |= {"lanes": port.lanes, "lanes_expected": max(lanes, port.lanes)}
 
     def _expected_of(self, port: Port, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have. What the configuration says outranks what
-        was learned.
-        """
-        return (self.rate, port.lanes) if self.rate else self.learned.expected(key, model)
+        """The expected rate and lanes of a port: configured, else learned."""
+        return (self.rate, port.lanes) if self.rate else self.learned.get_expected(key, model)
 
     # --- EFA
 
-    def _efa(self, look: Look, identity: str) -> None:
-        """The device's own counters lie in the node's memory and can be read even when the card is
-        dead: they come first.
+    def _read_efa(self, look: Look, identity: str) -> None:
+        """The device's own counters are in the node's memory and can be read even if the card is
+        dead, so they are read first.
         """
         own = f"{self._device}/hw_counters"
-        self._counters.read(
+        self._counters.read_counters(
             look, own, ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd")
         )
         now = time.monotonic()
-        self._commands(look)
+        self._derive_waiting(look)
         beats = look.values.get("keep_alive_rcvd")
-        if isinstance(beats, float) and (still := self.heart.beat(now, beats)) is not None:
+        if isinstance(beats, float) and (still := self.heart.record_beat(now, beats)) is not None:
             look.values["keep_alive_still_seconds"], look.values["keep_alive_rhythm_seconds"] = (
                 still
             )
         self.files.text(look, "rate", f"{self._device}/ports/1/rate")
-        self._counters.begin()  # that these can be read proves nothing
+        self._counters.begin_read()  # that these can be read proves nothing
         if look.values.get("no_completion_cmds"):
             look.missing |= dict.fromkeys(
                 ports.EFA, "the device answers no commands any more, so it is not asked"
             )
             return
-        self._counters.read(
+        self._counters.read_counters(
             look,
             f"{self._device}/ports/1/hw_counters",
             ports.EFA,
-            before=self.learned.counted(identity),
+            before=self.learned.had_counters(identity),
         )
         if self._counters.failed or self._counters.answered:
             look.values["counters_unreadable"] = float(self._counters.failed)
@@ -377,10 +376,8 @@ class Adapter:
             )
             look.needs("no_completion_cmds")
 
-    def _commands(self, look: Look) -> None:
-        """How many wait for an answer, while none is answered. Commands that were given up are not
-        waited for.
-        """
+    def _derive_waiting(self, look: Look) -> None:
+        """How many commands wait while none is completed; without those that the driver gave up."""
         submitted, completed, lost = (
             look.values.get(name)
             for name in ("submitted_cmds", "completed_cmds", "no_completion_cmds")
@@ -395,8 +392,8 @@ class Adapter:
         self._completed = completed
 
 
-def _join(look: Look, looks: list[Look]) -> None:
-    """One port's readings as they are; of several ports, one value for each, in the order of their
+def _join_ports(look: Look, looks: list[Look]) -> None:
+    """One port's readings as they are; of several ports, one value per port, in the order of their
     numbers.
     """
     if len(looks) == 1:

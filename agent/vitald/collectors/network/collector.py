@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
-from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
-from vitald.collectors.inventory.settings import ExpectSettings
-from vitald.collectors.network.adapter import Adapter
-from vitald.collectors.network.learned import Learned
-from vitald.collectors.network.settings import SECTION, NetworkSettings
+from vitald.collectors.network.adapter import NetworkAdapter
+from vitald.collectors.network.learned import PortHistory
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
+from vitald.config import Network as Settings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "network"
@@ -44,7 +42,7 @@ class Network:
     name = NAME
 
     def __init__(
-        self, sysfs: Path, settings: NetworkSettings, rates: Mapping[str, float] | None = None
+        self, sysfs: Path, settings: Settings, rates: Mapping[str, float] | None = None
     ) -> None:
         """`rates`: the link rate in bits per second that the configuration expects, by patterns of
         adapters' names.
@@ -54,8 +52,8 @@ class Network:
         self._replace_after_s = settings.port_down_replace_after_s
         self._rates = rates or {}
         self._files = Files()
-        self._learned = Learned(lasts_s=2 * settings.every_s + settings.deadline_s)
-        self._adapters: dict[str, Adapter] = {}
+        self._learned = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
+        self._adapters: dict[str, NetworkAdapter] = {}
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -98,7 +96,7 @@ class Network:
             adapter.lent = lent
             adapter.rate = self._expected_rate(adapter)
         devices = [self._device(adapter) for adapter in self._adapters.values()]
-        self._learned.keep(
+        self._learned.set_present(
             {address for address, adapter in self._adapters.items() if not self._excluded(adapter)}
         )
         absent = "" if devices else "no RDMA device, and no network interface on PCI"
@@ -125,13 +123,13 @@ class Network:
             )
         return False  # most drivers have no name for it
 
-    def _adapter(self, address: str) -> Adapter:
+    def _adapter(self, address: str) -> NetworkAdapter:
         folder = f"{self._root}/bus/pci/devices/{address}"
         ids = [
             self._files.text(Look(), name, f"{folder}/{name}") or ""
             for name in ("vendor", "device")
         ]
-        return Adapter(
+        return NetworkAdapter(
             address,
             folder,
             self._root,
@@ -142,7 +140,7 @@ class Network:
             replace_after_s=self._replace_after_s,
         )
 
-    def _expected_rate(self, adapter: Adapter) -> float:
+    def _expected_rate(self, adapter: NetworkAdapter) -> float:
         """In bits per second, of the first pattern that matches; 0 where none does."""
         matching = (
             rate
@@ -162,7 +160,7 @@ class Network:
         except OSError:
             return False
 
-    def _device(self, adapter: Adapter) -> Device:
+    def _device(self, adapter: NetworkAdapter) -> Device:
         component = Component(ComponentKind.NIC, adapter.address)
         if self._excluded(adapter):
             # It is named, so that one that was known before is not taken for missing.
@@ -171,12 +169,12 @@ class Network:
             )
         return Device(
             component,
-            adapter.look,
-            expected=adapter.lasting or bool(self._learned.rdma(adapter.address)[0]),
+            adapter.read_adapter,
+            expected=adapter.is_lasting or bool(self._learned.find_rdma(adapter.address)[0]),
         )
 
-    def _excluded(self, adapter: Adapter) -> bool:
-        had = self._learned.rdma(adapter.address)[0]
+    def _excluded(self, adapter: NetworkAdapter) -> bool:
+        had = self._learned.find_rdma(adapter.address)[0]
         return any(
             fnmatch(name, pattern)
             for name in (*adapter.names, *([had] if had else ()))
@@ -191,8 +189,8 @@ class Network:
         found: Found,
     ) -> Iterable[Readings]:
         """How many ports should be up, and are."""
-        self._learned.learn()
-        expected, up, down = self._learned.count()
+        self._learned.commit_observations()
+        expected, up, down = self._learned.count_ports()
         if found.devices and expected:
             values = {
                 "ports_expected": float(expected),
@@ -208,18 +206,3 @@ def _link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return ""
-
-
-def _build(context: CollectorContext) -> Network:
-    rates = context.settings[ExpectSettings].link_rate
-    return Network(context.paths.sysfs, context.settings[NetworkSettings], rates)
-
-
-COLLECTOR = CollectorDefinition(
-    name=NAME,
-    section=SECTION,
-    catalog_kinds=("network", "efa", "ib", "net"),
-    counted=("efa", "nics"),
-    subsystems=("pci", "infiniband", "net"),
-    build_subject=_build,
-)

@@ -1,11 +1,9 @@
 """
-What is known of all adapters of the node: which ports were ever up and how fast, and how the others
-are now.
+History of the node's network ports: which were ever up and how fast, and their last state.
 
-Owns     what is remembered across restarts and boots, and which port should be up: one that ever
-         was. Management ports, virtual functions and second ports that nobody uses are down for
-         good, and no fault.
-Refuses  files. Looks run in threads and only read here; what they saw is learned on the loop.
+A port is expected to be up if it ever was. Management ports, virtual functions and unused second
+ports are permanently down, which is no fault. Reader threads only read here; their observations are
+committed on the event loop.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from vitald.collectors.network.port import Carrier, Link, Port
 _MOST = 1024  # of each thing remembered; virtual functions come with a new name each time
 _RUNNING = (Link.UP, Link.RETRAINING)
 _SIBLINGS = 3  # so many others of the model must agree on a rate
-# For how long a port was down is remembered in steps of this, so that it is not stored with every
-# round
+# Time that a port was down is stored in steps of this, not after every poll.
 _DOWN_STEP_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class AdapterObservation:
     """One adapter as it was last seen. The keys are its identity and the number of the port, or the
     name of the interface.
     """
@@ -41,117 +38,117 @@ class Seen:
     counts: bool = False  # counters of its port could be read
 
 
-class Learned:
+class PortHistory:
     """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma`
     devices by PCI address, `counted`, `down`.
     """
 
     def __init__(self, lasts_s: float) -> None:
-        """`lasts_s`: for how long it is taken that an adapter is still as it was seen."""
+        """`lasts_s`: for how many seconds an observation is current."""
         self.memory: dict[str, Any] = {}
         self._lasts_s = lasts_s
-        self._seen: dict[str, Seen] = {}  # by PCI address
+        self._seen: dict[str, AdapterObservation] = {}  # by PCI address
         self._here: set[str] = set()  # those that there are, looked at or not
         self._down: dict[
             str, tuple[float, float]
         ] = {}  # by port: for how long it was seen down, and when last
 
-    def saw(self, address: str, seen: Seen) -> None:
+    def record_observation(self, address: str, seen: AdapterObservation) -> None:
         self._seen[address] = seen
 
-    def keep(self, addresses: set[str]) -> None:
-        """Those that are here now."""
+    def set_present(self, addresses: set[str]) -> None:
+        """The PCI addresses of the adapters that are present."""
         self._here = addresses
         for gone in set(self._seen) - addresses:
             del self._seen[gone]
 
-    def learn(self) -> None:
-        """What the last looks saw. On the loop, where the memory is stored."""
+    def commit_observations(self) -> None:
+        """Updates the memory from the last observations. Runs on the event loop."""
         for address, seen in list(self._seen.items()):
             if seen.rdma:
-                self._note("rdma", address, [seen.rdma, seen.driver])
+                self._remember_value("rdma", address, [seen.rdma, seen.driver])
             if seen.counts:
-                self._note("counted", seen.identity, True)
+                self._remember_value("counted", seen.identity, True)
             for key, port in seen.ports.items():
                 if port.link is Link.UP:
-                    rate, lanes = self._best(key)
-                    self._note("ports", key, [max(rate, port.rate), max(lanes, port.lanes)])
+                    rate, lanes = self._get_best(key)
+                    self._remember_value(
+                        "ports", key, [max(rate, port.rate), max(lanes, port.lanes)]
+                    )
                 self._count_down_time(key, port.link, seen)
             for key, carrier in seen.carriers.items():
                 if carrier is Carrier.UP:
-                    self._note("interfaces", key, True)
+                    self._remember_value("interfaces", key, True)
 
-    def _count_down_time(self, key: str, link: Link, seen: Seen) -> None:
-        """Add up for how long a port was observed down while another port of the node was up,
-        across restarts and boots.
+    def _count_down_time(self, key: str, link: Link, seen: AdapterObservation) -> None:
+        """Adds up how long a port was observed down while another port of the node was up, across
+        restarts and boots.
 
-        Observed time only, on the monotonic clock: neither a stepped clock nor a time in which
-        nobody looked condemns a port.
+        Observed time only, on the monotonic clock: neither a clock step nor time without polling
+        counts.
         """
         if link not in (Link.DOWN, Link.UNKNOWN):
             self._down.pop(key, None)
             self.memory.get("down", {}).pop(key, None)
             return
         seconds, last = self._down.get(key, (self.down_s(key), seen.at))
-        if link is Link.DOWN and self.others(set(seen.ports)) == "up":
+        if link is Link.DOWN and self.summarize_others(set(seen.ports)) == "up":
             seconds += min(max(0.0, seen.at - last), self._lasts_s)
         self._down[key] = seconds, seen.at
         if seconds >= _DOWN_STEP_S:
-            self._note("down", key, seconds // _DOWN_STEP_S * _DOWN_STEP_S)
+            self._remember_value("down", key, seconds // _DOWN_STEP_S * _DOWN_STEP_S)
 
-    def _note(self, table: str, key: str, value: object) -> None:
+    def _remember_value(self, table: str, key: str, value: object) -> None:
         noted = self.memory.setdefault(table, {})
         if key not in noted and len(noted) >= _MOST:
             del noted[next(iter(noted))]
         noted[key] = value
 
-    def _best(self, key: str) -> tuple[float, float]:
+    def _get_best(self, key: str) -> tuple[float, float]:
         rate, lanes = self.memory.get("ports", {}).get(key, (0.0, 0.0))
         return float(rate), float(lanes)
 
-    # --- asked by looks
+    # --- used by reader threads
 
-    def rdma(self, address: str) -> tuple[str, str]:
-        """The RDMA device that the function at an address had, and its driver; empty where it had
-        none.
-        """
+    def find_rdma(self, address: str) -> tuple[str, str]:
+        """The RDMA device that the function at an address had, and its driver; empty if none."""
         name, driver = self.memory.get("rdma", {}).get(address, ("", ""))
         return str(name), str(driver)
 
-    def counted(self, identity: str) -> bool:
+    def had_counters(self, identity: str) -> bool:
         return identity in self.memory.get("counted", {})
 
-    def used(self, key: str) -> bool:
+    def was_used(self, key: str) -> bool:
         """Whether a port or an interface was ever up."""
         return key in self.memory.get("ports", {}) or key in self.memory.get("interfaces", {})
 
     def down_s(self, key: str) -> float:
-        """For how long a port was observed down while another one of the node was up."""
+        """How long a port was observed down while another one of the node was up."""
         seconds = (
             self._down[key][0] if key in self._down else self.memory.get("down", {}).get(key, 0.0)
         )
         return float(seconds)
 
-    def expected(self, key: str, model: str) -> tuple[float, float]:
-        """The rate and the lanes that a port should have: its best so far, and what all others of
-        its model have, if they agree.
+    def get_expected(self, key: str, model: str) -> tuple[float, float]:
+        """The expected rate and lanes of a port: its best so far, or that of all others of its
+        model if they agree on more.
         """
-        rate, lanes = self._best(key)
+        rate, lanes = self._get_best(key)
         others = [
             (port.rate, port.lanes)
-            for one, port, of in self._current()
+            for one, port, of in self._list_current()
             if one != key and of == model and port.link is Link.UP
         ]
         if len(others) >= _SIBLINGS and len(set(others)) == 1:
             rate, lanes = max(rate, others[0][0]), max(lanes, others[0][1])
         return rate, lanes
 
-    def alone(self, key: str, model: str) -> bool:
+    def is_only_down(self, key: str, model: str) -> bool:
         """Whether all other ports of its model are up, and there are some."""
-        others = [port.link for one, port, of in self._current() if one != key and of == model]
+        others = [port.link for one, port, of in self._list_current() if one != key and of == model]
         return len(others) >= _SIBLINGS and all(link is Link.UP for link in others)
 
-    def others(self, keys: set[str]) -> str:
+    def summarize_others(self, keys: set[str]) -> str:
         """How the node's other ports are, of those that should be up: `up` if one is, `down` if
         none is, `none` if there are none.
 
@@ -160,8 +157,8 @@ class Learned:
         """
         links = [
             port.link
-            for key, port, _ in self._current()
-            if key not in keys and self._should(key, port)
+            for key, port, _ in self._list_current()
+            if key not in keys and self._should_be_up(key, port)
         ]
         if any(one in _RUNNING for one in links):
             return "up"
@@ -169,15 +166,17 @@ class Learned:
             return ""
         return "down" if links else "none"
 
-    def count(self) -> tuple[int, int, int]:
+    def count_ports(self) -> tuple[int, int, int]:
         """Ports that should be up: how many there are, are up, and are down."""
-        links = [port.link for key, port, _ in self._current() if self._should(key, port)]
+        links = [
+            port.link for key, port, _ in self._list_current() if self._should_be_up(key, port)
+        ]
         return len(links), sum(one in _RUNNING for one in links), links.count(Link.DOWN)
 
-    def _should(self, key: str, port: Port) -> bool:
-        return self.used(key) and port.link is not Link.DISABLED
+    def _should_be_up(self, key: str, port: Port) -> bool:
+        return self.was_used(key) and port.link is not Link.DISABLED
 
-    def _current(self) -> Iterator[tuple[str, Port, str]]:
+    def _list_current(self) -> Iterator[tuple[str, Port, str]]:
         since = time.monotonic() - self._lasts_s
         for seen in list(self._seen.values()):
             for key, port in seen.ports.items() if seen.at >= since else ():

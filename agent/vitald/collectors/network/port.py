@@ -1,12 +1,8 @@
 """
-One port of an RDMA device: whether its link is up, how fast it runs, what it counts.
+One port of an RDMA device: link state, rate and counters.
 
-Owns     the words for a link, the counters that are read, and when a counter's value says nothing
-         any more.
-Refuses  judgement. Which ports should be up, and what rate of errors is too much, is decided
-         elsewhere.
-
-Only counters that mean something are read: each file of an mlx5 port is a question to its firmware.
+Which ports should be up, and which error rates are too high, is decided elsewhere. Only useful
+counters are read: each file of an mlx5 port is a request to its firmware.
 """
 
 from __future__ import annotations
@@ -56,10 +52,10 @@ class Link(Enum):
 
     UP = "up"
     RETRAINING = "retraining"
-    # The cable is fine, and nobody has set the port up: a matter of the fabric's manager
+    # The cable is fine, but the subnet manager has not activated the port.
     WAITING = "waiting"
     DOWN = "down"
-    DISABLED = "disabled"  # by somebody's command
+    DISABLED = "disabled"  # by an administrator
     UNKNOWN = "unknown"
 
 
@@ -78,24 +74,26 @@ class Carrier(Enum):
     """What the kernel says of a network interface."""
 
     UP = "up"
-    LOST = "lost"  # it is turned on, and has no link
-    OFF = "off"  # turned off by somebody's command
+    LOST = "lost"  # turned on, without a link
+    OFF = "off"  # turned off by an administrator
     UNKNOWN = "unknown"
 
 
-def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier) -> Link:
-    """From the numbers in `state` and `phys_state`; `carrier` is that of the port's interface,
-    where it has one.
+def classify_link(
+    state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier
+) -> Link:
+    """From the numbers in `state` and `phys_state`, and the carrier of the port's interface if it
+    has one.
 
-    Drivers for Ethernet (mlx5, bnxt) call every port without a link `Disabled`, so there only the
-    interface knows whether somebody turned it off.
+    Ethernet drivers (mlx5, bnxt) report every port without a link as `Disabled`, so only the
+    interface shows whether it was turned off.
     """
     if physical == 6:
         return Link.RETRAINING
     if state in (4, 5):
-        return (
-            Link.UP if physical == 5 else Link.DOWN if physical in (1, 2, 3, 4, 7) else Link.UNKNOWN
-        )
+        if physical == 5:
+            return Link.UP
+        return Link.DOWN if physical in (1, 2, 3, 4, 7) else Link.UNKNOWN
     if state in (2, 3):
         return Link.WAITING
     if state != 1:
@@ -105,20 +103,20 @@ def link(state: int | None, physical: int | None, *, ethernet: bool, carrier: Ca
     return Link.DISABLED if physical == 3 else Link.DOWN
 
 
-def number(text: str | None) -> int | None:
-    """The number before the colon: 4 of `4: ACTIVE`. None where there is none."""
+def parse_number(text: str | None) -> int | None:
+    """The number before the colon: 4 of `4: ACTIVE`. None if there is none."""
     head = (text or "").partition(":")[0].strip()
     return int(head) if head.isascii() and head.isdigit() else None
 
 
-def rate(text: str | None) -> tuple[float, float]:
-    """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 where it does not say."""
+def parse_rate(text: str | None) -> tuple[float, float]:
+    """Bits per second and lanes, of `400 Gb/sec (4X NDR)`; 0 if missing."""
     found = _RATE.match(text or "")
     return (float(found[1]) * 1e9, float(found[2] or 0)) if found else (0.0, 0.0)
 
 
 @dataclass(slots=True)
-class Counters:
+class PortCounters:
     """Reads the counters of one adapter, back to back: EFA asks its device once for all that is
     read within 10 ms.
 
@@ -132,22 +130,24 @@ class Counters:
     _answered: set[str] = field(default_factory=set)  # files that could ever be read
     _at_top: set[str] = field(default_factory=set)
 
-    def begin(self) -> None:
+    def begin_read(self) -> None:
         self.failed, self.answered = 0, False
 
-    def port(self, look: Look, folder: str) -> None:
+    def read_port(self, look: Look, folder: str) -> None:
         """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
-        self.read(look, f"{folder}/counters", _STANDARD)
-        self.read(look, f"{folder}/hw_counters", _OF_DRIVER)
+        self.read_counters(look, f"{folder}/counters", _STANDARD)
+        self.read_counters(look, f"{folder}/hw_counters", _OF_DRIVER)
 
-    def read(self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False) -> None:
+    def read_counters(
+        self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False
+    ) -> None:
         """`before`: they could be read at an earlier time, if not by this process."""
         offered = set(small_files.names(folder))
         for name in wanted:
             if name in offered:
-                self._one(look, name, f"{folder}/{name}", before)
+                self._read_counter(look, name, f"{folder}/{name}", before)
 
-    def _one(self, look: Look, name: str, path: str, before: bool) -> None:
+    def _read_counter(self, look: Look, name: str, path: str, before: bool) -> None:
         if path in self.files.refused:
             look.missing[name] = small_files.why(OSError(errno.EINVAL, ""))
             return

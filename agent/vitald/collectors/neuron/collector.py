@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
-from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
 from vitald.collectors.neuron import layout
-from vitald.collectors.neuron.device import Known, NeuronDevice
-from vitald.collectors.neuron.locations import Places
-from vitald.collectors.neuron.settings import SECTION
+from vitald.collectors.neuron.device import KnownDevice, NeuronDevice
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
@@ -49,7 +47,7 @@ class Neuron:
         self,
         sysfs: Path,
         inventory: PciInventory,
-        places: Places,
+        places: NeuronLocations,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         """`enough`: the site said how many devices there should be, and so many are here."""
@@ -59,7 +57,7 @@ class Neuron:
         self._enough = enough
         self._absent: set[str] = set()
         self._files = Files()
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownDevice] = {}
         self._version = ""
         self._loaded = ""  # another one each time that the driver is loaded; empty while it is not
         self._moving = False  # the driver is being loaded or unloaded
@@ -77,7 +75,7 @@ class Neuron:
 
     @memory.setter
     def memory(self, memory: dict[str, Any]) -> None:
-        self._places.recall(memory.get("places", {}))
+        self._places.restore_memory(memory.get("places", {}))
         self._absent = set(memory.get("absent", ()))
 
     # --- what there is (in a thread)
@@ -101,15 +99,15 @@ class Neuron:
             if name.removeprefix(NAME).isdigit()
         )
         self._took_driver()
-        self._known = {index: self._known.get(index, Known()) for index in indexes}
+        self._known = {index: self._known.get(index, KnownDevice()) for index in indexes}
         ours = {
             address for address, device in functions.items() if device.driver in (None, _DRIVER)
         }
         machine = machine_type(self._sysfs)
-        self._places.settle(indexes, ours, machine)
+        self._places.assign_devices(indexes, ours, machine)
         devices = [self._entry(index) for index in indexes]
-        placed = {self._places.address(index) for index in indexes}
-        if len(indexes) < len(ours) and all(self._places.address(index) for index in indexes):
+        placed = {self._places.find_address(index) for index in indexes}
+        if len(indexes) < len(ours) and all(self._places.find_address(index) for index in indexes):
             devices += [self._function(address) for address in sorted(ours - placed)]
         devices += self._empty(indexes, ours, machine)
         absent = "" if devices else self._nothing(functions, ours)
@@ -159,14 +157,14 @@ class Neuron:
             self._files.refused.clear()
 
     def _entry(self, index: int) -> Device:
-        component = self._places.component(index)
-        address = self._places.address(index)
+        component = self._places.get_component(index)
+        address = self._places.find_address(index)
         device = NeuronDevice(
             index=index,
             folder=f"{self._sysfs}/{_CLASS}/{NAME}{index}",
             function=self._inventory.folder(address) if address else None,
             files=self._files,
-            version=layout.version(self._version),
+            version=layout.parse_version(self._version),
             known=self._known[index],
         )
         return Device(component, partial(self._look, device), expected=True)
@@ -174,7 +172,7 @@ class Neuron:
     def _look(self, device: NeuronDevice) -> Look:
         if self._moving:
             return Look(blind=_MOVING_SAID, serial=device.known.serial)
-        look = device.look()
+        look = device.read_device()
         look.epoch = f"{self._version} {self._loaded}".strip()
         look.values["absent"] = 0.0
         if look.values.get("lost") != 1.0:
@@ -185,7 +183,7 @@ class Neuron:
         """A card on PCI that the driver does not show."""
 
         def look() -> Look:
-            index = self._places.index(address)
+            index = self._places.find_index(address)
             fields = {"pci": address, **({} if index is None else {"index": str(index)})}
             words = f"Neuron device{'' if index is None else f' neuron{index}'}, PCI {address}"
             if not self._version and not self._state():
@@ -217,7 +215,7 @@ class Neuron:
         """
         places = {
             address: index
-            for index, address in self._places.absent(ours, machine).items()
+            for index, address in self._places.list_absent(ours, machine).items()
             if index not in indexes
         }
         if self._enough():
@@ -255,7 +253,7 @@ class Neuron:
             ]
             if observable:
                 values["devices_without_ecc"] = float(observable.count(0.0))
-            unplaced = any(self._places.address(index) is None for index in self._known)
+            unplaced = any(self._places.find_address(index) is None for index in self._known)
             if unplaced and entries:
                 values["unplaced_missing"] = float(max(0, functions - entries))
             yield plain(NODE, values)
@@ -280,18 +278,3 @@ class Neuron:
 
 def _not_asked(why: str) -> dict[str, str]:
     return {attribute.reading: why for attribute in layout.ESSENTIAL}
-
-
-def _build(context: CollectorContext) -> Neuron:
-    has_enough = partial(context.has_enough, NAME)
-    return Neuron(context.paths.sysfs, context.inventory, context.places, has_enough)
-
-
-COLLECTOR = CollectorDefinition(
-    name=NAME,
-    section=SECTION,
-    catalog_kinds=("neuron",),
-    counted=("neuron",),
-    subsystems=("pci", "neuron_device"),
-    build_subject=_build,
-)

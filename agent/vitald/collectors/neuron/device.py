@@ -1,10 +1,10 @@
 """
-One Neuron device, looked at: its files as readings.
+Readings of one Neuron device, from the driver's files.
 
-The driver's traps decide the order. A card off the bus reads all ones, so whether PCI answers is
-asked first. While a card is being reset its error counters read 0, or wait up to 75 s for it, so
-they are read only between two signs that it is not. The serial number is asked of the card itself,
-so once. Nothing is ever written, and `/dev/neuron*` never opened.
+The driver determines the order. A card that is off the bus reads all ones, so PCI is checked first.
+During a reset, error counters read 0 or block up to 75 s, so they are read between two checks that
+no reset is in progress. The serial number is read from the card, so only once. Nothing is written,
+and `/dev/neuron*` is never opened.
 
 Source: aws-neuron-driver 2.24 and 2.30.
 """
@@ -27,14 +27,14 @@ _READY, _RESETTING = 1, 0
 _BUSY = "busy"
 _AGAIN_S = 0.1
 _HEADER = 4  # vendor and device: the first bytes of a function's configuration
-_NO_PARTS = {"", "none", "ok"}  # no fault, in whatever words a newer driver says it
+_NO_PARTS = {"", "none", "ok"}  # no unhealthy part, as different drivers write it
 _TOLD_APART = (
     2,
     28,
 )  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
 _MIXED = 4096  # then what they read is a multiple of this
 _RESETTING_SAID = "the device is being reset"
-# What the card itself says, and not the driver's memory.
+# Readings from the card itself, not from the driver's memory.
 _OF_THE_CARD = (
     *(
         attribute.reading
@@ -45,8 +45,8 @@ _OF_THE_CARD = (
 
 
 @dataclass(slots=True)
-class Known:
-    """What a device said once and is not asked again, until the driver is loaded anew."""
+class KnownDevice:
+    """Values that are read once, until the driver is loaded again."""
 
     serial: str = ""
     family: str = ""
@@ -65,22 +65,22 @@ class NeuronDevice:
     function: Path | None
     files: Files
     version: tuple[int, ...]
-    known: Known = field(default_factory=Known)
+    known: KnownDevice = field(default_factory=KnownDevice)
 
-    def look(self) -> Look:
-        """May wait for the card. Raises OSError where the folder itself cannot be read."""
+    def read_device(self) -> Look:
+        """May block on the card. Raises OSError if the folder itself cannot be read."""
         look = Look(fields={"index": str(self.index)})
         if self.function is not None:
             look.fields["pci"] = self.function.name
-        self._who(look)
+        self._read_identity(look)
         if self._off_the_bus():
-            return self._lost(look)
-        resetting = self._resetting(look)
+            return self._report_lost(look)
+        resetting = self._is_resetting(look)
         if not resetting:
             self._ask_serial(look)
-            self._errors(look)
+            self._read_errors(look)
             self._firmware_health(look)
-            resetting = self._resetting(
+            resetting = self._is_resetting(
                 look
             )  # it may have begun meanwhile: then what was read is worth nothing
         if resetting:
@@ -89,28 +89,26 @@ class NeuronDevice:
                 look.missing.setdefault(reading, _RESETTING_SAID)
         look.values["resetting"] = float(resetting)
         if look.values.get("sram_ecc_uncorrected") == ALL_ONES:
-            return self._lost(look)
+            return self._report_lost(look)
         look.values["lost"] = 0.0
-        self._cores(look)
-        self._power(look)
+        self._read_cores(look)
+        self._read_power(look)
         self._host_memory(look)
         look.missing.setdefault("temperature_celsius", "the driver shows none")
         if not resetting:
             self._judge_sight(look)
         elif not self.known.read:
             look.blind = f"{_RESETTING_SAID}, and has not been read before"
-        self._words(look)
+        self._set_display_name(look)
         return look
 
-    # --- is it there
+    # --- presence
 
     def _off_the_bus(self) -> bool:
-        """The kernel remembers vendor and class of a function; only its configuration is asked of
-        the card.
-        """
+        """Reads the configuration space: the kernel caches vendor and class."""
         if not self._reads_ones():
             return False
-        time.sleep(_AGAIN_S)  # while a link is trained anew, its card does not answer either
+        time.sleep(_AGAIN_S)  # a card whose link is retraining does not answer either
         return self._reads_ones()
 
     def _reads_ones(self) -> bool:
@@ -122,33 +120,33 @@ class NeuronDevice:
         except OSError:
             return False
 
-    def _lost(self, look: Look) -> Look:
-        """Whatever it reads now is not its own."""
+    def _report_lost(self, look: Look) -> Look:
+        """All other readings are invalid."""
         look.values = {"lost": 1.0}
         look.missing = {}
-        self._words(look)
+        self._set_display_name(look)
         return look
 
-    def _resetting(self, look: Look) -> bool:
-        """Whether it is being reset at this moment. `reset` says it best, but only to root."""
+    def _is_resetting(self, look: Look) -> bool:
+        """Whether a reset is in progress. Only root can read `reset`, the most reliable file."""
         state = self.files.number(look, "reset_state", f"{self.folder}/{layout.RESET}")
         if state is not None:
             return state == _RESETTING
-        if not self._there(layout.FIRMWARE):
+        if not self._has_file(layout.FIRMWARE):
             return False
         return (
             self.files.value(
-                look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _firmware
+                look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _parse_firmware
             )
             == _BUSY
         )
 
-    def _there(self, path: str) -> bool:
+    def _has_file(self, path: str) -> bool:
         return Path(self.folder, path).exists()
 
-    # --- who it is
+    # --- identity
 
-    def _who(self, look: Look) -> None:
+    def _read_identity(self, look: Look) -> None:
         for name, path in (("family", layout.FAMILY), ("name", layout.NAME)):
             if not getattr(self.known, name):
                 setattr(
@@ -176,7 +174,7 @@ class NeuronDevice:
         elif "serial" not in look.missing:
             look.missing["serial"] = "the device does not say"
 
-    def _words(self, look: Look) -> None:
+    def _set_display_name(self, look: Look) -> None:
         look.serial = self.known.serial
         parts = [
             f"{self.known.name or 'Neuron'} neuron{self.index}",
@@ -187,17 +185,17 @@ class NeuronDevice:
         if self.known.name:
             look.values["name"] = self.known.name
 
-    # --- how it is
+    # --- health
 
-    def _number(self, look: Look, attribute: Attribute) -> float | None:
-        if not attribute.there(self.version, self.known.family):
+    def _read_attribute(self, look: Look, attribute: Attribute) -> float | None:
+        if not attribute.is_expected(self.version, self.known.family):
             look.missing[attribute.reading] = "this driver or device has no such file"
             return None
         return self.files.number(look, attribute.reading, f"{self.folder}/{attribute.path}")
 
-    def _errors(self, look: Look) -> None:
+    def _read_errors(self, look: Look) -> None:
         for attribute in layout.ECC:
-            self._number(look, attribute)
+            self._read_attribute(look, attribute)
         repairable = look.values.get("hbm_ecc_repairable")
         if isinstance(repairable, float) and repairable < self.known.repairable:
             # Of a reset, not everybody is told.
@@ -224,14 +222,12 @@ class NeuronDevice:
             look.values["hbm_ecc_unclear"] = 0.0
 
     def _judge_sight(self, look: Look) -> None:
-        """Files that are not where they are known to be mean that nobody knows: not that all is
-        well.
+        """Missing essential files make the device's state unknown.
 
-        A driver that is known to have moved files makes this a limit of what can be observed, which
-        has a finding of its own: every other check goes on, and a node that is unknown for ever
-        would help nobody.
+        Except with drivers that are known to have moved files: there it is a limit of what can be
+        observed, which has a finding of its own, and the other checks go on.
         """
-        due = [one for one in layout.ESSENTIAL if one.there(self.version, self.known.family)]
+        due = [one for one in layout.ESSENTIAL if one.is_expected(self.version, self.known.family)]
         gone = [
             one for one in due if one.reading in look.missing and one.reading not in look.values
         ]
@@ -240,7 +236,7 @@ class NeuronDevice:
         moved = (
             self.version >= layout.REORGANISED
             and bool(gone)
-            and not any(self._there(one.path) for one in gone)
+            and not any(self._has_file(one.path) for one in gone)
         )
         if due:
             look.values["ecc_observable"] = float(not gone)
@@ -253,7 +249,7 @@ class NeuronDevice:
         if not gone:
             return
         why = look.missing[gone[0].reading]
-        at = layout.elsewhere(self.folder, gone[0].path.rpartition("/")[2])
+        at = layout.find_moved(self.folder, gone[0].path.rpartition("/")[2])
         known = (
             f"; a file of that name is at {at}, a layout that is not known here"
             if at and at != gone[0].path
@@ -268,9 +264,9 @@ class NeuronDevice:
             )
 
     def _firmware_health(self, look: Look) -> None:
-        """What the card's firmware says of its parts: a list, empty when all are well."""
+        """The firmware's list of unhealthy parts; empty if all are healthy."""
         for attribute in (layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS):
-            if not attribute.there(self.version, self.known.family):
+            if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
         if layout.UNHEALTHY.reading not in look.missing:
             said = self.files.value(
@@ -286,14 +282,14 @@ class NeuronDevice:
         if look.values.get("unreachable") == 1.0:
             look.missing[layout.HEARTBEAT.reading] = UNREACHABLE
         elif layout.HEARTBEAT.reading not in look.missing:
-            self._number(look, layout.HEARTBEAT)
+            self._read_attribute(look, layout.HEARTBEAT)
         if layout.ERROR_EVENTS.reading not in look.missing:
-            self._number(look, layout.ERROR_EVENTS)
+            self._read_attribute(look, layout.ERROR_EVENTS)
 
-    def _cores(self, look: Look) -> None:
-        """A counter is told for all cores at once, or not at all."""
+    def _read_cores(self, look: Look) -> None:
+        """A counter is reported for all cores, or not at all."""
         for attribute in layout.CORE_COUNTERS:
-            if not attribute.there(self.version, self.known.family):
+            if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
                 continue
             found = self._of_each_core(look, attribute.reading, attribute.path)
@@ -320,11 +316,13 @@ class NeuronDevice:
         look.values.pop(reading, None)
         return tuple(found)
 
-    def _power(self, look: Look) -> None:
-        if not layout.POWER.there(self.version, self.known.family):
+    def _read_power(self, look: Look) -> None:
+        if not layout.POWER.is_expected(self.version, self.known.family):
             look.missing[layout.POWER.reading] = "this driver or device has no such file"
             return
-        self.files.value(look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _power)
+        self.files.value(
+            look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _parse_power
+        )
 
     def _host_memory(self, look: Look) -> None:
         folder = f"{self.folder}/{layout.HOST_MEMORY}"
@@ -344,13 +342,13 @@ class NeuronDevice:
             )
 
 
-def _firmware(text: str) -> str:
+def _parse_firmware(text: str) -> str:
     if text != _BUSY and not text.isdigit():
         raise ValueError(text)
     return text
 
 
-def _power(text: str) -> Sample:
+def _parse_power(text: str) -> Sample:
     """`POWER_STATUS_VALID,1763635200,5.12,60.00,32.56`: status, epoch, least, most, mean of the
     last minute in per cent.
     """

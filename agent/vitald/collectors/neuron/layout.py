@@ -1,12 +1,12 @@
 """
-Where the Neuron driver keeps its files, relative to the device's folder, by what is known of its
-versions.
+Paths of the Neuron driver's files, relative to the device's folder, by driver version.
 
-Paths move between versions, so a file that is not where it is known to be is not looked for by
-name: what it would say is unknown. The places here are those of drivers 2.14 to 2.30. Driver 2.31
-moved several files, not backwards compatible (AWS Neuron sysfs user guide, v2.33.0); which ones was
-not to be found, so there a file that is missing is a limit of what can be observed, and each file
-that stayed is read. Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
+Paths change between versions, so a file that is missing is not searched for by name: its meaning
+would be unknown. The paths are those of drivers 2.14 to 2.30. Driver 2.31 moved several files
+incompatibly (AWS Neuron sysfs user guide, v2.33.0); which ones is not documented, so with it a
+missing file is a limit of what can be observed, and files at known paths are read.
+
+Source: aws-neuron-driver 2.24 and 2.30, AWS Neuron sysfs user guide.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ class Attribute:
     families: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
-    def there(self, version: tuple[int, ...], family: str) -> bool:
-        """Whether this driver should have it. Unknown versions and families are expected to have
-        everything.
-        """
+    def is_expected(self, version: tuple[int, ...], family: str) -> bool:
+        """Whether this driver should have it. Unknown versions and families should have all."""
         known_to_have = not self.families or not family or family in self.families
         return (
             (not version or version >= self.since) and known_to_have and family not in self.without
@@ -50,8 +48,7 @@ SERIAL = "info/serial_number"
 FAMILY = "info/architecture/instance_type"
 NAME = "info/architecture/device_name"
 
-# What tells a sick device from a well one. While one of these cannot be read, nothing is said of
-# the device's health.
+# While one of these cannot be read, the device's state is unknown.
 ESSENTIAL = (
     Attribute("sram_ecc_uncorrected", "stats/hardware/sram_ecc_uncorrected", without=_NO_ECC),
     Attribute("hbm_ecc_uncorrected", "stats/hardware/mem_ecc_uncorrected", without=_NO_ECC),
@@ -79,7 +76,7 @@ ERROR_EVENTS = Attribute("hw_error_events", f"{_HEALTH}/hw_error_event", (2, 30)
 POWER = Attribute("power_utilization_ratio", "stats/power/utilization", since=(2, 21))
 HOST_MEMORY = "stats/memory_usage/host_mem"  # a folder for each category
 
-# Of each core: the counters that tell of hardware. Those of programs' own mistakes are left alone.
+# Hardware counters of each core; counters of program errors are not read.
 CORE = "neuron_core"
 CORE_COUNTERS = (
     *(
@@ -102,15 +99,15 @@ CORE_COUNTERS = (
 CORE_MEMORY = "stats/memory_usage/device_mem/present"
 
 
-def version(text: str) -> tuple[int, ...]:
+def parse_version(text: str) -> tuple[int, ...]:
     """`2.30.2.0` as numbers, whatever follows them; empty for anything else."""
     found = _VERSION.match(text)
     return tuple(map(int, found[0].split("."))) if found is not None else ()
 
 
-def elsewhere(folder: str, name: str) -> str:
-    """Where a file of that name is now, for people: it may mean something else there. Empty where
-    there is none.
+def find_moved(folder: str, name: str) -> str:
+    """The path of a file of that name, for operators only: its meaning may differ. Empty if there
+    is none.
     """
     waiting = [("", 0)]
     while waiting:

@@ -1,10 +1,8 @@
 """
-Which Neuron device sits where: sysfs joins no index to a PCI address, and indexes do not follow the
-addresses.
+Maps indexes of Neuron devices to PCI addresses, which sysfs does not.
 
-Owns     what the driver's log line at load said (`** BDF: a0:1b.0 => nd[15]`), the tables of
-         machines where it is known, and what follows when only one is left.
-Refuses  guessing: an index that cannot be placed keeps its number for a name.
+Sources are the driver's log line at load (`** BDF: a0:1b.0 => nd[15]`), tables of known machines,
+and elimination if only one is left. An index without an address is named by its number.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _TABLES = {
 }
 
 
-class Places:
+class NeuronLocations:
     """The PCI address of each index, as far as it is known."""
 
     def __init__(self) -> None:
@@ -48,22 +46,24 @@ class Places:
     def memory(self) -> dict[str, str]:
         return {str(index): address for index, address in sorted(self._told.items())}
 
-    def recall(self, memory: Mapping[str, str]) -> None:
-        """What was told before. What has been told since counts more."""
+    def restore_memory(self, memory: Mapping[str, str]) -> None:
+        """The driver's messages of an earlier start; newer ones take precedence."""
         self._told = {**{int(index): address for index, address in memory.items()}, **self._told}
         self._at = {**self._told, **self._at}
 
-    def told(self, index: int, address: str) -> None:
-        """The driver said so. Whoever was said to be there before is not."""
+    def record_location(self, index: int, address: str) -> None:
+        """The driver's message. It replaces an earlier index of that address."""
         self._told = {other: at for other, at in self._told.items() if at != address}
         self._told[index] = self._at[index] = address
 
-    def said(self, fields: Fields) -> None:
-        """The same, by the fields of an event."""
-        self.told(int(str(fields["device"])), f"0000:{fields['slot']}")
+    def record_event(self, fields: Fields) -> None:
+        """The same, from the fields of an event."""
+        self.record_location(int(str(fields["device"])), f"0000:{fields['slot']}")
 
-    def settle(self, indexes: Collection[int], addresses: Collection[str], machine: str) -> None:
-        """Place these devices among these functions."""
+    def assign_devices(
+        self, indexes: Collection[int], addresses: Collection[str], machine: str
+    ) -> None:
+        """Maps these indexes to these PCI functions."""
         at = {index: address for index, address in self._told.items() if address in addresses}
         table = _TABLES.get(machine, ())
         if not self._told and addresses and set(addresses) <= set(table):
@@ -74,19 +74,19 @@ class Places:
             at[loose[0]] = free[0]
         self._at = at
 
-    def address(self, index: int) -> str | None:
+    def find_address(self, index: int) -> str | None:
         return self._at.get(index)
 
-    def index(self, address: str) -> int | None:
+    def find_index(self, address: str) -> int | None:
         return next((index for index, at in self._at.items() if at == address), None)
 
-    def component(self, index: int) -> Component:
-        """By its address where that is known, like every other device; else by its number."""
+    def get_component(self, index: int) -> Component:
+        """Named by its address if known, like all other devices; else by its number."""
         return Component(ComponentKind.NEURON, self._at.get(index, str(index)))
 
-    def absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
-        """Where a machine of this type has devices and this one has no function: only where all
-        others are as the table says.
+    def list_absent(self, addresses: Collection[str], machine: str) -> dict[int, str]:
+        """The devices that this type of machine has and this node lacks: only if all others match
+        the table.
         """
         table = _TABLES.get(machine, ())
         if (

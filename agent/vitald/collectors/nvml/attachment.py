@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from vitald.collectors.nvml.batches import GpuState
-from vitald.collectors.nvml.client import InFlight, Worker
+from vitald.collectors.nvml.client import InFlight, WorkerProcess
 from vitald.collectors.nvml.inbox import Inbox
 from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
@@ -43,7 +43,7 @@ class Attachment:
         the driver's handles are stale. False if the driver gave no answer.
         """
         try:
-            worker = Worker(str(self._settings.library or ""), self._receive)
+            worker = WorkerProcess(str(self._settings.library or ""), self._receive)
         except OSError as error:
             await self._emit(
                 self._state.build_unavailable_batch(
@@ -59,7 +59,7 @@ class Attachment:
         finally:
             worker.kill()  # a task that is cancelled must not wait
 
-    async def _serve(self, worker: Worker) -> bool:
+    async def _serve(self, worker: WorkerProcess) -> bool:
         session = Session(worker, self._settings, self._inbox, self._report_hang)
         gpus = self._state.list_polled()
         try:
@@ -81,9 +81,8 @@ class Attachment:
             await self._emit(self._state.build_unavailable_batch(code, detail))
             raise _Failed
         node, pci = self._state.node, self._state.pci
-        node.attached(answer, pci.list_usable())
+        node.note_attached(answer, pci.list_usable(), switched=pci.has_nvswitches())
         node.slots = pci.slots
-        node.switched = pci.has_nvswitches()
         log.info(
             "nvml_attached",
             driver=answer["driver"],
@@ -139,11 +138,11 @@ class Attachment:
         self, answers: Mapping[str, Answer], gpus: Sequence[str], *, first: bool
     ) -> None:
         state, node = self._state, self._state.node
-        events = node.digest(answers, state.pci.list_all())
+        events = node.process_answers(answers, state.pci.list_all())
         state.exclusions.clear_gpus([gpu for gpu in answers if answers[gpu].get("values")])
         if first:
             events += state.take_returned(events)
-        events += [node.xid(*xid) for xid in self._inbox.xids.take_due()]
+        events += [node.report_xid(*xid) for xid in self._inbox.xids.take_due()]
         await self._emit(state.build_round_batch(events, gpus))
 
     # --- the worker
@@ -156,7 +155,7 @@ class Attachment:
             raise _Failed
         return answer
 
-    async def _report_failure(self, worker: Worker, failure: GaveUp) -> None:
+    async def _report_failure(self, worker: WorkerProcess, failure: GaveUp) -> None:
         call = failure.call
         if call is None:
             return  # a release is requested
@@ -171,7 +170,7 @@ class Attachment:
             self._state.exclusions.exclude_gpu(call.gpu, f"{call.call} did not return")
         await self._emit(await self._end_hanging(worker, call))
 
-    async def _end_hanging(self, worker: Worker, call: InFlight) -> Batch:
+    async def _end_hanging(self, worker: WorkerProcess, call: InFlight) -> Batch:
         stuck = await worker.end()
         if stuck is None:
             log.error(
@@ -187,7 +186,7 @@ class Attachment:
         )
         return self._state.build_hang_batch(call, stuck.state, unkillable=True)
 
-    async def _end(self, worker: Worker) -> None:
+    async def _end(self, worker: WorkerProcess) -> None:
         stuck = await worker.end()
         if stuck is not None:
             self._state.exclusions.add_stuck(stuck)
@@ -195,7 +194,7 @@ class Attachment:
     def _receive(self, message: Mapping[str, Any]) -> None:
         """A message of the worker that answers no command."""
         if "simulated" in message:
-            self._state.node.library(simulated=message["simulated"] is True)
+            self._state.node.note_library(simulated=message["simulated"] is True)
         elif (deaf := message.get("deaf")) is not None:
             log.warning("nvml_events_not_heard", gpu=deaf["gpu"], code=deaf["code"])
         else:

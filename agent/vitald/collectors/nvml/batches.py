@@ -75,7 +75,7 @@ class GpuState:
         memory = node.memory
         if events or memory != self.committed_memory:
             position, self.committed_memory = Position(NAME, self.boot_id, memory), memory
-        released = set(node.read) if self.releases.everything else self.releases.gpus
+        released = set(node.current.by_gpu) if self.releases.covers_all else self.releases.gpus
         return Batch(
             NAME,
             events,
@@ -83,7 +83,9 @@ class GpuState:
             caught_up=True,
             state=state,
             detail=detail,
-            readings=tuple(found for gpu, found in node.read.items() if gpu not in released),
+            readings=tuple(
+                found for gpu, found in node.current.by_gpu.items() if gpu not in released
+            ),
             simulated=node.simulated,
             holding=holding,
             calm=node.calm,
@@ -99,7 +101,7 @@ class GpuState:
     def build_absent_batch(self) -> Batch:
         """There is no GPU here that NVML can be asked about."""
         reason = self.pci.describe_absence()
-        events = self.node.unavailable(0, reason, self.pci.list_all())
+        events = self.node.report_unavailable(0, reason, self.pci.list_all())
         return self.build_batch(events, SourceState.ABSENT, reason)
 
     def build_unavailable_batch(self, code: int, detail: str) -> Batch:
@@ -107,12 +109,14 @@ class GpuState:
         reason = _REASONS.get(code, f"NVML error {code}")
         if detail:
             reason = f"{reason}: {detail}"
-        events = self.node.unavailable(code, reason, self.pci.list_all())
+        events = self.node.report_unavailable(code, reason, self.pci.list_all())
         return self.build_batch(events, SourceState.FAILED, reason)
 
     def build_hang_batch(self, call: InFlight, state: str, *, unkillable: bool = False) -> Batch:
         """`state`: what the worker's threads wait for, or what became of the worker."""
-        event = self.node.hangs(call.gpu, call.call, call.seconds, state, unkillable=unkillable)
+        event = self.node.report_hang(
+            call.gpu, call.call, call.seconds, state, unkillable=unkillable
+        )
         detail = f"{call} has not answered for {call.seconds:.0f} s"
         return self.build_batch([event], SourceState.FAILED, detail)
 
@@ -124,7 +128,7 @@ class GpuState:
         """A GPU that is not polled, or gives no readings, makes what is known incomplete."""
         if self.releases.gpus:
             return SourceState.RELEASED, self.releases.words
-        reasons = [*self.exclusions.list_reasons(), *self.node.unreadable(polled)]
+        reasons = [*self.exclusions.list_reasons(), *self.node.current.list_unreadable(polled)]
         if self.pci.error:
             reasons.append(self.pci.describe_error())
         if reasons:
@@ -135,7 +139,7 @@ class GpuState:
 
     def _take_released(self) -> list[Event]:
         return [
-            self.node.event(
+            self.node.create_event(
                 RELEASED,
                 NODE,
                 {"by": release.by, "reason": release.reason, "gpus": release.words},
@@ -156,5 +160,5 @@ class GpuState:
                 "gpus": release.words,
             }
             text = f"{release.words} looked at again{early}: {changed}"
-            events.append(self.node.event(RETURNED, NODE, fields, text))
+            events.append(self.node.create_event(RETURNED, NODE, fields, text))
         return events

@@ -1,8 +1,8 @@
 """
-The daemon's hand on the worker process: start it, ask it, see where it hangs, end it.
+The daemon's side of the worker process: starts it, sends commands, shows where it hangs, ends it.
 
-Nothing here calls the driver, and nothing waits for a process that does not die: one that sits in
-the kernel is remembered by its process id and start time, and left.
+Nothing here calls the driver or waits for a process that does not end: one that is stuck in the
+kernel is abandoned, and known by its process id and start time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _START = (
 
 
 class WorkerGone(Exception):
-    """The process ended by itself. The text says how."""
+    """The process ended by itself. The message says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """The call that a worker is in: its C name, the GPU it asks about ("" for none), and for how
-    long.
+    """The call that a worker is in: its C name, its GPU ("" for none), and since how many
+    seconds.
     """
 
     call: str
@@ -49,28 +49,28 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
-    """A process that has not ended though it was killed. `started` tells it from a later one with
-    its number.
+class StuckWorker:
+    """A process that was killed and has not ended. `started` distinguishes it from a later one with
+    the same process id.
     """
 
     pid: int
     started: str
     where: InFlight
-    state: str  # from /proc: the states of its threads and what the kernel says they wait for
+    state: str  # the states of its threads and where they wait in the kernel
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         return start_time(self.pid) != self.started
 
 
-class Worker:
-    """One worker process. Every command is answered once, in order; `tell` gets what it says
-    unasked.
+class WorkerProcess:
+    """One worker process. Each command is answered once, in order. `tell` is called with messages
+    that answer no command.
     """
 
     def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Raises OSError where no process can be started."""
+        """Raises OSError if no process can be started."""
         self._tell = tell
         self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
         os.ftruncate(self._shared, MARKER.size)
@@ -95,15 +95,15 @@ class Worker:
             self._marker.close()
             os.close(self._shared)
             raise
-        self.ended = False  # or left, where it could not be
+        self.ended = False  # or abandoned, if it could not be ended
         self.pid = self._process.pid
         self.started = start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
-        self._reading = asyncio.create_task(self._read(), name="nvml worker")
+        self._reading = asyncio.create_task(self._read_messages(), name="nvml worker")
 
     def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
-        """The answer, some time. One at a time. It raises WorkerGone where the process has
-        ended.
+        """Sends a command; only one at a time. The future raises WorkerGone if the process
+        ends.
         """
         assert self._answer is None or self._answer.done()
         assert self._process.stdin is not None
@@ -112,41 +112,45 @@ class Worker:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            self._over()
+            self._fail_answer()
         return self._answer
 
     @property
     def in_flight(self) -> InFlight | None:
-        """Where it is now; None where it is in no call."""
+        """The call that it is in; None if it is in none."""
         began, call, gpu = MARKER.unpack_from(self._marker, 0)
         if not began:
             return None
         return InFlight(
-            call=_text(call), gpu=_text(gpu), seconds=max(0.0, time.monotonic() - began)
+            call=_decode_text(call),
+            gpu=_decode_text(gpu),
+            seconds=max(0.0, time.monotonic() - began),
         )
 
-    async def end(self) -> Stuck | None:
-        """Ask it to end, then kill it. What is still there after that is returned, and left."""
+    async def end(self) -> StuckWorker | None:
+        """Terminates, then kills it. Returns it if it still exists after that; it is then
+        abandoned.
+        """
         where = self.in_flight or InFlight(call="nothing known", gpu="", seconds=0.0)
         self._reading.cancel()
         self.ended = True
         for signal, seconds in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
             signal()
-            if await _ended(self._process, seconds):
-                self._close()
+            if await _wait_for_end(self._process, seconds):
+                self._close_files()
                 return None
-        state = states(self.pid)
-        self._close()
-        return Stuck(pid=self.pid, started=self.started, where=where, state=state)
+        state = list_thread_states(self.pid)
+        self._close_files()
+        return StuckWorker(pid=self.pid, started=self.started, where=where, state=state)
 
     def kill(self) -> None:
-        """At once, without waiting: the daemon stops."""
+        """Kills it without waiting for its end."""
         self._reading.cancel()
         self._process.kill()
         self._process.poll()
-        self._close()
+        self._close_files()
 
-    def _close(self) -> None:
+    def _close_files(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -157,7 +161,7 @@ class Worker:
         if self._answer is not None:
             self._answer.cancel()
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         assert self._process.stdout is not None
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -171,13 +175,13 @@ class Worker:
                 elif self._answer is not None and not self._answer.done():
                     self._answer.set_result(told["answer"])
         except ValueError as error:
-            self._over(f"it said something that is no JSON line: {error}")
+            self._fail_answer(f"it said something that is no JSON line: {error}")
         finally:
             transport.close()
-        await _ended(self._process, _KILL_S)
-        self._over()
+        await _wait_for_end(self._process, _KILL_S)
+        self._fail_answer()
 
-    def _over(self, why: str = "") -> None:
+    def _fail_answer(self, why: str = "") -> None:
         if self._answer is not None and not self._answer.done():
             code = self._process.poll()
             said = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
@@ -189,7 +193,7 @@ class Worker:
             )
 
 
-async def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
     until = time.monotonic() + seconds
     while process.poll() is None:
         if time.monotonic() > until:
@@ -199,7 +203,7 @@ async def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """In clock ticks since boot; empty where there is no such process, or only its remains."""
+    """In clock ticks since boot; empty if there is no such process, or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -208,26 +212,24 @@ def start_time(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def states(pid: int) -> str:
-    """The state of each thread and where it waits in the kernel. Other files of a stuck process may
-    block whoever reads them.
+def list_thread_states(pid: int) -> str:
+    """The state of each thread and where it waits in the kernel. No other files are read: those of
+    a stuck process may block their reader.
     """
-    said = []
+    found = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             where = (task / "wchan").read_text().strip("\0\n ")
         except OSError:
             continue
-        said.append(f"{state} in {where}" if where not in ("", "0") else state)
-    return ", ".join(dict.fromkeys(said))
+        found.append(f"{state} in {where}" if where not in ("", "0") else state)
+    return ", ".join(dict.fromkeys(found))
 
 
-def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
-    """Who has the driver's device files open: process id and name; and how many processes could not
-    be looked at.
-
-    `minors`: of which GPUs; empty for any file of the driver.
+def list_device_users(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
+    """The processes that have device files of the driver open (process id and name), and how many
+    processes could not be inspected. `minors`: of which GPUs; empty for any file of the driver.
     """
     wanted = {f"/dev/nvidia{minor}" for minor in minors}
     found, hidden = [], 0
@@ -250,5 +252,5 @@ def holders(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int]:
     return sorted(found), hidden
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")

@@ -16,21 +16,19 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
-from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import exclusions
 from vitald.collectors.nvml.attachment import Attachment
 from vitald.collectors.nvml.batches import GpuState
-from vitald.collectors.nvml.client import holders
+from vitald.collectors.nvml.client import list_device_users
 from vitald.collectors.nvml.inbox import Inbox, Pids
 from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.pci_gpus import PciGpus
-from vitald.collectors.nvml.release import Releases, Report
-from vitald.collectors.nvml.settings import SECTION, NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory, machine_type
+from vitald.collectors.nvml.release import ReleaseReport, Releases
+from vitald.collectors.pci.inventory import PciInventory
+from vitald.config import Nvml as Settings
 from vitald.model import Batch, Position
-from vitald.worker_thread import ThreadStuck, WorkerThread
+from vitald.worker_thread import Lane, LaneStuck
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
@@ -44,11 +42,11 @@ class Nvml:
 
     def __init__(
         self,
-        settings: NvmlSettings,
+        settings: Settings,
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: WorkerThread,
+        lane: Lane,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -63,7 +61,7 @@ class Nvml:
         self._vbios = vbios
         self._catalog = catalog
         self._lane = lane
-        self._inbox = Inbox(is_release_requested=lambda: self.releases.asked)
+        self._inbox = Inbox(is_release_requested=lambda: self.releases.is_requested)
         self.releases = Releases(wake=self._inbox.wake_up)
         self._state = GpuState(
             boot_id=boot_id,
@@ -78,14 +76,14 @@ class Nvml:
         self._state.pci.note_change()
         self._inbox.wake_up()
 
-    async def work(self, seconds: float) -> Pids | None:
+    async def list_processes(self, seconds: float) -> Pids | None:
         """The processes that run on each GPU now. None if the driver is not polled at all. Raises
         asyncio.TimeoutError after so many seconds.
 
         By the component's name; a GPU that does not answer is left out.
         """
         serving = self._attachment is not None and self._attachment.is_serving
-        if not serving or self.releases.asked:
+        if not serving or self.releases.is_requested:
             return None
         answer = self._inbox.process_request.add_waiter()
         self._inbox.wake_up()
@@ -104,7 +102,7 @@ class Nvml:
         self._state.node, self._state.committed_memory = self._create_node(), ""
         if after is not None:
             try:
-                self._state.node.recall(after.cursor, after.boot_id)
+                self._state.node.restore_memory(after.cursor, after.boot_id)
             except ValueError as error:
                 log.error("nvml_memory_not_read", error=str(error), effect="baselines begin anew")
         failures = 0  # in succession
@@ -112,7 +110,7 @@ class Nvml:
             pci = self._state.pci
             if pci.list_usable() or pci.is_scan_due(self.settings.inventory_s):
                 await pci.scan()
-            if self.releases.asked:  # no worker runs now: this process holds no device
+            if self.releases.is_requested:  # no worker runs now: this process holds no device
                 await self._admit_releases(emit)
             if (idle_s := await self._report_idle(emit)) is not None:
                 await self._inbox.sleep(idle_s)
@@ -135,7 +133,7 @@ class Nvml:
             self._catalog,
             self.boot_id,
             expected=self.expected,
-            told=settings.expected_gpus,
+            configured=settings.expected_gpus,
             vbios=self._vbios,
             overdue_s={
                 tier: 2 * period + settings.deadline_s + 5.0 for tier, period in periods.items()
@@ -147,7 +145,7 @@ class Nvml:
         None if one can.
         """
         state, releases = self._state, self.releases
-        if releases.everything:
+        if releases.covers_all:
             await emit(state.build_released_batch())
             return min(releases.left_s, self.deadline_s / 3)
         usable = state.pci.list_usable()
@@ -163,37 +161,21 @@ class Nvml:
         return None
 
     async def _admit_releases(self, emit: Emit) -> None:
-        self.releases.admit()
+        self.releases.admit_requests()
         await emit(self._state.build_released_batch())
-        self.releases.answer(await self._list_holders())
+        self.releases.answer_requests(await self._list_holders())
 
-    async def _list_holders(self) -> Report:
+    async def _list_holders(self) -> ReleaseReport:
         """The processes that have the released devices open."""
-        minors = [] if self.releases.everything else self._state.node.minors(self.releases.gpus)
+        minors = (
+            []
+            if self.releases.covers_all
+            else self._state.node.current.list_minors(self.releases.gpus)
+        )
         found: list[tuple[int, str]] = []
         hidden = -1
-        with suppress(ThreadStuck, OSError):
-            found, hidden = await self._lane.call(lambda: holders(minors))
-        return Report(holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids)
-
-
-def _build(context: CollectorContext) -> Nvml:
-    settings, catalog = context.settings, context.catalog
-    return Nvml(
-        settings[NvmlSettings],
-        catalog,
-        context.inventory,
-        context.boot_id,
-        WorkerThread("nvml"),
-        expected=catalog.find_instance(machine_type(context.paths.sysfs)).gpus,
-        vbios=settings[ExpectSettings].vbios,
-    )
-
-
-COLLECTOR = CollectorDefinition(
-    name=NAME,
-    section=SECTION,
-    catalog_kinds=(NAME,),
-    subsystems=("pci",),
-    build_source=_build,
-)
+        with suppress(LaneStuck, OSError):
+            found, hidden = await self._lane.call(lambda: list_device_users(minors))
+        return ReleaseReport(
+            holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
+        )

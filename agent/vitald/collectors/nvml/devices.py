@@ -1,8 +1,8 @@
 """
-Which GPUs there should be: on PCI, known to the driver, and known from before.
+Registry of the node's GPUs by UUID: which there should be, and in which slot.
 
-A GPU goes by its UUID. One that was here and is nowhere to be found is missing until it is seen
-again, however many boots that takes; one whose slot holds another UUID was replaced.
+A known GPU that is not found is missing until it is seen again, however many boots that takes. One
+whose slot holds another UUID was replaced.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from vitald.model import Component, ComponentKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is remembered of a GPU. It cannot be read any more once the GPU is lost."""
+class KnownGpu:
+    """Identity and location of a GPU. They cannot be read once the GPU is lost."""
 
     address: str
     uuid: str
     name: str = ""
     serial: str = ""
-    module: str = ""  # its place on an SXM board, as the driver numbers them
+    module: str = ""  # position on an SXM board, as the driver numbers them
     slot: str = ""  # the physical slot, as the firmware names it
-    place: str = ""  # chassis, slot and tray, where a rack has them
+    place: str = ""  # chassis, slot and tray in a rack
 
     @property
     def component(self) -> Component:
@@ -32,7 +32,7 @@ class Known:
 
     @property
     def words(self) -> str:
-        """For a person who must find the board."""
+        """Display name: all that helps to find the board."""
         parts = [
             self.name or "GPU",
             f"serial {self.serial}" if self.serial else "",
@@ -46,55 +46,59 @@ class Known:
         return ", ".join(filter(None, [*parts, self.place]))
 
 
-class Devices:
-    """The GPUs that are known, by UUID."""
+class GpuRegistry:
+    """The known GPUs. `memory`: what a former registry's `memory` returned."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
-        self._known = {uuid: Known(uuid=uuid, **stored) for uuid, stored in (memory or {}).items()}
-        self._seen: set[str] = set()  # answered since we attached
+        self._known = {
+            uuid: KnownGpu(uuid=uuid, **stored) for uuid, stored in (memory or {}).items()
+        }
+        self._seen: set[str] = set()  # answered since the worker attached
 
     @property
     def memory(self) -> dict[str, Any]:
         return {
-            uuid: {name: value for name, value in asdict(one).items() if name != "uuid"}
-            for uuid, one in self._known.items()
+            uuid: {name: value for name, value in asdict(known).items() if name != "uuid"}
+            for uuid, known in self._known.items()
         }
 
-    def known(self, uuid: str) -> Known | None:
+    def find(self, uuid: str) -> KnownGpu | None:
         return self._known.get(uuid)
 
-    def at(self, address: str) -> Known | None:
-        """Who is in a slot: who answered there, else who was there last."""
-        here = [one for one in self._known.values() if one.address == address]
-        return next((one for one in here if one.uuid in self._seen), here[0] if here else None)
+    def find_at(self, address: str) -> KnownGpu | None:
+        """The GPU in a slot: the one that answered there, else the last one known there."""
+        here = [known for known in self._known.values() if known.address == address]
+        last = here[0] if here else None
+        return next((known for known in here if known.uuid in self._seen), last)
 
-    def identity(self, address: str) -> str:
-        """Its UUID, or, until that is known, its address."""
-        known = self.at(address)
+    def get_identity(self, address: str) -> str:
+        """The GPU's UUID, or its address until that is known."""
+        known = self.find_at(address)
         return known.uuid if known is not None else address
 
-    def attached(self) -> None:
-        """Everybody is to be met anew."""
+    def note_attached(self) -> None:
+        """A worker attached, or none can: no GPU has answered yet."""
         self._seen = set()
 
-    def met(self, known: Known) -> bool:
-        """It answered. Whether that is news: a new one, or in another place."""
+    def register(self, known: KnownGpu) -> bool:
+        """Records a GPU that answered. True if it is new or has moved."""
         former = self._known.get(known.uuid)
         if former is None:
-            # A board that was never here took the place of whatever was. One that has only moved
-            # did not: where a GPU is dead at boot, the others may move up.
-            taken = self.at(known.address)
-            if taken is not None and taken.uuid not in self._seen:
-                del self._known[taken.uuid]
+            # A new board replaces the one that was known in its slot. One that has only moved does
+            # not: if a GPU is dead at boot, the addresses of the others may change.
+            replaced = self.find_at(known.address)
+            if replaced is not None and replaced.uuid not in self._seen:
+                del self._known[replaced.uuid]
         self._seen.add(known.uuid)
         self._known[known.uuid] = known
         return former is None or (former.address, former.serial) != (known.address, known.serial)
 
-    def missing(self, on_pci: set[str]) -> list[Known]:
-        """Those that were here and are nowhere now: their slot is empty, or holds another."""
-        held = {one.address for one in self._known.values() if one.uuid in self._seen}
+    def list_missing(self, on_pci: set[str]) -> list[KnownGpu]:
+        """Known GPUs that are not here now: their slot is empty, or holds another one."""
+        occupied = {known.address for known in self._known.values() if known.uuid in self._seen}
         return [
-            one
-            for one in self._known.values()
-            if one.uuid not in self._seen and (one.address not in on_pci or one.address in held)
+            known
+            for known in self._known.values()
+            if known.uuid not in self._seen
+            and (known.address not in on_pci or known.address in occupied)
         ]

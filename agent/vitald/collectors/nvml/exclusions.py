@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml.client import Stuck
+from vitald.collectors.nvml.client import StuckWorker
 
 BACKOFF = Backoff(60.0, 1800.0)  # until a GPU on which a call hung is polled again
 _MAX_STUCK = 2  # with so many worker processes that do not end, no other is started
@@ -27,11 +27,11 @@ class Exclusions:
 
     def __init__(self) -> None:
         self._exclusions: dict[str, _Exclusion] = {}
-        self._stuck: list[Stuck] = []
+        self._stuck: list[StuckWorker] = []
 
     @property
     def stuck_pids(self) -> tuple[int, ...]:
-        return tuple(stuck.pid for stuck in self._stuck if not stuck.gone)
+        return tuple(stuck.pid for stuck in self._stuck if not stuck.is_gone)
 
     @property
     def is_driver_stuck(self) -> bool:
@@ -44,15 +44,15 @@ class Exclusions:
         until = time.monotonic() + BACKOFF.delay_s(retries)
         self._exclusions[gpu] = _Exclusion(until, retries, reason)
 
-    def add_stuck(self, stuck: Stuck) -> None:
-        self._stuck = [former for former in self._stuck if not former.gone] + [stuck]
+    def add_stuck(self, stuck: StuckWorker) -> None:
+        self._stuck = [former for former in self._stuck if not former.is_gone] + [stuck]
 
     def is_excluded(self, gpu: str) -> bool:
         exclusion = self._exclusions.get(gpu)
         if exclusion is None:
             return False
         return time.monotonic() < exclusion.until or any(
-            stuck.where.gpu == gpu and not stuck.gone for stuck in self._stuck
+            stuck.where.gpu == gpu and not stuck.is_gone for stuck in self._stuck
         )
 
     def clear_gpus(self, answered: Collection[str]) -> None:

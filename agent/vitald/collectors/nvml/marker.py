@@ -1,9 +1,8 @@
-"""What the worker writes before each call, in memory that it shares with the daemon."""
+"""The call that the worker is in, in memory that it shares with the daemon."""
 
 from __future__ import annotations
 
 import struct
 
-MARKER = struct.Struct(
-    "<d56s32s"
-)  # when the call in flight began (monotonic clock; 0: none), its C name, its GPU
+# When the call began (monotonic clock; 0: no call), its C name, and its GPU's address.
+MARKER = struct.Struct("<d56s32s")

@@ -1,9 +1,8 @@
 """
-Uncorrectable errors that nobody saw: what lifetime counters grew by, beyond what was counted since
-the driver was loaded.
+Detects uncorrectable memory errors that no reading of the volatile counters showed.
 
-A volatile counter is lost at a reboot. An error after the last look before it shows in the lifetime
-counter alone.
+Volatile counters are lost at a reboot. An error between the last reading and the reboot appears in
+the lifetime counter only, which then has grown more than the volatile one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from vitald.model import Sample
 
-# The counter over the board's lifetime, and the same since the driver was loaded.
+# Lifetime counters, and the same since the driver was loaded (volatile).
 _PAIRS = {
     "ecc_uncorrected_lifetime": "ecc_uncorrected",
     "sram_uncorrected_parity_lifetime": "sram_uncorrected_parity",
@@ -22,11 +21,12 @@ _PAIRS = {
 
 
 class LifetimeErrors:
-    """What was counted of each GPU, by its identity and lifetime counter, across boots."""
+    """Counts of each GPU across boots, by its identity and lifetime counter."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
-        # The lifetime count when it was first seen, the growth of the volatile one since, where
-        # that stood last, and what was missed.
+        """Raises ValueError for a memory of another format."""
+        # The first lifetime count, the growth of the volatile count since, the last volatile count,
+        # and the errors that were missed.
         self._known: dict[str, dict[str, list[float]]] = {
             identity: {name: [float(value) for value in kept] for name, kept in counters.items()}
             for identity, counters in (memory or {}).items()
@@ -38,27 +38,26 @@ class LifetimeErrors:
     def memory(self) -> dict[str, dict[str, list[float]]]:
         return self._known
 
-    def rename(self, former: str, identity: str) -> None:
-        """A GPU that went by its address has said its UUID."""
+    def rename_gpu(self, former: str, identity: str) -> None:
+        """A GPU known by its address has given its UUID."""
         if former in self._known:
             self._known[identity] = self._known.pop(former)
 
-    def boot(self) -> None:
-        """The node was booted: every volatile counter began at zero."""
+    def note_boot(self) -> None:
+        """The node was booted: all volatile counters began at zero."""
         for identity in self._known:
-            self.began_anew(identity)
+            self.note_reset(identity)
 
-    def began_anew(self, identity: str) -> None:
+    def note_reset(self, identity: str) -> None:
         """The GPU was reset, or the driver loaded: its volatile counters began at zero."""
         for kept in self._known.get(identity, {}).values():
             kept[2] = 0.0
 
-    def look(self, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
-        """The errors that were missed, where these values tell it. What a counter stands at when it
-        is first seen is nothing.
+    def find_missed(self, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
+        """The number of missed errors since the GPU is known, for each pair of counters in
+        `values`.
 
-        The lifetime counter may follow the volatile one later, so only what is more than ever was
-        missed.
+        The lifetime counter may lag behind the volatile one, so the number never falls.
         """
         found: dict[str, Sample] = {}
         for name, volatile in _PAIRS.items():
@@ -66,10 +65,10 @@ class LifetimeErrors:
             if not isinstance(total, (int, float)) or not isinstance(now, (int, float)):
                 continue
             kept = self._known.setdefault(identity, {}).setdefault(name, [total, 0.0, now, 0.0])
-            first, counted, stood, missed = kept
-            if total < first:  # another InfoROM, or cleared by a person
-                first, counted, stood, missed = total, 0.0, now, 0.0
-            counted += now - stood if now >= stood else now
+            first, counted, last, missed = kept
+            if total < first:  # another InfoROM, or a counter that was cleared
+                first, counted, last, missed = total, 0.0, now, 0.0
+            counted += now - last if now >= last else now
             missed = max(missed, total - first - counted)
             kept[:] = [first, counted, now, missed]
             found[name.replace("_lifetime", "_missed")] = missed

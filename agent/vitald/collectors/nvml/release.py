@@ -1,8 +1,8 @@
 """
-Stepping aside: who asked for the GPUs, which, and until when.
+Releases of the GPUs: requested by whom, of which GPUs, and until when.
 
-A client of NVML stands in the way of a GPU reset, a driver reload and a MIG change, so on request
-nothing of ours holds the driver for a while. It comes back by itself.
+A client of NVML blocks a GPU reset, a driver reload and a MIG change, so on request the daemon
+closes the driver for a limited time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from vitald.text import join_first
 
-_TOLD = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One request. `gpus` are PCI addresses; none of them means all. Its time begins when they have
-    been let go of.
+    """One request. `gpus` are PCI addresses; empty means all. Its time begins when the GPUs are
+    released.
     """
 
     gpus: tuple[str, ...]
@@ -28,7 +28,7 @@ class Release:
     by: str
     reason: str
     until: float = 0.0  # on the monotonic clock
-    ended_by: str = ""  # who took them back before the time was over
+    ended_by: str = ""  # who ended it early
 
     @property
     def words(self) -> str:
@@ -36,16 +36,16 @@ class Release:
 
     @property
     def clock(self) -> str:
-        """When it is over, by this node's clock."""
+        """When it ends, in local time."""
         return time.strftime(
             "%H:%M:%S", time.localtime(time.time() + self.until - time.monotonic())
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a release came to: who else has the devices open (process id, name), how many processes
-    could not be looked at (-1: none could), and which of our own did not end.
+class ReleaseReport:
+    """Result of a release: other processes that have the devices open (process id, name), how many
+    processes could not be inspected (-1: none could), and the daemon's own that did not end.
     """
 
     holders: tuple[tuple[int, str], ...] = ()
@@ -55,21 +55,25 @@ class Report:
 
 @dataclass(slots=True)
 class Releases:
-    """Those that run. The API asks for them; the source acts on them: `admit`, and when it has let
-    go, `answer`.
+    """The running releases. The API requests them; the collector calls `admit_requests` when no
+    worker runs, and then `answer_requests`.
     """
 
     wake: Callable[[], None] = lambda: None
-    words: str = ""  # for `vitald status`; it does not count down, as what changes is told again
-    _asked: list[tuple[Release, asyncio.Future[Report]]] = field(default_factory=list)
-    _admitted: list[asyncio.Future[Report]] = field(default_factory=list)
+    words: str = ""  # for `vitald status`; without a countdown, as each change would be reported
+    _asked: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
+    _admitted: list[asyncio.Future[ReleaseReport]] = field(default_factory=list)
     _running: list[Release] = field(default_factory=list)
     _begun: list[Release] = field(default_factory=list)
     _ended: list[Release] = field(default_factory=list)
 
-    async def begin(self, seconds: float, gpus: Sequence[str], by: str, reason: str) -> Report:
-        """Returns once nothing of ours holds the devices, or it is known that something does."""
-        answer: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+    async def begin_release(
+        self, seconds: float, gpus: Sequence[str], by: str, reason: str
+    ) -> ReleaseReport:
+        """Returns once the daemon has released the devices, or knows that a process of it has
+        not.
+        """
+        answer: asyncio.Future[ReleaseReport] = asyncio.get_running_loop().create_future()
         asked = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
         self._asked.append(asked)
         self.wake()
@@ -79,39 +83,39 @@ class Releases:
             if asked in self._asked:
                 self._asked.remove(asked)
 
-    def end(self, by: str) -> int:
-        """Take everything back now. How many releases that ends."""
-        ended = [replace(one, ended_by=by) for one in self._running]
+    def end_releases(self, by: str) -> int:
+        """Ends all releases now, and returns how many there were."""
+        ended = [replace(release, ended_by=by) for release in self._running]
         self._running = []
         self._ended += ended
         self._put_in_words()
         self.wake()
         return len(ended)
 
-    # --- for the source
+    # --- for the collector
 
     @property
-    def asked(self) -> bool:
-        """Whether somebody waits for us to let go."""
+    def is_requested(self) -> bool:
+        """True if a request waits for the release."""
         return bool(self._asked)
 
     @property
-    def everything(self) -> bool:
-        """Whether all GPUs are released."""
-        return any(not one.gpus for one in self._current())
+    def covers_all(self) -> bool:
+        """True if all GPUs are released."""
+        return any(not release.gpus for release in self._list_running())
 
     @property
     def gpus(self) -> set[str]:
         """The single GPUs that are released."""
-        return {gpu for one in self._current() for gpu in one.gpus}
+        return {gpu for release in self._list_running() for gpu in release.gpus}
 
     @property
     def left_s(self) -> float:
-        """Until the first of them is over."""
-        return min((one.until - time.monotonic() for one in self._current()), default=0.0)
+        """Seconds until the first of them ends."""
+        return min((one.until - time.monotonic() for one in self._list_running()), default=0.0)
 
-    def admit(self) -> None:
-        """No worker runs: nothing of ours holds anything. The time of those who asked begins."""
+    def admit_requests(self) -> None:
+        """No worker runs now: the time of the requested releases begins."""
         for release, answer in self._asked:
             running = replace(release, until=time.monotonic() + release.seconds)
             self._running.append(running)
@@ -120,8 +124,8 @@ class Releases:
         self._asked = []
         self._put_in_words()
 
-    def answer(self, report: Report) -> None:
-        """To all who were admitted."""
+    def answer_requests(self, report: ReleaseReport) -> None:
+        """Answers all requests that were admitted."""
         for answer in self._admitted:
             if not answer.done():
                 answer.set_result(report)
@@ -132,11 +136,11 @@ class Releases:
         return begun
 
     def take_ended(self) -> list[Release]:
-        self._current()
+        self._list_running()
         ended, self._ended = self._ended, []
         return ended
 
-    def _current(self) -> list[Release]:
+    def _list_running(self) -> list[Release]:
         over = [one for one in self._running if one.until <= time.monotonic()]
         if over:
             self._ended += over
@@ -145,8 +149,9 @@ class Releases:
         return self._running
 
     def _put_in_words(self) -> None:
-        told = [
-            f"{one.words} released until {one.clock}, asked by {one.by}: {one.reason}"
-            for one in self._running
+        described = [
+            f"{release.words} released until {release.clock}, asked by {release.by}:"
+            f" {release.reason}"
+            for release in self._running
         ]
-        self.words = join_first(told, _TOLD, "; ", "; and ", "more releases")
+        self.words = join_first(described, _MAX_NAMED, "; ", "; and ", "more releases")

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from vitald.collectors.nvml.client import InFlight, Worker, WorkerGone, states
+from vitald.collectors.nvml.client import InFlight, WorkerGone, WorkerProcess, list_thread_states
 from vitald.collectors.nvml.inbox import Inbox
-from vitald.collectors.nvml.settings import NvmlSettings
+from vitald.config import Nvml as Settings
 
 # A daemon that was stopped and continues finds the deadline passed before it reads the answer that
 # is already in the pipe.
@@ -36,8 +36,8 @@ class Session:
 
     def __init__(
         self,
-        worker: Worker,
-        settings: NvmlSettings,
+        worker: WorkerProcess,
+        settings: Settings,
         inbox: Inbox,
         report_hang: Callable[[InFlight, str], Awaitable[None]],
     ) -> None:
@@ -74,7 +74,9 @@ class Session:
                 await self._inbox.wait_for(answer, _GRACE_S)
                 if not answer.done():
                     reported = True
-                    await self._report_hang(call or _between_calls(took), states(self.worker.pid))
+                    await self._report_hang(
+                        call or _between_calls(took), list_thread_states(self.worker.pid)
+                    )
         try:
             return answer.result()
         except WorkerGone as error:

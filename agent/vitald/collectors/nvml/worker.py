@@ -1,16 +1,19 @@
 """
-The process that holds NVML. It asks what it is told to, one command at a time, and answers with one
-JSON line each.
+The process that holds NVML: executes one command at a time and answers each with one JSON line.
 
-A call that never returns blocks this process and nothing else. Before each call its name and GPU
-are written to memory shared with the daemon, so that the daemon can say where it hangs. Only a
-process that ends lets go of the driver for certain, so nothing is shut down here: it exits.
+A call that never returns blocks this process only. Before each call its name and GPU are written to
+memory shared with the daemon, which can report where it hangs. Only the end of a process releases
+the driver for certain, so nothing is shut down: the process exits.
 
-Commands on standard input:   {"do": "attach", "gpus": [address, ...]}
-                              {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}
-Answers on standard output:   {"answer": {...}}; unasked {"simulated": ...} about the library,
-{"event": {"gpu", "type", "data"}},
-                              and {"deaf": {"gpu", "code"}} where events of a GPU are not heard
+Commands on standard input:
+    {"do": "attach", "gpus": [address, ...]}
+    {"do": "look", "fast": [...], "slow": [...], "inventory": [...]}    addresses of GPUs, by tier
+    {"do": "work", "gpus": [...]}                                       the processes on each GPU
+Messages on standard output:
+    {"answer": {...}}                         to a command
+    {"simulated": bool}                       about the library, before the first call
+    {"event": {"gpu", "type", "data"}}        an NVML event
+    {"deaf": {"gpu", "code"}}                 events of a GPU cannot be received
 """
 
 from __future__ import annotations
@@ -29,60 +32,65 @@ from typing import Any
 import pynvml
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import calls, readings
-from vitald.collectors.nvml.calls import Call, Gpu
+from vitald.collectors.nvml import calls, codes, readings
+from vitald.collectors.nvml.board_calls import read_processes
+from vitald.collectors.nvml.calls import Call
 from vitald.collectors.nvml.marker import MARKER
+from vitald.collectors.nvml.query import PolledGpu, Reading
+from vitald.collectors.nvml.readings import MISSING
 from vitald.text import replace_unprintable
 
-SIMULATED = "vitald_simulated_nvml"  # the symbol by which the simulated library says that it is one
+SIMULATED = "vitald_simulated_nvml"  # a symbol that only the simulated library has
 
 _NO_GPUS = 1  # nvmlInitWithFlags: succeed as long as the driver answers
 _WAIT_MS = 60_000
 _EVENTS = 0x1 | 0x2 | 0x8 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
-_MASK = "nvmlDeviceGetSupportedEventTypes"  # of which all may be set
-_DEAF = Backoff(1.0, 60.0)  # between attempts to wait for events
+_EVENT_MASK = "nvmlDeviceGetSupportedEventTypes"  # all bits may be set: not "no value"
+_EVENT_RETRY = Backoff(1.0, 60.0)  # between attempts to wait for events
 _STACK_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
 
-class Worker:
-    """One attachment to the driver. It is never attached twice: a new one is a new process."""
+class NvmlWorker:
+    """One attachment to the driver. A process attaches only once."""
 
     def __init__(self, library: str, marker: mmap.mmap) -> None:
         self._library = library
         self._marker = marker
         self._lock = threading.Lock()
-        self._gpus: dict[str, Gpu] = {}
-        self._addresses: dict[int, str] = {}  # of the GPUs, by the pointer that is their handle
+        self._gpus: dict[str, PolledGpu] = {}
+        self._addresses: dict[int, str] = {}  # of the GPUs, by the pointer in their handle
         self._driver: tuple[int, ...] = ()
         self._excluded: set[str] = set()
-        self._now = ""  # the GPU that is asked about
+        self._current_gpu = ""
 
-    def serve(self) -> None:
+    def serve_commands(self) -> None:
         for line in sys.stdin:
             command = json.loads(line)
             try:
-                answer = self._do(command)
+                answer = self._execute(command)
             except pynvml.NVMLError as error:
                 answer = {"error": error.value}
-            self._say({"answer": answer})
+            self._send({"answer": answer})
 
-    def _do(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
         if command["do"] == "attach":
             return self._attach(command["gpus"])
         if command["do"] == "work":
-            return {"gpus": {address: self._work(address) for address in command["gpus"]}}
-        return self._look(command)
+            gpus = command["gpus"]
+            return {"gpus": {address: self._read_processes(address) for address in gpus}}
+        return self._read_tiers(command)
 
     def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
-        """One call, marked while it is in flight. `raw`: past the binding, where that gets it
-        wrong.
+        """Makes one call, marked while it is in flight. `raw`: past the binding, if that passes
+        wrong arguments.
         """
-        MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), self._now.encode())
+        gpu = self._current_gpu.encode()
+        MARKER.pack_into(self._marker, 0, time.monotonic(), name.encode(), gpu)
         try:
             if not raw:
                 answer = getattr(pynvml, name)(*args)
-                return answer if name == _MASK else _available(answer)
+                return answer if name == _EVENT_MASK else _check_answer(answer)
             code = pynvml._nvmlGetFunctionPointer(name)(*args)
             if code:
                 raise pynvml.NVMLError(code)
@@ -93,72 +101,71 @@ class Worker:
     # --- attaching
 
     def _attach(self, addresses: list[str]) -> dict[str, Any]:
-        """Take hold of the driver and of each GPU, one after the other."""
+        """Initialises NVML and gets a handle of each GPU, one after the other."""
         if self._library:
             try:
                 pynvml.nvmlLib = ctypes.CDLL(self._library)
             except OSError as error:
                 return {"error": 12, "detail": str(error)}
         pynvml._LoadNvmlLibrary()
-        self._say(
-            {"simulated": hasattr(pynvml.nvmlLib, SIMULATED)}
-        )  # before anything that may hang or fail
+        # Before any call that may hang or fail.
+        self._send({"simulated": hasattr(pynvml.nvmlLib, SIMULATED)})
         self.ask("nvmlInitWithFlags", _NO_GPUS)
         version = self.ask("nvmlSystemGetDriverVersion")
         self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
         count = self.ask("nvmlDeviceGetCount")
-        self._excluded = self._excluded_gpus()
+        self._excluded = self._list_excluded()
         failed: dict[str, int] = {}
         for address in addresses:
             try:
-                self._take(address)
+                self._add_gpu(address)
             except pynvml.NVMLError as error:
                 failed[address] = error.value
         return {
             "driver": version,
-            "nvml": self._if_known("nvmlSystemGetNVMLVersion"),
-            "cuda": self._if_known(
-                "nvmlSystemGetCudaDriverVersion_v2"
-            ),  # needs libcuda, which a container may not have
+            "nvml": self._ask_optional("nvmlSystemGetNVMLVersion"),
+            # Requires libcuda, which a container may not have.
+            "cuda": self._ask_optional("nvmlSystemGetCudaDriverVersion_v2"),
             "count": count,
             "failed": failed,
-            "events": self._listen(),
+            "events": self._register_events(),
         }
 
-    def _if_known(self, name: str) -> Any:
-        """What it is good to know, and no reason to look at nothing."""
+    def _ask_optional(self, name: str) -> Any:
+        """None if the call fails."""
         try:
             return self.ask(name)
         except pynvml.NVMLError:
             return None
 
-    def _take(self, address: str) -> None:
-        """By its PCI address: a look-up by UUID would fail for all once one of them is lost."""
-        self._now = address
+    def _add_gpu(self, address: str) -> None:
+        """By its PCI address: a look-up by UUID fails for all GPUs once one of them is lost. Raises
+        NVMLError.
+        """
+        self._current_gpu = address
         try:
             if address in self._excluded:
-                raise pynvml.NVMLError(calls.EXCLUDED)
+                raise pynvml.NVMLError(codes.EXCLUDED)
             handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-            self._gpus[address] = Gpu(address, handle, self._driver)
-            self._addresses[_pointer(handle)] = address
+            self._gpus[address] = PolledGpu(address, handle, self._driver)
+            self._addresses[_get_pointer(handle)] = address
         finally:
-            self._now = ""
+            self._current_gpu = ""
 
-    def _excluded_gpus(self) -> set[str]:
-        """GPUs that the driver's own configuration keeps it from using."""
+    def _list_excluded(self) -> set[str]:
+        """GPUs that the driver's configuration excludes."""
         found = set()
         try:
             for index in range(self.ask("nvmlGetExcludedDeviceCount")):
                 pci = self.ask("nvmlGetExcludedDeviceInfoByIndex", index).pci
                 found.add(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
         except pynvml.NVMLError:
-            # An older driver; then a GPU that is left out is one that the driver does not know
-            pass
+            pass  # an older driver: it does not know GPUs that are excluded
         return found
 
-    # --- looking
+    # --- readings
 
-    def _look(self, command: dict[str, list[str]]) -> dict[str, Any]:
+    def _read_tiers(self, command: dict[str, list[str]]) -> dict[str, Any]:
         tiers: tuple[tuple[str, tuple[Call, ...]], ...] = (
             ("inventory", calls.INVENTORY),
             ("fast", calls.FAST),
@@ -166,7 +173,7 @@ class Worker:
         )
         return {
             "gpus": {
-                address: self._read(
+                address: self._read_gpu(
                     address,
                     [call for tier, own in tiers if address in command[tier] for call in own],
                     command["inventory"],
@@ -175,215 +182,218 @@ class Worker:
             }
         }
 
-    def _work(self, address: str) -> dict[str, Any]:
-        """Who is at work on one GPU, and nothing else: what fails here is told by the next look."""
+    def _read_processes(self, address: str) -> dict[str, Any]:
+        """The processes on one GPU. Failures are not counted: the next round will report them."""
         gpu = self._gpus.get(address)
         if gpu is None:
             return {}
-        self._now = address
+        self._current_gpu = address
         try:
-            return {"values": calls.processes(self.ask, gpu)}
+            return {"values": read_processes(self.ask, gpu)}
         except pynvml.NVMLError:
             return {}
         finally:
-            self._now = ""
+            self._current_gpu = ""
 
-    def _read(self, address: str, wanted: list[Call], inventory: list[str]) -> dict[str, Any]:
-        """What one GPU says. Once it is lost, nothing more is asked of it.
+    def _read_gpu(self, address: str, wanted: list[Call], inventory: list[str]) -> dict[str, Any]:
+        """The answer about one GPU. Once it is lost, the remaining calls are not made.
 
-        `missing`: for each reading that these calls should have given and did not, why.
+        `values`: readings by name. `missing`: why, for each reading of these calls that they did
+        not give. `faults`: of the GPU. `failing`: calls that fail for no known reason, with NVML's
+        code. `stale`: the handle is no longer valid. `lookup`: alone, the code of a failed look-up.
         """
-        values: dict[str, calls.Reading] = {}
+        values: dict[str, Reading] = {}
         missing: dict[str, str] = {}
-        self._now = address
+        self._current_gpu = address
         try:
             gpu = self._gpus.get(address)
-            if gpu is None:  # it was not there when we attached; it may be now
-                self._take(address)
+            if gpu is None:  # its look-up failed at the attachment; it may succeed now
+                self._add_gpu(address)
                 gpu = self._gpus[address]
             if address in inventory:
                 gpu.skipped.clear()
-            codes: set[int] = set()
+            returned: set[int] = set()
             for call in wanted:
-                code, got = (calls.LOST, {}) if calls.LOST in codes else self._call(gpu, call)
-                codes.add(code)
+                lost = codes.LOST in returned
+                code, got = (codes.LOST, {}) if lost else self._make_call(gpu, call)
+                returned.add(code)
                 values |= got
-                for name in readings.OF[call.__name__]:
-                    # The code of the reading, which may be there in part; else that of the call as
-                    # a whole.
+                for name in readings.OF[call.name]:
+                    # A reading that is there in part is missing too, with the part's code.
                     if code or name not in got or name in gpu.refused:
-                        missing[name] = _reason(_refused(gpu, name) or code or calls.NOT_SUPPORTED)
-            stale = calls.INVALID_ARGUMENT in codes and not values and gpu.answered
+                        refused = _find_refusal(gpu, name) or code or codes.NOT_SUPPORTED
+                        missing[name] = _describe_code(refused)
+            stale = codes.INVALID_ARGUMENT in returned and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
-            if values and gpu.unheard:  # it was lost, and with it the wait for its events
-                self._listen_to(gpu)
+            if values and gpu.unheard:  # it was lost, which ended the wait for its events
+                self._register_gpu_events(gpu)
             return {
                 "values": values,
                 "missing": missing,
-                "faults": sorted(
-                    {
-                        calls.FAULTS[code]
-                        for code, _ in gpu.troubles.values()
-                        if code in calls.FAULTS
-                    }
-                ),
-                "failing": {
-                    name: code
-                    for name, (code, times) in gpu.troubles.items()
-                    if code not in calls.FAULTS and times >= calls.OFTEN
-                },
+                "faults": _list_faults(gpu),
+                "failing": _list_failing_calls(gpu),
                 "stale": stale,
             }
         except pynvml.NVMLError as error:
             return {"lookup": error.value}
         finally:
-            self._now = ""
+            self._current_gpu = ""
 
-    def _call(self, gpu: Gpu, call: Call) -> tuple[int, dict[str, calls.Reading]]:
-        """NVML's code, 0 where the call succeeded, and what it gave. Counts how often it failed in
-        succession.
-        """
-        name = call.__name__
+    def _make_call(self, gpu: PolledGpu, call: Call) -> tuple[int, dict[str, Reading]]:
+        """NVML's code, 0 for success, and the readings. Counts failures in succession."""
+        name = call.name
         if name in gpu.skipped:
             code, gpu.refused = gpu.skipped[name]
             return code, {}
         gpu.refused, gpu.failed = {}, 0
-        got: dict[str, calls.Reading] = {}
+        got: dict[str, Reading] = {}
         try:
-            got, code = call(self.ask, gpu), 0
+            got, code = call.read(self.ask, gpu), 0
             failed = gpu.failed
         except pynvml.NVMLError as error:
             code = failed = error.value
-        if code in calls.MISSING and set(gpu.refused.values()) <= calls.MISSING.keys():
+        if code in MISSING and set(gpu.refused.values()) <= MISSING.keys():
             gpu.skipped[name] = code, gpu.refused
-        if not failed or failed in calls.MISSING:
+        if not failed or failed in MISSING:
             gpu.troubles.pop(name, None)
-        elif failed in calls.FAULTS or (failed not in calls.UNSAID and name not in calls.UNJUDGED):
+        elif failed in codes.FAULTS or (
+            failed not in codes.NO_DATA and name not in codes.UNJUDGED_CALLS
+        ):
             gpu.troubles[name] = (failed, gpu.troubles.get(name, (0, 0))[1] + 1)
         return code, got
 
     # --- events
 
-    def _listen(self) -> list[str]:
+    def _register_events(self) -> list[str]:
+        """Addresses of the GPUs whose events are received."""
         threading.stack_size(_STACK_BYTES)
-        heard = []
+        registered = []
         for gpu in self._gpus.values():
-            self._now = gpu.address
-            if self._listen_to(gpu):
-                heard.append(gpu.address)
-        self._now = ""
-        return heard
+            self._current_gpu = gpu.address
+            if self._register_gpu_events(gpu):
+                registered.append(gpu.address)
+        self._current_gpu = ""
+        return registered
 
-    def _listen_to(self, gpu: Gpu) -> bool:
-        """One set for each GPU: a lost one ends its own wait at once, again and again, and would
-        starve the others'.
-        """
+    def _register_gpu_events(self, gpu: PolledGpu) -> bool:
+        """In an event set of its own: a lost GPU ends each wait on its set at once."""
         gpu.unheard = False
         events = None
         try:
-            wanted = _EVENTS & self.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+            wanted = _EVENTS & self.ask(_EVENT_MASK, gpu.handle)
             if not wanted:
                 return False
             events = self.ask("nvmlEventSetCreate")
             self.ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
         except pynvml.NVMLError as error:
-            if error.value not in calls.MISSING:
-                self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
+            if error.value not in MISSING:
+                self._send({"deaf": {"gpu": gpu.address, "code": error.value}})
             if events is not None:
                 with suppress(pynvml.NVMLError):
                     self.ask("nvmlEventSetFree", events)
             return False
         threading.Thread(
-            target=self._wait, args=(gpu, events), name=f"events {gpu.address}", daemon=True
+            target=self._forward_events,
+            args=(gpu, events),
+            name=f"events {gpu.address}",
+            daemon=True,
         ).start()
         return True
 
-    def _wait(self, gpu: Gpu, events: Any) -> None:
-        """Until the GPU is lost. Other errors are waited out: they come at once, every time."""
+    def _forward_events(self, gpu: PolledGpu, events: Any) -> None:
+        """Runs in a thread until the GPU is lost. After other errors it waits, as each further wait
+        would fail at once.
+        """
         failures = 0
         while True:
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
             except pynvml.NVMLError as error:
-                if error.value == calls.TIMEOUT:
+                if error.value == codes.TIMEOUT:
                     continue
-                self._say({"deaf": {"gpu": gpu.address, "code": error.value}})
-                if error.value == calls.LOST:
+                self._send({"deaf": {"gpu": gpu.address, "code": error.value}})
+                if error.value == codes.LOST:
                     gpu.unheard = True
-                    with suppress(
-                        pynvml.NVMLError
-                    ):  # it holds a descriptor, and for a GPU that comes back there is another
+                    # It holds a file descriptor; a GPU that comes back gets a new set.
+                    with suppress(pynvml.NVMLError):
                         pynvml.nvmlEventSetFree(events)
                     return
-                time.sleep(_DEAF.delay_s(failures))
+                time.sleep(_EVENT_RETRY.delay_s(failures))
                 failures += 1
                 continue
-            # An event is about the GPU that it names, whichever set it came through.
-            address = self._addresses.get(_pointer(event.device), gpu.address)
-            self._say(
-                {
-                    "event": {
-                        "gpu": address,
-                        "type": int(event.eventType),
-                        "data": int(event.eventData),
-                    }
-                }
-            )
+            # The event names its GPU, which need not be the one of this set.
+            address = self._addresses.get(_get_pointer(event.device), gpu.address)
+            content = {
+                "gpu": address,
+                "type": int(event.eventType),
+                "data": int(event.eventData),
+            }
+            self._send({"event": content})
 
-    def _say(self, told: dict[str, Any]) -> None:
-        line = json.dumps(told, separators=(",", ":"), default=_plain).encode() + b"\n"
+    def _send(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message, separators=(",", ":"), default=_to_json).encode() + b"\n"
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
 
 
-def _available(answer: Any) -> Any:
-    """What a call gave, unless that stands for no value: then it failed. Text is for one line of a
-    terminal or a page.
+def _check_answer(answer: Any) -> Any:
+    """A call's result; text without unprintable characters. Raises NVMLError for a result that
+    stands for no value.
     """
     if isinstance(answer, str):
         return replace_unprintable(answer)
     parts = answer if isinstance(answer, (list, tuple)) else (answer,)
-    if any(isinstance(part, int) and part in calls.NOT_AVAILABLE for part in parts):
-        raise pynvml.NVMLError(calls.NO_VALUE)
+    if any(isinstance(part, int) and part in codes.NOT_AVAILABLE for part in parts):
+        raise pynvml.NVMLError(codes.NO_VALUE)
     return answer
 
 
-def _refused(gpu: Gpu, name: str) -> int:
-    """Why the call in progress did not give this reading; one that has a value for each link, by
-    the first link.
+def _list_faults(gpu: PolledGpu) -> list[str]:
+    found = (code for code, _ in gpu.troubles.values() if code in codes.FAULTS)
+    return sorted({codes.FAULTS[code] for code in found})
+
+
+def _list_failing_calls(gpu: PolledGpu) -> dict[str, int]:
+    return {
+        name: code
+        for name, (code, times) in gpu.troubles.items()
+        if code not in codes.FAULTS and times >= codes.MIN_FAILURES
+    }
+
+
+def _find_refusal(gpu: PolledGpu, name: str) -> int:
+    """The code with which the last call refused a reading, or 0; for readings by link that of the
+    first link.
     """
     return gpu.refused.get(name) or gpu.refused.get(f"{name}/0", 0)
 
 
-def _reason(code: int) -> str:
-    if code in calls.REASONS:
-        return calls.REASONS[code]
-    return (
-        calls.FAULTS[code].replace("_", " ")
-        if code in calls.FAULTS
-        else f"fails with NVML error {code}"
-    )
+def _describe_code(code: int) -> str:
+    if code in codes.REASONS:
+        return codes.REASONS[code]
+    if code in codes.FAULTS:
+        return codes.FAULTS[code].replace("_", " ")
+    return f"fails with NVML error {code}"
 
 
-def _pointer(handle: Any) -> int:
+def _get_pointer(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Some of the binding's getters return ctypes objects or bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value.value
 
 
 def main() -> None:
-    """`argv`: the library to load ("" for the driver's own) and the descriptor of the shared
+    """`argv`: the library to load ("" for the driver's own) and the file descriptor of the shared
     memory.
     """
     library, fd = sys.argv[-2], int(sys.argv[-1])
-    ctypes.CDLL(None).prctl(
-        _PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # the daemon was killed: do not hold on to the driver
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the daemon's to answer
-    worker = Worker(library, mmap.mmap(fd, MARKER.size))
-    worker.serve()
+    # If the daemon is killed, release the driver.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon handles a terminal's Ctrl-C
+    worker = NvmlWorker(library, mmap.mmap(fd, MARKER.size))
+    worker.serve_commands()
     os._exit(0)  # not through nvmlShutdown: a thread may be waiting in the library

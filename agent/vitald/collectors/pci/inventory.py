@@ -1,9 +1,8 @@
 """
-What is on PCI: the accelerators, switches and adapters that this node has, from sysfs.
+Inventory of the PCI bus: accelerators, switches and adapters, from sysfs.
 
-A snapshot, taken again whenever somebody looks. What has left the bus is remembered: the kernel's
-lines about it, and about the port above it, come after it is gone. Reading these attributes does
-not touch the device.
+A snapshot that each poll takes again. Devices that left the bus are remembered, as kernel log lines
+about them and the port above them come later. Reading these attributes does not touch the device.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
 _NAME = re.compile(r"\w[\w.\-]{0,31}")
-# Departed devices remembered: whoever makes and removes virtual functions all day does not fill our
-# memory
-_MOST = 4096
+# Departed devices that are remembered; virtual functions may be created and removed all day.
+_MAX_DEPARTED = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +54,8 @@ class PciDevice:
 
 
 class PciInventory:
-    """The devices by address. A name that is no PCI address is never looked up: it comes from a log
-    line.
+    """The devices by address. Names come from log lines: one that is no PCI address is never looked
+    up.
     """
 
     def __init__(self, sysfs: Path) -> None:
@@ -73,12 +71,12 @@ class PciInventory:
         ] = {}  # physical slots by address without function, where the firmware names them
 
     def read(self) -> None:
-        """Walk sysfs. A node without a PCI bus has no devices; that is no error. A bus that cannot
-        be read is one, and shows nothing.
+        """Reads sysfs. A node without a PCI bus has no devices. If the bus cannot be read, `error`
+        is set and the last snapshot stays.
         """
         try:
             found = [
-                _device(entry.path, entry.name)
+                _read_device(entry.path, entry.name)
                 for entry in sorted(os.scandir(self._root), key=lambda entry: entry.name)
             ]
         except FileNotFoundError:
@@ -93,9 +91,9 @@ class PciInventory:
             for address, device in (self.departed | self.devices).items()
             if address not in devices
         }
-        self.departed = dict(list(departed.items())[-_MOST:])
+        self.departed = dict(list(departed.items())[-_MAX_DEPARTED:])
         self.devices = devices
-        self.slots = dict(_slots(self._slots))
+        self.slots = dict(_read_slots(self._slots))
 
     def present(self, address: str) -> bool:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot
@@ -108,8 +106,8 @@ class PciInventory:
         return self._root / address
 
     def port(self, address: str) -> str | None:
-        """The port that a device sits behind, or sat behind when it was last here: errors of its
-        link are reported there.
+        """The port above a device, also of one that departed: errors of its link are reported
+        there.
         """
         device = self.known(address)
         return device.port if device is not None else None
@@ -119,9 +117,7 @@ class PciInventory:
         return self.devices.get(address) or self.departed.get(address)
 
     def address(self, name: str) -> str | None:
-        """Where the adapter of an RDMA device or interface sits. The name may come from a
-        log line.
-        """
+        """The PCI address of an RDMA device or interface. The name may come from a log line."""
         if not _NAME.fullmatch(name):
             return None
         for folder in self._classes:
@@ -131,9 +127,7 @@ class PciInventory:
         return None
 
     def had(self, address: str) -> bool | None:
-        """Whether the node has the device, or had it when somebody looked; None where nobody has
-        looked yet, or could.
-        """
+        """Whether the node has or had the device; None before the first successful read."""
         if self.known(address) is not None or self.present(address):
             return True
         return False if (self.devices or self.departed) and not self.error else None
@@ -148,7 +142,7 @@ class PciInventory:
         return Component(kind, address)
 
     def watched(self) -> list[PciDevice]:
-        """Accelerators, switches and adapters: what a verdict is about."""
+        """The accelerators, switches and adapters, which verdicts are about."""
         return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
 
 
@@ -162,7 +156,7 @@ def machine_type(sysfs: Path) -> str:
         return ""
 
 
-def _slots(root: Path) -> Iterator[tuple[str, str]]:
+def _read_slots(root: Path) -> Iterator[tuple[str, str]]:
     try:
         for slot in root.iterdir():
             yield (slot / "address").read_text().strip(), slot.name
@@ -170,13 +164,13 @@ def _slots(root: Path) -> Iterator[tuple[str, str]]:
         return  # no firmware names, or a slot that has just gone
 
 
-def _device(path: str, address: str) -> PciDevice | None:
+def _read_device(path: str, address: str) -> PciDevice | None:
     """As text paths and few system calls: this goes through hundreds of functions at every look."""
     try:
         vendor, device, pci_class = (
-            _hex(f"{path}/{name}") for name in ("vendor", "device", "class")
+            _read_hex(f"{path}/{name}") for name in ("vendor", "device", "class")
         )
-        driver, place = _link(f"{path}/driver"), _link(path)
+        driver, place = _read_link(f"{path}/driver"), _read_link(path)
     except (FileNotFoundError, ValueError):
         return None  # went away between the listing and the look
     except OSError as error:
@@ -191,11 +185,11 @@ def _device(path: str, address: str) -> PciDevice | None:
         pci_class=pci_class,
         driver=driver.rpartition("/")[2] or None,
         port=above if _ADDRESS.fullmatch(above) else None,
-        virtual=bool(_link(f"{path}/physfn")),
+        virtual=bool(_read_link(f"{path}/physfn")),
     )
 
 
-def _hex(path: str) -> int:
+def _read_hex(path: str) -> int:
     try:
         return int(attribute(path), 16)
     except OSError as error:
@@ -203,7 +197,7 @@ def _hex(path: str) -> int:
         raise
 
 
-def _link(path: str) -> str:
+def _read_link(path: str) -> str:
     """Where a link of sysfs points to; empty where there is none."""
     try:
         return os.readlink(path)  # noqa: PTH115  # a Path for each costs as much as the rest

@@ -79,7 +79,7 @@ class ReleaseRoutes:
         wanted = self._gpus_of(body)
         try:
             await self._let_go()
-            begun = releases.begin(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
+            begun = releases.begin_release(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
             report = await asyncio.wait_for(begun, _LET_GO_S)
         except asyncio.TimeoutError:
             raise RequestRefused(
@@ -110,7 +110,7 @@ class ReleaseRoutes:
         """Take everything back now."""
         peer = require_change_right(request)
         await read_body(request)
-        ended = self._releasing().end(f"{peer.name}, pid {peer.pid}")
+        ended = self._releasing().end_releases(f"{peer.name}, pid {peer.pid}")
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)

@@ -1,0 +1,36 @@
+"""NVML's return codes, and what a failed call means here."""
+
+from __future__ import annotations
+
+from vitald.collectors.nvml.readings import MISSING
+
+INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, TIMEOUT, FUNCTION_NOT_FOUND = 2, 3, 6, 10, 13
+LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 25, 999
+# Codes of our own, besides NVML's.
+EXCLUDED = -2  # the driver's configuration excludes this GPU
+NO_LIMIT = -3  # the call succeeds with 0, which is no limit
+NO_VALUE = -4  # the call succeeds with a value that stands for none
+
+RETRY_LATER = {21: "no data yet", 27: "not ready"}
+NO_DATA = {
+    **RETRY_LATER,
+    NO_LIMIT: "the driver gives no limit",
+    NO_VALUE: "the driver gives no value",
+}
+REASONS = {**MISSING, **NO_DATA}
+# Faults of the GPU itself, whichever call returns them.
+FAULTS = {
+    8: "insufficient_power",
+    11: "irq_issue",
+    14: "corrupted_inforom",
+    LOST: "lost",
+    RESET_REQUIRED: "reset_required",
+}
+
+# Their readings are shown but not judged, so their failures are no finding.
+UNJUDGED_CALLS = frozenset({"limit_times", "nvlink_quality", "nvlink_corrections"})
+MIN_FAILURES = 3  # in succession, for no known reason: then the call counts as failing
+
+# NVML_VALUE_NOT_AVAILABLE is -1, and registers that do not exist read as ones; as a float, 64 ones
+# are rounded up.
+NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1, 2**64})

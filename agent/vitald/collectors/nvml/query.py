@@ -1,0 +1,136 @@
+"""
+One GPU as the worker polls it, and how a call's results become readings.
+
+Runs in the worker process only, like all that imports pynvml: its cost is memory on every node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union
+
+import pynvml
+
+from vitald.collectors.nvml.codes import (
+    FAULTS,
+    FUNCTION_NOT_FOUND,
+    INVALID_ARGUMENT,
+    LOST,
+    NO_DATA,
+    NO_VALUE,
+    NOT_AVAILABLE,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+)
+from vitald.collectors.nvml.readings import MISSING
+
+# In a list, NaN is the value of a link that cannot be read.
+Reading = Union[float, str, "list[float]"]
+# ask("nvmlDeviceGetName", handle): calls the C function of that name, marked as in flight.
+Ask = Callable[..., Any]
+
+
+class PolledGpu:
+    """State that the worker keeps for one GPU. `driver`: the driver's version as numbers."""
+
+    def __init__(self, address: str, handle: Any, driver: tuple[int, ...]) -> None:
+        self.address = address
+        self.handle = handle
+        self.driver = driver
+        # The maximum number of NVLinks since the worker attached; None if not known.
+        self.links: int | None = None
+        self.nvlink5 = False
+        # Readings that the call in progress cannot give, with NVML's code.
+        self.refused: dict[str, int] = {}
+        # Code of a part of the call in progress that failed, or 0; the other parts count.
+        self.failed = 0
+        # Calls that this GPU or driver does not have, until the next inventory: their code, and the
+        # codes of their readings.
+        self.skipped: dict[str, tuple[int, dict[str, int]]] = {}
+        self.answered = False  # since the worker attached
+        self.unheard = True  # no thread waits for its events
+        # Calls that fail: their code, and how many times in succession.
+        self.troubles: dict[str, tuple[int, int]] = {}
+
+
+def read_fields(
+    ask: Ask, gpu: PolledGpu, ids: dict[Any, str], scale: float = 1.0
+) -> dict[str, Reading]:
+    """Many values in one call, those that a GPU does not have left out. Raises NVMLError if the GPU
+    is lost or requires a reset.
+    """
+    got: dict[str, Reading] = {}
+    for (_, name), value in zip(
+        ids.items(), ask("nvmlDeviceGetFieldValues", gpu.handle, list(ids))
+    ):
+        if value.nvmlReturn in (LOST, RESET_REQUIRED):
+            raise pynvml.NVMLError(value.nvmlReturn)
+        number = _decode_number(value) if value.nvmlReturn == 0 else 0.0
+        if value.nvmlReturn or number in NOT_AVAILABLE:
+            code = value.nvmlReturn or NO_VALUE
+            # INVALID_ARGUMENT: the driver does not know this field id.
+            gpu.refused[name] = NOT_SUPPORTED if code == INVALID_ARGUMENT else code
+        else:
+            got[name] = number * scale if scale != 1.0 else number
+    return got
+
+
+def read_each(gpu: PolledGpu, calls: Mapping[str, Callable[[], Reading]]) -> dict[str, Reading]:
+    """Values of independent calls: the failure of one does not affect the others. Raises NVMLError
+    if all fail, or if the GPU is lost or requires a reset.
+    """
+    got: dict[str, Reading] = {}
+    for name, call in calls.items():
+        try:
+            got[name] = call()
+        except pynvml.NVMLError as error:
+            if error.value in (LOST, RESET_REQUIRED):
+                raise
+            gpu.refused[name] = error.value
+            if (
+                error.value not in (*MISSING, *NO_DATA, INVALID_ARGUMENT)
+                and gpu.failed not in FAULTS
+            ):
+                gpu.failed = error.value
+    if not got:
+        raise pynvml.NVMLError(gpu.failed or next(iter(gpu.refused.values()), NOT_SUPPORTED))
+    return got
+
+
+def _decode_number(value: Any) -> float:
+    """The union's member for the value's type; a signed value read as unsigned would be absurd."""
+    union = value.value
+    members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    return float(getattr(union, members.get(value.valueType, "ullVal")))
+
+
+def require_any(gpu: PolledGpu, got: dict[str, Reading]) -> dict[str, Reading]:
+    """Raises NVMLError if there are no readings: with the code of all of them if it is one and the
+    same, else with NOT_SUPPORTED.
+    """
+    if not got:
+        codes = set(gpu.refused.values()) - {FUNCTION_NOT_FOUND}
+        raise pynvml.NVMLError(codes.pop() if len(codes) == 1 else NOT_SUPPORTED)
+    return got
+
+
+def check_value(value: int) -> Reading:
+    """Raises NVMLError for a value that stands for none."""
+    if value in NOT_AVAILABLE:
+        raise pynvml.NVMLError(NO_VALUE)
+    return value
+
+
+def group_by_link(
+    got: Mapping[str, Reading], names: Iterable[str], links: int
+) -> dict[str, Reading]:
+    """Turns readings named `name/link` into lists by link, with NaN for a link that has none. A
+    reading that no link has is left out.
+    """
+    by_link: dict[str, Reading] = {}
+    for name in names:
+        values = [got.get(f"{name}/{link}") for link in range(links)]
+        if any(isinstance(value, float) for value in values):
+            by_link[name] = [value if isinstance(value, float) else math.nan for value in values]
+    return by_link
