@@ -19,7 +19,7 @@ from typing import Any
 
 from tests import openapi
 from vitald import config
-from vitald.cli import VERBS, parser
+from vitald.cli import VERBS, build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
@@ -130,7 +130,7 @@ def commands() -> str:
     man_page = runpy.run_path(str(ROOT / "packaging/docs-build"))
     exits = [(code, _plain(text)) for code, text in man_page["EXIT"].items()]
     parts = [_COMMANDS + _table(("code", "meaning"), exits), _EXIT_CODES_OF_VERBS]
-    whole = parser()
+    whole = build_parser()
     verbs = _below(whole)
     for purpose in dict.fromkeys(verb[2] for verb in VERBS.values()):
         parts.append(f"## {purpose}\n")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitald.catalog import load_catalog
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.ledger import Ledger, LedgerEntry
@@ -110,7 +110,7 @@ def _say(*words: str) -> None:
     os.write(_TRACE, (" ".join(words) + "\n").encode())
 
 
-class _Told(Board):
+class _Told(NodeState):
     """Says when it shows something."""
 
     def publish(

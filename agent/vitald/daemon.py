@@ -35,18 +35,19 @@ from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
-from vitald.diagnostics import checks, idle
-from vitald.diagnostics.diagnostics import Diagnostics
-from vitald.diagnostics.node import Node
-from vitald.diagnostics.process import Programs
+from vitald.diagnostics import checks
+from vitald.diagnostics.idle.detector import IdleDetector
+from vitald.diagnostics.manager import DiagnosticsManager
+from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
+    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
-    Listed,
-    Query,
+    RowList,
     read_events,
     read_run,
     read_runs,
@@ -54,6 +55,7 @@ from vitald.ledger import (
 from vitald.metrics import exporter
 from vitald.metrics.diagnostics import Tally
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
+from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
 from vitald.server.listeners import (
     CannotStart,
@@ -69,7 +71,7 @@ from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
 from vitald.server.routes.release import ReleaseRoutes
 from vitald.systemd import Notifier
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -89,19 +91,25 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path | None) -> None:
         self.config = config
         self.config_path = config_path
-        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.boot_id = _boot_id(config.paths.procfs)
         self.board = NodeState(self.boot_id, time.time(), device_reset=config.policy.device_reset)
-        self.catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = Lane("ledger"), Lane("ledger-reader")
+        self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.pipeline = Pipeline(
             Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
         )
         self.sources = Sources(
-            config, self.catalog, self.boot_id, self.reader, self._is_well, kmsg=from_stdin()
+            config.paths,
+            config.collectors,
+            self.catalog,
+            self.boot_id,
+            self.reader,
+            self._well,
+            kmsg=from_stdin(),
         )
-        self.tests = Lane("diagnostics")
+        self.tests = WorkerThread("diagnostics")
         self.tally = Tally()
-        self.diagnostics = build_diagnostics(self)
+        self.diagnostics = _build_diagnostics(self)
         self.housekeeping = Housekeeping(
             self.pipeline.ledger, self.lane, self.board, self._get_retention
         )
@@ -109,13 +117,13 @@ class Daemon:
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.hung_up = asyncio.Event()
-        self.past_read = asyncio.Event()
+        self.past_told = asyncio.Event()
         self.recovery = RecoveryRequester(
             self.board,
             config.paths.runtime,
             self.reader,
             lambda: self.config.recovery,
-            self.past_read,
+            self.past_told,
         )
         self.api = Api(
             board=self.board,
@@ -125,7 +133,7 @@ class Daemon:
             inventory=self.sources.inventory,
             reader=self.reader,
             inject_path=config.kernel_log.path,
-            group=_find_group(config.socket.group),
+            group=_group(config.socket.group),
             diagnostics=self.diagnostics,
             recovery=self.recovery,
             more=_build_routes(self),
@@ -157,26 +165,27 @@ class Daemon:
             profile=self.catalog.profile,
         )
         async with _hold_folders(self.config.paths):
-            await self._open_ledger()
-            async with self._serve_http(), anyio.create_task_group() as tasks:
+            await self._open()
+            async with self._served(), anyio.create_task_group() as tasks:
                 for work in (
                     self.pipeline.run,
                     self._read_kernel_log,
                     self.sources.uevents.listen,
-                    self._notify_systemd,
+                    self._pulse,
                     self.housekeeping.run,
-                    self._handle_reloads,
+                    self._reloads,
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
-                for source in (*self.sources.present, self.diagnostics):
+                present: list[Source] = [*self.sources.present, self.diagnostics.source]
+                for source in present:
                     tasks.start_soon(self._read_present, source)
-                tasks.start_soon(self._report_ready)
+                tasks.start_soon(self._say_ready)
                 await self.stopping.wait()
                 self.notifier.notify_stopping()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
-            for batch in self.diagnostics.untold():
+            for batch in self.diagnostics.source.take_pending_batches():
                 with anyio.move_on_after(_UNTOLD_S):
                     await self.pipeline.put(batch)
             await self.pipeline.close()
@@ -185,7 +194,7 @@ class Daemon:
             lane.close()
         log.info("stopped")
 
-    async def _report_ready(self) -> None:
+    async def _say_ready(self) -> None:
         await wait_until(self.board.first_look, _FIRST_LOOK_S)
         self.notifier.notify_ready()
         log.info(
@@ -195,43 +204,45 @@ class Daemon:
             pid=os.getpid(),
         )
 
-    async def _open_ledger(self) -> None:
+    async def _open(self) -> None:
         try:
             await self.pipeline.open(self.catalog)
         except LedgerNewer as error:
             raise CannotStart(str(error)) from error
         try:
             await self.reader.call(self.sources.inventory.read)
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
-        await self._restore_state()
-        for source in (*self.sources.all, self.diagnostics):
+        await self._recall()
+        for source in (*self.sources.all, self.diagnostics.source):
             self.board.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )
 
-    async def _restore_state(self) -> None:
+    async def _recall(self) -> None:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, Query(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
             )
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "places_not_read",
                 error=str(error),
                 effect="lines about a Neuron device are told by its index",
             )
-            stored = Listed()
+            stored = RowList()
         placed = [
             one.event
             for one in stored
-            if one.event.judged and not one.event.simulated and one.event.boot_id == self.boot_id
+            if one.event.is_trusted
+            and not one.event.is_simulated
+            and one.event.boot_id == self.boot_id
         ]
         self.sources.recall(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             log.error(
                 "jobs_not_read",
                 error=str(error),
@@ -241,25 +252,25 @@ class Daemon:
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self.board.jobs.restore_jobs(jobs, self.boot_id, booted_at, self.board.incidents.values())
 
-    async def _handle_reloads(self) -> None:
+    async def _reloads(self) -> None:
         while True:
             await self.hung_up.wait()
             self.hung_up.clear()
-            await self._reload_config()
+            await self._reload()
 
-    async def _reload_config(self) -> None:
+    async def _reload(self) -> None:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
             fresh = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
                 "reload_refused", errors=error.errors, effect="the old configuration stays in force"
             )
             return
-        except LaneStuck as error:
+        except ThreadStuck as error:
             log.error(
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
@@ -275,7 +286,7 @@ class Daemon:
         await self.pipeline.reload_catalog(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
-    def _is_well(self) -> bool:
+    def _well(self) -> bool:
         """Whether what is here now may be taken for what should be here."""
         verdict = self.board.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
@@ -302,15 +313,15 @@ class Daemon:
                 source.name, earlier.this_boot(self.pipeline.position(source.name))
             )
             earlier.close()
-        self.past_read.set()
+        self.past_told.set()
         await supervisor.read(source)
 
     async def _read_present(self, source: Source) -> None:
         """What is, after what was: the boot and its past are folded in first."""
-        await self.past_read.wait()
+        await self.past_told.wait()
         await self.supervisor.read(source)
 
-    async def _notify_systemd(self) -> None:
+    async def _pulse(self) -> None:
         """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
         judged, and every source reads or is told to.
         """
@@ -337,7 +348,7 @@ class Daemon:
             await anyio.sleep(interval)
 
     @asynccontextmanager
-    async def _serve_http(self) -> AsyncIterator[None]:
+    async def _served(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
@@ -359,7 +370,7 @@ class Daemon:
             yield
 
 
-def build_diagnostics(daemon: Daemon) -> Diagnostics:
+def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
     config, sources = daemon.config, daemon.sources
     deep_log = None
     if config.diagnostics.deep_log is not None:
@@ -367,25 +378,25 @@ def build_diagnostics(daemon: Daemon) -> Diagnostics:
             config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
         )
     releases = sources.nvml.releases if sources.nvml is not None else None
-    return Diagnostics(
+    return DiagnosticsManager(
         config,
-        checks.built(config),
+        checks.build_checks(config),
         catalog=daemon.catalog,
         boot_id=daemon.boot_id,
-        node=Node(
+        node=NodeView(
             daemon.board,
             sources.inventory,
             daemon.pipeline.ledger.path,
             lambda: releases.words if releases is not None else "",
-            sources.nvml.work if sources.nvml is not None else None,
+            sources.nvml.list_processes if sources.nvml is not None else None,
         ),
-        detector=idle.IdleDetector(
+        detector=IdleDetector(
             config.paths.procfs,
             config.paths.sysfs / "fs/cgroup",
             own=(os.getpid(),),
             ignored=config.diagnostics.ignore_processes,
         ),
-        schedule=Schedule(host=_read_machine_id()),
+        schedule=Schedule(host=_host()),
         programs=Programs(),
         lane=daemon.tests,
         deep_log=deep_log,
@@ -402,7 +413,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
         ReleaseRoutes(
             sources.inventory,
             releases,
-            daemon.diagnostics.let_go,
+            daemon.diagnostics.prepare_release,
             daemon.pipeline.wait_until_stored,
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
@@ -411,18 +422,18 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.diagnostics,
             daemon.reader,
             lambda limit, check: read_runs(path, limit, check),
-            lambda run_id: read_run(path, run_id) or daemon.diagnostics.lately(run_id),
+            lambda run_id: read_run(path, run_id) or daemon.diagnostics.find_recent_run(run_id),
         ),
     ]
 
 
 @asynccontextmanager
-async def _hold_folders(paths: configs.Paths) -> AsyncIterator[None]:
+async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
     """Hold the lock files: two daemons must not share a socket or a ledger. Raises CannotStart."""
     runtime, state = paths.runtime, paths.state
     with ExitStack() as held:
         try:
-            runtime.mkdir(mode=0o755 if configs.is_root() else 0o700, parents=True, exist_ok=True)
+            runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
             if runtime.stat().st_uid not in (0, os.geteuid()):
                 raise CannotStart(
                     f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
@@ -448,7 +459,7 @@ def _lock_folder(folder: Path, held: ExitStack) -> None:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
 
 
-def _find_group(name: str | None) -> int:
+def _group(name: str | None) -> int:
     if name is None:
         return os.getegid()
     try:
@@ -457,7 +468,7 @@ def _find_group(name: str | None) -> int:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
 
 
-def _read_machine_id() -> str:
+def _host() -> str:
     """What this machine is called for as long as it exists. Images may share a host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
@@ -465,7 +476,7 @@ def _read_machine_id() -> str:
         return socket.gethostname()
 
 
-def _read_boot_id(procfs: Path) -> str:
+def _boot_id(procfs: Path) -> str:
     path = procfs / "sys/kernel/random/boot_id"
     try:
         return path.read_text().strip()

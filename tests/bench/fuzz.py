@@ -576,7 +576,7 @@ class Fuzz:
             "verdict",
             "",
             lambda: json.dumps(
-                serialize.verdict(compute_verdict(self.findings.open_findings, [], self.now))
+                serialize.format_verdict(compute_verdict(self.findings.open_findings, [], self.now))
             ),
             limit=1.0,
         )
@@ -631,10 +631,14 @@ class Fuzz:
         changes = self.report.attempt("apply", given, lambda: self.findings.apply_event(event))
         for change in changes or ():
             self.report.attempt(
-                "json", given, lambda: json.dumps(serialize.transition(change, self.rules)).encode()
+                "json",
+                given,
+                lambda: json.dumps(serialize.format_transition(change, self.rules)).encode(),
             )
         self.report.attempt(
-            "json", given, lambda: json.dumps(serialize.event(StoredEvent(1, event))).encode()
+            "json",
+            given,
+            lambda: json.dumps(serialize.format_event(StoredEvent(1, event))).encode(),
         )
         self.held.append((event, changes or []))
         if len(self.held) >= _COMMIT:

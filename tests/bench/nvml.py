@@ -32,7 +32,7 @@ from tests.bench.measure import (
     scratch,
     spread,
 )
-from vitald.collectors.nvml.client import Worker
+from vitald.collectors.nvml.client import WorkerProcess
 from vitald.simulator.build import CannotBuild
 from vitald.simulator.node import SimulatedNode
 
@@ -129,7 +129,7 @@ async def _through(simulated: SimulatedNode, library: Path) -> tuple[dict[str, l
 
     gpus = list(simulated.addresses)
     began = time.perf_counter()
-    worker = Worker(str(library), unasked)
+    worker = WorkerProcess(str(library), unasked)
     await worker.ask({"do": "attach", "gpus": gpus})
     started_s = time.perf_counter() - began
     times: dict[str, list[float]] = {}

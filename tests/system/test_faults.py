@@ -45,7 +45,7 @@ from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
 from tests.unit.builders import catalogue, event, gpu
 from tests.whole_tree import WholeTree
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import AuditRecord, Ledger
 from vitald.model import Batch, Position
@@ -245,7 +245,7 @@ KNOWN = catalogue()
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
     """As the daemon does it."""
     lane = WorkerThread("test")
-    pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
+    pipeline = Pipeline(Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)
         async with anyio.create_task_group() as tasks:
@@ -293,7 +293,7 @@ async def fill(folder: Path, killed: Path) -> list[Stand]:
             audit = AuditRecord(
                 time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test"
             )
-            await pipeline.clear(number, "root", audit)
+            await pipeline.clear_finding(number, "root", audit)
             stood.append(stand(pipeline))
         shutil.copytree(folder, killed)
     (killed / "ledger.db-shm").unlink()
@@ -410,7 +410,7 @@ def test_a_row_that_cannot_be_read_costs_only_itself(tmp_path: Path, change: str
             ledger.execute(f"UPDATE findings SET {change} WHERE id = 5")
             ledger.commit()
         async with running(tmp_path / "state") as pipeline:
-            await pipeline.stored()
+            await pipeline.wait_until_stored()
             return before, stand(pipeline), told_of_itself(pipeline)
 
     before, after, own = asyncio.run(work())
@@ -444,7 +444,7 @@ def test_an_index_that_lacks_a_row_hides_no_finding(tmp_path: Path) -> None:
                 "SELECT count(*) FROM findings WHERE state != 'cleared'"
             ).fetchone() == (0,), "the damage is of that kind"
         async with running(tmp_path / "state") as pipeline:
-            await pipeline.stored()
+            await pipeline.wait_until_stored()
             return before, stand(pipeline), told_of_itself(pipeline)
 
     before, after, own = asyncio.run(work())
@@ -477,7 +477,7 @@ def test_a_log_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
             # What lies behind is of an earlier round, as SQLite leaves it.
             (tmp_path / "work" / "ledger.db-wal").write_bytes(whole[:end] + bytes(len(whole) - end))
             async with running(tmp_path / "work") as pipeline:
-                await pipeline.stored()  # and judged
+                await pipeline.wait_until_stored()  # and judged
                 assert stand(pipeline) in stood[-6:], end
                 assert told_of_itself(pipeline) == set(), end
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from vitald.catalog import load_catalog
-from vitald.collectors.nvml.client import Worker, holders
+from vitald.collectors.nvml.client import WorkerProcess, list_device_users
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
@@ -116,15 +116,15 @@ def test_letting_go_leaves_nothing_open() -> None:
         watching = asyncio.create_task(watch())
         while SourceState.OK not in states:
             await asyncio.sleep(0.05)
-        report = await asyncio.wait_for(nvml.releases.begin(30, (), "test", "test"), 10)
+        report = await asyncio.wait_for(nvml.releases.begin_release(30, (), "test", "test"), 10)
         assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
-        found, _ = holders([])
+        found, _ = list_device_users([])
         assert not [
             pid
             for pid, name in found
             if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")
         ]
-        nvml.releases.end()
+        nvml.releases.end_releases()
         again = len(states)
         while SourceState.OK not in states[again:]:
             await asyncio.sleep(0.05)
@@ -139,7 +139,7 @@ def test_what_a_look_costs() -> None:
         def unasked(_: Mapping[str, Any]) -> None: ...
 
         gpus = [device.address for device in inventory().watched() if device.kind.value == "gpu"]
-        worker = Worker("", unasked)
+        worker = WorkerProcess("", unasked)
         began = time.perf_counter()
         attached = await worker.ask({"do": "attach", "gpus": gpus})
         print("attach", round(time.perf_counter() - began, 3), attached)

@@ -21,7 +21,7 @@ import pytest
 
 from tests.unit.builders import EXAMPLES, catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import FILE, AuditRecord, Ledger, LedgerError, LedgerNewer
 from vitald.model import Batch, Position, Status, Verdict
@@ -51,7 +51,7 @@ class Found:
 
 async def started(folder: Path) -> Found:
     """As the daemon starts, with no source to look again."""
-    lane, board = WorkerThread("test"), Board(BOOT, 0.0, device_reset=False)
+    lane, board = WorkerThread("test"), NodeState(BOOT, 0.0, device_reset=False)
     pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
     try:
         await pipeline.open(KNOWN)
@@ -99,7 +99,7 @@ FAULTS = {
 
 async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> None:
     lane = WorkerThread("test")
-    pipeline = Pipeline(Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
+    pipeline = Pipeline(Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), KNOWN, BOOT)
     await pipeline.open(KNOWN)
     judging = asyncio.create_task(pipeline.run())
     await pipeline.store(
@@ -126,8 +126,8 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
         await pipeline.store(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number))))
     if len(codes) > 1:
         audit = AuditRecord(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
-        await pipeline.clear(2, "root", audit)
-        await pipeline.accept(4, "root", audit, 1e9)
+        await pipeline.clear_finding(2, "root", audit)
+        await pipeline.accept_finding(4, "root", audit, 1e9)
     shutil.copytree(folder, killed)
     judging.cancel()
     await pipeline.close()
@@ -502,8 +502,8 @@ def test_killed_before_what_was_rescued_is_stored(
     async def begun() -> None:
         lane = WorkerThread("test")
         await Pipeline(
-            Ledger(folder), lane, Board(BOOT, 0.0, device_reset=False), KNOWN, BOOT
-        ).keeper.open()
+            Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), KNOWN, BOOT
+        ).ledger_writer.open_ledger()
         lane.close()
 
     asyncio.run(begun())
@@ -524,7 +524,7 @@ def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
         raise LedgerError("out of reach")
 
     async def late(folder: Path) -> tuple[Found, Found]:
-        lane, board = WorkerThread("test"), Board(BOOT, 0.0, device_reset=False)
+        lane, board = WorkerThread("test"), NodeState(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(folder), lane, board, KNOWN, BOOT)
         with monkeypatch.context() as patched:
             patched.setattr(Ledger, "open", fails)
@@ -532,11 +532,11 @@ def test_a_ledger_that_cannot_be_read_makes_the_node_unknown(
             await pipeline.open(KNOWN)
         first = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
         judging = asyncio.create_task(pipeline.run())
-        pipeline.keeper._retry_at = 0.0
+        pipeline.ledger_writer._retry_at = 0.0
         await pipeline.store(
             Batch("kernel_log", (event("xid/45", gpu(9), time.time(), identity="new"),))
         )
-        await pipeline.stored()
+        await pipeline.wait_until_stored()
         judging.cancel()
         found = Found(board.verdict(), frozenset(one.code for one in board.findings), frozenset())
         await pipeline.close()

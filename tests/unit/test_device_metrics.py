@@ -29,7 +29,7 @@ from vitald.collectors.network.collector import Network
 from vitald.collectors.network.port import EFA
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.collector import Neuron
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
@@ -143,7 +143,7 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
     }.items():
         Tree(folder / "proc").write(file, content)
     inventory = PciInventory(tree.root)
-    yield Neuron(tree.root, inventory, Places())
+    yield Neuron(tree.root, inventory, NeuronLocations())
     yield Network(tree.root, NetworkSettings())
     yield Pci(tree.root, inventory, PciSettings())
     yield Expected(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.diagnostics.node import NodeView
 from vitald.model import Component, ComponentKind, Readings
 
@@ -28,12 +28,12 @@ def readings(address: str, serial: str = "") -> Readings:
 
 
 @pytest.fixture
-def board() -> Board:
-    return Board("boot", 0.0, device_reset=False)
+def board() -> NodeState:
+    return NodeState("boot", 0.0, device_reset=False)
 
 
 @pytest.fixture
-def node(board: Board, tmp_path: Path) -> NodeView:
+def node(board: NodeState, tmp_path: Path) -> NodeView:
     return NodeView(board, PciInventory(tmp_path), tmp_path / "ledger.db", lambda: "")
 
 
@@ -42,26 +42,26 @@ def address_of(node: NodeView, index: int, serial: str = "") -> str | None:
     return found.id if found is not None else None
 
 
-def test_by_the_order_of_their_addresses(board: Board, node: NodeView) -> None:
-    board.show("nvml", [readings(address) for address in reversed(ADDRESSES)])
+def test_by_the_order_of_their_addresses(board: NodeState, node: NodeView) -> None:
+    board.replace_readings("nvml", [readings(address) for address in reversed(ADDRESSES)])
     assert [address_of(node, index) for index in range(-1, 5)] == [None, *ADDRESSES, None]
 
 
-def test_the_serial_number_comes_first(board: Board, node: NodeView) -> None:
-    board.show(
+def test_the_serial_number_comes_first(board: NodeState, node: NodeView) -> None:
+    board.replace_readings(
         "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
     )
     assert address_of(node, 0, "S2") == ADDRESSES[2]
     assert address_of(node, 99, "S2") == ADDRESSES[2]
 
 
-def test_nobody_is_blamed_in_the_place_of_another(board: Board, node: NodeView) -> None:
-    board.show(
+def test_nobody_is_blamed_in_the_place_of_another(board: NodeState, node: NodeView) -> None:
+    board.replace_readings(
         "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
     )
     assert address_of(node, 1, "gone") is None
     assert address_of(node, 1) == ADDRESSES[1]
-    board.show(
+    board.replace_readings(
         "nvml", [readings(address) for address in ADDRESSES]
     )  # boards that do not say theirs
     assert address_of(node, 1, "S1") == ADDRESSES[1]

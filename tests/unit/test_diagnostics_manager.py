@@ -19,7 +19,7 @@ from vitald.catalog import Clears
 from vitald.config import Config
 from vitald.config import Diagnostics as Settings
 from vitald.core.jobs import BEGAN, ENDED, Job
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.diagnostics import device_access, events, planner, runner, source
 from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
@@ -878,9 +878,9 @@ def test_an_end_that_overtakes_its_begin_is_told_after_it() -> None:
             if one.code == BEGAN:
                 await slow.wait()
             stored.append(one.code)
-            board.jobs.note(one)
+            board.jobs.take_event(one)
 
-        board = Board("boot-a", time.time(), device_reset=False)
+        board = NodeState("boot-a", time.time(), device_reset=False)
         routes = JobRoutes(board, store, None)
         begin = asyncio.create_task(routes._begin_job(Job(id="7")))
         await asyncio.sleep(0)

@@ -87,17 +87,19 @@ class Steps:
 
     def look(self, node: Node, text: str) -> None:
         opened, rules = node.judge.open_findings, node.catalog
-        findings = {f"finding {one.id}": serialize.finding(one, rules) for one in opened}
+        findings = {f"finding {one.id}": serialize.format_finding(one, rules) for one in opened}
         self.in_short = [" ".join(str(one[key]) for key in _IN_SHORT) for one in findings.values()]
         found_in = defaultdict(list)
         for found in node.standing:
             found_in[found.incident].append(found)
         incidents = {
-            f"incident {number}": serialize.incident(one, found_in[number], rules)
+            f"incident {number}": serialize.format_incident(one, found_in[number], rules)
             for number, one in ((one.id, one) for one in node.judge.incidents)
         }
-        verdicts = {work: serialize.verdict(verdict) for work, verdict in node.verdicts().items()}
-        scores = serialize.suspects(
+        verdicts = {
+            work: serialize.format_verdict(verdict) for work, verdict in node.verdicts().items()
+        }
+        scores = serialize.format_suspects(
             node.judge.score_devices(node.now + node.stepped), node.catalog, {}
         )
         shown: Json = {**verdicts, "suspects": scores, **incidents}
@@ -441,9 +443,9 @@ def answered(judge: Judge, now: float) -> Json:
     shown = [one for one in judge.open_findings if not one.on_trial]
     verdict = compute_verdict(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
-        "verdict": serialize.verdict(verdict),
-        "answers": [serialize.finding(one, rules) for one in shown],
-        "suspects": serialize.suspects(judge.score_devices(now), rules, {}),
+        "verdict": serialize.format_verdict(verdict),
+        "answers": [serialize.format_finding(one, rules) for one in shown],
+        "suspects": serialize.format_suspects(judge.score_devices(now), rules, {}),
     }
 
 

@@ -17,13 +17,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.pace import patient
 from tests.unit.builders import booted, event, finding
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.model import NODE, Action, Batch, Event, Incident, make_single_incident
 from vitald.model.codes import CLOCK_STEPPED
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.peer import Peer
-from vitald.server.request import Refused
+from vitald.server.request import RequestRefused
 from vitald.server.routes.jobs import JobRoutes
 
 DAY = 86400.0
@@ -55,7 +55,7 @@ def ended(job: str, at: float, exit_code: int = 0, signal: int = 0, boot: str = 
 def jobs(*events: Event) -> Jobs:
     made = Jobs()
     for one in events:
-        made.note(one)
+        made.take_event(one)
     return made
 
 
@@ -64,7 +64,7 @@ def incident(since: float, last: float, code: str = "xid/79") -> Incident:
 
 
 def near(made: Jobs, since: float, last: float) -> list[str]:
-    return [job.id for job in made.near(incident(since, last))]
+    return [job.id for job in made.list_near_incident(incident(since, last))]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ def test_what_failed_is_told_first_and_only_so_many() -> None:
 
 
 def test_what_vitald_says_of_itself_has_no_jobs() -> None:
-    assert jobs(began("1", 0)).near(incident(10, 10, code="vitald/source_failed")) == []
+    assert (
+        jobs(began("1", 0)).list_near_incident(incident(10, 10, code="vitald/source_failed")) == []
+    )
 
 
 def test_a_boot_ends_them_all() -> None:
@@ -125,7 +127,7 @@ def test_one_id_may_begin_again() -> None:
 def test_the_clock_is_set() -> None:
     """Incidents are told by the new time then, and so are jobs."""
     made = jobs(began("1", 1000), ended("1", 1100, exit_code=1), began("2", 1000))
-    made.note(event(CLOCK_STEPPED, NODE, 0, fields={"seconds": 5000.0}))
+    made.take_event(event(CLOCK_STEPPED, NODE, 0, fields={"seconds": 5000.0}))
     assert (made.recent[0].began, made.recent[0].ended, made.running["2"].began) == (
         6000,
         6100,
@@ -137,11 +139,11 @@ def test_a_day_is_remembered_and_longer_what_is_near_an_open_incident() -> None:
     opened = incident(1000, 1000)
     made = jobs(began("1", 900), ended("1", 1001, exit_code=1), began("2", 2500), ended("2", 2600))
     for at, kept in ((1001 + DAY, ["1", "2", "3"]), (2601 + DAY, ["1", "3", "3"])):
-        made.note(began("3", at))
-        made.note(ended("3", at), [opened])
+        made.take_event(began("3", at))
+        made.take_event(ended("3", at), [opened])
         assert [job.id for job in made.recent] == kept
-    made.note(began("4", 9000 + DAY))
-    made.note(ended("4", 9000 + DAY), [replace(opened, closed_at=1100.0)])
+    made.take_event(began("4", 9000 + DAY))
+    made.take_event(ended("4", 9000 + DAY), [replace(opened, closed_at=1100.0)])
     assert [job.id for job in made.recent] == ["3", "3", "4"]
 
 
@@ -156,7 +158,7 @@ def test_recalled_as_it_was(boot: str) -> None:
     """After a start the same is known as before it; what ran in an earlier boot is over."""
     told = [began("1", 0), began("2", 1), ended("1", 5, exit_code=2)]
     made = Jobs()
-    made.recall(told, boot, 50.0)
+    made.restore_jobs(told, boot, 50.0)
     if boot == BOOT:
         assert (made.running, [*made.recent]) == (jobs(*told).running, [*jobs(*told).recent])
     else:
@@ -183,7 +185,7 @@ def test_a_drill_is_no_job() -> None:
     ],
 )
 def test_how_a_job_is_told(job: Job, state: str, end: str) -> None:
-    assert (serialize.job(job)["state"], job.end) == (state, end)
+    assert (serialize.format_job(job)["state"], job.outcome) == (state, end)
 
 
 # Over the socket.
@@ -217,7 +219,7 @@ class Diagnostics:
 
 @dataclass
 class Served:
-    board: Board
+    board: NodeState
     diagnostics: Diagnostics
     client: TestClient[web.Request, web.Application]
 
@@ -230,11 +232,11 @@ class Served:
 
 @asynccontextmanager
 async def served(uid: int = 0) -> AsyncIterator[Served]:
-    board, diagnostics = Board(BOOT, 0.0, device_reset=False), Diagnostics()
+    board, diagnostics = NodeState(BOOT, 0.0, device_reset=False), Diagnostics()
 
     async def store(batch: Batch) -> None:
         for one in batch.events:
-            board.jobs.note(one)
+            board.jobs.take_event(one)
 
     @web.middleware
     async def outermost(
@@ -243,13 +245,13 @@ async def served(uid: int = 0) -> AsyncIterator[Served]:
         request["peer"] = Peer(1, uid, frozenset())
         try:
             return await handler(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return web.json_response(
                 {"error": refused.error, "hint": refused.hint}, status=refused.status
             )
 
     app = web.Application(middlewares=[outermost])
-    JobRoutes(board, store, diagnostics).add(app)
+    JobRoutes(board, store, diagnostics).add_routes(app)
     async with TestClient(TestServer(app)) as client:
         yield Served(board, diagnostics, client)
 

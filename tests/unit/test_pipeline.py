@@ -27,19 +27,19 @@ from vitald.core import pipeline as module
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import (
-    Audit,
-    Entry,
+    AuditRecord,
+    EventQuery,
     Ledger,
     LedgerDamaged,
+    LedgerEntry,
     LedgerError,
-    Query,
     read_events,
     read_runs,
 )
 from vitald.model import NODE, Batch, Event, Memory, Position, Transition, Trust
 from vitald.model.codes import BOOT as BOOTED
 from vitald.model.codes import CLOCK_STEPPED, IDENTITY
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 BOOT = "boot-a"
 CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
@@ -47,7 +47,7 @@ CODES = ("xid/79", "xid/31", "xid/45", "xid/63", "xid/154", "xid/999")
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Pipeline]:
-    lane = Lane("test")
+    lane = WorkerThread("test")
     pipeline = Pipeline(
         Ledger(folder), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
     )
@@ -90,18 +90,18 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
                 await pipeline.put(batch)
                 await idle(pipeline)
             standing = [
-                (found.code, found.component, found.asked, found.count)
-                for found in pipeline.judge.opened
+                (found.code, found.component, found.requirement, found.count)
+                for found in pipeline.judge.open_findings
             ]
             incidents = [
-                (one.root.code, one.count, len(one.members))
+                (one.root.code, one.event_count, len(one.members))
                 for one in pipeline.judge.incidents
                 if one.closed_at is None
             ]
     return (
         standing,
         incidents,
-        [one.event.identity for one in read_events(folder / "ledger.db", Query())],
+        [one.event.identity for one in read_events(folder / "ledger.db", EventQuery())],
     )
 
 
@@ -140,13 +140,13 @@ def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
 
     async def again() -> tuple[int, str]:
         async with running(tmp_path) as pipeline:
-            (found,) = pipeline.judge.opened
+            (found,) = pipeline.judge.open_findings
             position = pipeline.position("kernel_log")
             return found.count, position.cursor if position is not None else ""
 
     asyncio.run(work())
     assert asyncio.run(again()) == (300, "300")
-    assert len(read_events(tmp_path / "ledger.db", Query(limit=1000))) == 300
+    assert len(read_events(tmp_path / "ledger.db", EventQuery(limit=1000))) == 300
 
 
 # --- when something is judged, and by which clock
@@ -189,7 +189,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def codes(folder: Path) -> list[str]:
-    return [one.event.code for one in read_events(folder / "ledger.db", Query(limit=1000))]
+    return [one.event.code for one in read_events(folder / "ledger.db", EventQuery(limit=1000))]
 
 
 def test_a_suspend_is_no_step_of_the_clock(tmp_path: Path, clock: Clock) -> None:
@@ -215,7 +215,7 @@ def test_a_step_is_told_behind_what_was_queued_before_it(tmp_path: Path, clock: 
             clock.now += 3600.0
             await pipeline.put(Batch("kernel_log", (event("xid/119", time=clock.now),)))
             await idle(pipeline)
-            assert {found.code: found.last for found in pipeline.judge.opened} == {
+            assert {found.code: found.last for found in pipeline.judge.open_findings} == {
                 "xid/79": clock.now,
                 "xid/119": clock.now,
             }
@@ -241,12 +241,12 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
             clock.passes(3601.0)
             await pipeline.put(Batch("kernel_log", (again,)))
             await idle(pipeline)
-            (found,) = pipeline.judge.opened
+            (found,) = pipeline.judge.open_findings
             assert (found.id, found.count) == (1, 2)
             clock.passes(3600.0)
             pipeline._wake.set()
             await asyncio.sleep(0.01)
-            assert pipeline.judge.opened == ()
+            assert pipeline.judge.open_findings == ()
 
     asyncio.run(work())
 
@@ -265,7 +265,7 @@ def test_what_happens_after_a_person_asked_is_told(
                 Batch("kernel_log", (event("xid/79", time=clock.now, identity="one"),))
             )
             await idle(pipeline)
-            audit = Audit(
+            audit = AuditRecord(
                 time=clock.now + 1.0, uid=0, pid=1, verb="clear", target="1", reason="why"
             )
             again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
@@ -277,7 +277,7 @@ def test_what_happens_after_a_person_asked_is_told(
                 again = event("xid/79", time=clock.now, identity="two")
             await pipeline.put(Batch("kernel_log", (again,)))
             await idle(pipeline)
-            (found,) = pipeline.judge.opened
+            (found,) = pipeline.judge.open_findings
             assert (found.code, found.count) == ("xid/79", 1)
 
     asyncio.run(work())
@@ -308,7 +308,7 @@ def test_a_batch_judged_in_parts_is_stored_as_judged(tmp_path: Path) -> None:
             kept = pipeline.judge.memory
         again = Ledger(tmp_path)
         again.open()
-        memory = again.remembered().memory
+        memory = again.read_state().memory
         assert {(mark.device, mark.time, mark.kind) for mark in memory.marks} == {
             (mark.device, mark.time, mark.kind) for mark in kept.marks
         }
@@ -345,7 +345,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             patched.setattr(Ledger, "rescue", lambda self: None)
             pipeline = Pipeline(
                 Ledger(tmp_path),
-                lane := Lane("test"),
+                lane := WorkerThread("test"),
                 NodeState("boot-b", 0.0, device_reset=False),
                 catalogue(),
                 "boot-b",
@@ -362,7 +362,9 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await idle(pipeline)
             tasks.cancel_scope.cancel()
         assert pipeline.board.ledger.ok
-        assert {found.code for found in pipeline.judge.opened if found.kind in ("xid", "nvml")} == {
+        assert {
+            found.code for found in pipeline.judge.open_findings if found.kind in ("xid", "nvml")
+        } == {
             "nvml/row_remap_failed",
             "xid/63",
         }
@@ -376,7 +378,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
     ledger.open()
     standing = [
         (found.code, found.count, found.since)
-        for found in ledger.remembered().memory.findings
+        for found in ledger.read_state().memory.findings
         if found.kind in ("xid", "nvml")
     ]
     assert standing == [
@@ -391,12 +393,12 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
     """What is still queued when a damaged ledger is replaced is read again after a crash."""
     commit = Ledger.commit
 
-    def damaged(self: Ledger, entries: Sequence[Entry]) -> None:
+    def damaged(self: Ledger, entries: Sequence[LedgerEntry]) -> None:
         monkeypatch.setattr(Ledger, "commit", commit)
         raise LedgerDamaged("malformed")
 
     async def work() -> dict[str, str]:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         pipeline = Pipeline(
             Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
@@ -413,7 +415,7 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         again.open()
         lane.close()
         return {
-            source: position.cursor for source, position in again.remembered().positions.items()
+            source: position.cursor for source, position in again.read_state().positions.items()
         }
 
     assert asyncio.run(work()) == {"kernel_log": "512"}
@@ -437,7 +439,7 @@ def test_a_rescued_ledger_keeps_its_positions(
         raise LedgerDamaged("malformed")
 
     async def after() -> str:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         pipeline = Pipeline(
             Ledger(tmp_path), lane, NodeState(BOOT, 0.0, device_reset=False), catalogue(), BOOT
         )
@@ -446,7 +448,7 @@ def test_a_rescued_ledger_keeps_its_positions(
         again = Ledger(tmp_path)
         again.open()
         lane.close()
-        return again.remembered().positions["kernel_log"].cursor
+        return again.read_state().positions["kernel_log"].cursor
 
     asyncio.run(before())
     assert asyncio.run(after()) == "7"
@@ -622,7 +624,7 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
-            audit = Audit(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
+            audit = AuditRecord(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
             assert await pipeline.clear_finding(1, "alice", audit) is not None
             with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
                 assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
@@ -658,7 +660,7 @@ def test_a_ledger_that_fails_is_not_tried_again_for_every_event(tmp_path: Path) 
                 await pipeline.put(faulty(2))
                 await idle(pipeline)
                 assert left(tmp_path) == ([], "")
-                assert len(pipeline.judge.opened) == 3  # both, and the ledger
+                assert len(pipeline.judge.open_findings) == 3  # both, and the ledger
 
     asyncio.run(work())
 
@@ -753,7 +755,7 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
     assert left(folder) == (["record 2", "step", "record 3"], "3")
     again = Ledger(folder)
     again.open()
-    remembered = again.remembered()
+    remembered = again.read_state()
     assert remembered.positions["other"].cursor == "17"
     assert {one.code for one in remembered.memory.findings} >= {"xid/119", "xid/79"}
     for what in ("findings", "incidents", "marks"):
@@ -767,7 +769,7 @@ def test_a_stop_stores_what_was_queued(tmp_path: Path) -> None:
     """Nobody has judged it yet; a diagnostic's result, say, would not come a second time."""
 
     async def work() -> None:
-        lane = Lane("test")
+        lane = WorkerThread("test")
         board = NodeState(BOOT, 0.0, device_reset=False)
         pipeline = Pipeline(Ledger(tmp_path), lane, board, catalogue(), BOOT)
         await pipeline.open(catalogue())
@@ -785,17 +787,17 @@ def test_an_event_that_cannot_be_judged_is_stored_and_told(tmp_path: Path) -> No
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
-            apply = pipeline.judge.apply
+            apply = pipeline.judge.apply_event
 
             def failing(one: Event) -> list[Transition]:
                 if one.identity == "record 1":
                     raise ZeroDivisionError
                 return apply(one)
 
-            pipeline.judge.apply = failing  # type: ignore[method-assign]
+            pipeline.judge.apply_event = failing  # type: ignore[method-assign]
             await pipeline.put(Batch("kernel_log", (*faulty(1).events, *faulty(2).events)))
             await idle(pipeline)
-            found = {finding.code for finding in pipeline.judge.opened}
+            found = {finding.code for finding in pipeline.judge.open_findings}
             assert found == {"vitald/not_judged", "xid/79"}
 
     asyncio.run(work())

@@ -19,7 +19,7 @@ from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, parse
 from vitald.server.recovery_requester import RecoveryRequester
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 AUTOMATIC = Recovery(mode="automatic", after_s=120.0)
 
@@ -31,7 +31,7 @@ class Asked:
         self.settings = AUTOMATIC
         self.board = NodeState("boot-b", 0.0, device_reset=False)
         self.path = folder / FILE
-        self.lane = Lane("test")
+        self.lane = WorkerThread("test")
         self.asking = RecoveryRequester(
             self.board, folder, self.lane, lambda: self.settings, asyncio.Event()
         )

@@ -197,7 +197,7 @@ def test_no_planted_secret_is_shown(text: str, broken: str) -> None:
     assert SECRET not in shown
     assert bool(wrong) == bool(broken)
     if not broken:
-        tomlfile.parse(shown, "shown")
+        tomlfile.parse_toml(shown, "shown")
 
 
 @pytest.mark.parametrize("value", SHAPES)
@@ -221,7 +221,7 @@ def test_ordinary_settings_are_shown_as_they_are() -> None:
     )
     redactor = Redactor()
     shown, wrong = redact_configuration(ordinary, redactor)
-    assert tomlfile.parse(shown, "shown") == tomlfile.parse(ordinary, "ordinary")
+    assert tomlfile.parse_toml(shown, "shown") == tomlfile.parse_toml(ordinary, "ordinary")
     assert (wrong, redactor.redactions, redactor.secrets) == ("", [], set())
 
 
@@ -246,7 +246,7 @@ def test_what_is_shown_is_toml_again(tables: Json) -> None:
 
     redactor = Redactor()
     shown = redactor.redact_tables(tables)
-    parsed = tomlfile.parse("\n".join(_format_tables(shown)), "shown")
+    parsed = tomlfile.parse_toml("\n".join(_format_tables(shown)), "shown")
     assert parsed == shown
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        catalog = catalogs.load(
+        catalog = catalogs.load_catalog(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
         return _list_kind(
-            code, [serialize.rule(rule) for rule in catalog.rules.values()], arguments.json
+            code, [serialize.format_rule(rule) for rule in catalog.rules.values()], arguments.json
         )
     kind = code.partition("/")[0]
-    if kind not in catalog.kinds():
-        raise UsageError(_describe_unknown_kind(kind, catalog.kinds()))
-    rule = serialize.rule(catalog.rule(code))
+    if kind not in catalog.list_kinds():
+        raise UsageError(_describe_unknown_kind(kind, catalog.list_kinds()))
+    rule = serialize.format_rule(catalog.find_rule(code))
     if arguments.json:
         render.emit_json(rule)
     else:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _describe_unknown_kind(kind: str, kinds: Iterable[str]) -> str:
     from vitald import tomlfile
 
-    hint = tomlfile.suggest(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
+    hint = tomlfile.suggest_word(kind, kinds) or f"; there are {', '.join(sorted(kinds))}"
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.config import Config
     from vitald.judge.engine import Judge
-    from vitald.ledger import Stored
+    from vitald.ledger import LedgerSnapshot
     from vitald.model import Event, Finding
 
     Pair = tuple[Event | None, Event | None]  # by the rules in force, and by the others
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
         config = configs.load(path)
-        force = catalogs.load(config.catalog.profile, config.catalog.overrides)
-        other = catalogs.load(
+        force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
+        other = catalogs.load_catalog(
             arguments.profile or config.catalog.profile,
             config.catalog.overrides,
             extra=arguments.catalog,
@@ -88,12 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _replay_ledger(
     arguments: argparse.Namespace, force: Catalog, other: Catalog, config: Config
 ) -> int:
-    from vitald.ledger import is_ledger, reading
+    from vitald.ledger import is_ledger, open_snapshot
 
     device_reset = config.policy.device_reset
     if not is_ledger(arguments.file):
         return _replay_log(arguments, force, other, config)
-    with reading(arguments.file) as stored:
+    with open_snapshot(arguments.file) as stored:
         events = ((event, event) for event in stored.events)
         return _compare_rules(
             arguments,
@@ -142,7 +142,7 @@ def _compare_rules(
     force: Catalog,
     other: Catalog,
     events: Iterator[Pair],
-    stored: Stored | None,
+    stored: LedgerSnapshot | None,
     *,
     device_reset: bool,
     until: Callable[[], float],
@@ -160,7 +160,7 @@ def _compare_rules(
         count += stored is not None or _has_line(pair)
         for judge, event in zip(judges, pair):
             if event is not None:
-                judge.apply(event)
+                judge.apply_event(event)
                 judge.take_changes()
         verdicts = [_summarize_verdict(judge, device_reset) for judge in judges]
         if verdicts[0] != verdicts[1] and verdicts != last:
@@ -169,8 +169,8 @@ def _compare_rules(
                 _print_difference(arguments, pair[1] or pair[0], verdicts)
         last = verdicts
     for judge in judges:
-        judge.expire(until())
-    in_force = _summarize_findings(judges[0].opened, on_trial=False)
+        judge.expire_findings(until())
+    in_force = _summarize_findings(judges[0].open_findings, on_trial=False)
     remembered = in_force
     summary: Json = {
         "type": "summary",
@@ -178,8 +178,8 @@ def _compare_rules(
         "differences": differences,
         "listed": min(differences, _MAX_LISTED),
         "inForce": in_force,
-        "other": _summarize_findings(judges[1].opened, on_trial=False),
-        "trials": _summarize_findings(judges[1].opened, on_trial=True),
+        "other": _summarize_findings(judges[1].open_findings, on_trial=False),
+        "trials": _summarize_findings(judges[1].open_findings, on_trial=True),
     }
     if stored is not None:
         remembered = summary["remembered"] = sorted(map(_summarize_finding, stored.opened))
@@ -199,14 +199,17 @@ def _has_line(pair: Pair) -> bool:
 
 
 def _summarize_findings(opened: Iterable[Finding], *, on_trial: bool) -> list[str]:
-    return sorted(_summarize_finding(found) for found in opened if found.shadow == on_trial)
+    return sorted(_summarize_finding(found) for found in opened if found.on_trial == on_trial)
 
 
 def _summarize_verdict(judge: Judge, device_reset: bool) -> Json:
-    from vitald.judge.verdict import fold
+    from vitald.judge.verdict import compute_verdict
 
-    verdict = fold(
-        [found for found in judge.opened if not found.shadow], [], 0.0, device_reset=device_reset
+    verdict = compute_verdict(
+        [found for found in judge.open_findings if not found.on_trial],
+        [],
+        0.0,
+        device_reset=device_reset,
     )
     return {
         "status": verdict.status.value,
@@ -217,7 +220,7 @@ def _summarize_verdict(judge: Judge, device_reset: bool) -> Json:
 
 
 def _summarize_finding(found: Finding) -> str:
-    when = found.when.words
+    when = found.when.phrase
     return (
         f"{found.code} on {found.component.name}: {found.action.value}{when},"
         f" {render.describe_count(found.count)}"
@@ -227,14 +230,14 @@ def _summarize_finding(found: Finding) -> str:
 def _print_difference(
     arguments: argparse.Namespace, event: Event | None, verdicts: list[Json]
 ) -> None:
-    from vitald.server.serialize import moment
+    from vitald.server.serialize import format_moment
 
     if event is None:
         return
     if arguments.json:
         difference = {
             "type": "difference",
-            "time": moment(event.time),
+            "time": format_moment(event.time),
             "event": event.raw or event.code,
             "inForce": verdicts[0],
             "other": verdicts[1],
@@ -242,7 +245,7 @@ def _print_difference(
         print(json.dumps(difference))
         return
     in_force, other = map(_format_verdict, verdicts)
-    print(f"{moment(event.time)}  {in_force}  ->  {other}")
+    print(f"{format_moment(event.time)}  {in_force}  ->  {other}")
     line = render.escape_text(event.raw or event.code)
     print(f"    {render.cut_text(line, render.get_width() - 4)}")
 

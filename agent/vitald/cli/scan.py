@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         config = configs.load(arguments.config)
-        catalog = catalogs.load(
+        catalog = catalogs.load_catalog(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -136,10 +136,10 @@ class _LogScan:
         for told in saved.lived(self._show_lines(saved.told())):
             (event,) = told.events
             if event is not None:
-                self._note_lines(self._judge.apply(event), event.time, told.stamp)
+                self._note_lines(self._judge.apply_event(event), event.time, told.stamp)
                 self._judge.take_changes()
         self._until = saved.until
-        self._note_lines(self._judge.expire(self._until), self._until, None)
+        self._note_lines(self._judge.expire_findings(self._until), self._until, None)
 
     def _show_lines(self, lines: Iterator[Told]) -> Iterator[Told]:
         from vitald.model import Trust
@@ -150,7 +150,7 @@ class _LogScan:
             if event is not None and line.stamp is not None and not line.context:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
-                self._drills += event.simulated
+                self._drills += event.is_simulated
                 self._show_line(line.stamp, line.raw, event)
             yield line
 
@@ -158,17 +158,22 @@ class _LogScan:
         """Keeps the first and the last line of each finding."""
         for change in changes:
             found, key = change.finding, change.finding.key
-            if not found.open:
+            if not found.is_open:
                 self._note_end(change)
             elif here is not None and (key not in self._stamps or found.last >= time):
                 self._stamps[key] = self._stamps.get(key, (here, here))[0], here
 
     def _note_end(self, change: Transition) -> None:
-        from vitald.judge.findings import TOLD
+        from vitald.judge.findings import SUPPRESSED
 
         found, key = change.finding, change.finding.key
         stamps = self._stamps.pop(key, None)
-        if stamps is None or found.shadow or found.simulated or change.cause.startswith(TOLD):
+        if (
+            stamps is None
+            or found.on_trial
+            or found.is_simulated
+            or change.cause.startswith(SUPPRESSED)
+        ):
             return  # a suppressed consequence, listed with its cause
         before = self._ended.pop(key, None)  # the latest is last
         first, count = (before.first, before.count) if before is not None else (stamps[0], 0)
@@ -193,15 +198,15 @@ class _LogScan:
 
     def report_verdict(self, coverage: Coverage, *, device_reset: bool) -> int:
         """Prints the verdict, and what could not be read. Returns the exit code."""
-        from vitald.judge.verdict import by_strength, fold
+        from vitald.judge.verdict import compute_verdict, sort_by_strength
 
-        opened = [found for found in self._judge.opened if not found.shadow]
+        opened = [found for found in self._judge.open_findings if not found.on_trial]
         incidents = {incident.id: incident for incident in self._judge.incidents}
-        real = [found for found in opened if not found.simulated]
-        drills = [found for found in opened if found.simulated]
-        verdict = fold(real, [], self._until, incidents, device_reset=device_reset)
+        real = [found for found in opened if not found.is_simulated]
+        drills = [found for found in opened if found.is_simulated]
+        verdict = compute_verdict(real, [], self._until, incidents, device_reset=device_reset)
         verdict = _add_problem(replace(verdict, simulated=bool(drills)), coverage.problem)
-        by_rank = [*by_strength(real), *by_strength(drills)]
+        by_rank = [*sort_by_strength(real), *sort_by_strength(drills)]
         findings = [self._add_lines(found) for found in by_rank]
         if self._json:
             self._print_json(verdict, coverage, findings)
@@ -215,10 +220,10 @@ class _LogScan:
         first, last = self._stamps[found.key]
         until = f", last {_describe_stamp(last)}" if last != first else ""
         shown = {
-            **serialize.finding(found, self._catalog),
+            **serialize.format_finding(found, self._catalog),
             "confirmed": None,  # a log has no second source
-            "since": serialize.moment(first.time),
-            "last": serialize.moment(last.time),
+            "since": serialize.format_moment(first.time),
+            "last": serialize.format_moment(last.time),
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
@@ -242,8 +247,8 @@ class _LogScan:
                 "title": ended.finding.title,
                 "action": ended.finding.action.value,
                 "count": ended.count,
-                "since": serialize.moment(ended.first.time),
-                "last": serialize.moment(ended.last.time),
+                "since": serialize.format_moment(ended.first.time),
+                "last": serialize.format_moment(ended.last.time),
                 "firstLine": ended.first.number,
                 "lastLine": ended.last.number,
                 "ended": ended.cause,
@@ -273,14 +278,14 @@ class _LogScan:
         latest = coverage.latest
         as_of = None
         if latest is not None:
-            as_of = {"line": latest.number, "time": serialize.moment(latest.time)}
+            as_of = {"line": latest.number, "time": serialize.format_moment(latest.time)}
         findings_of_log = {
             "asOf": as_of,
             "findings": findings,
             "ended": self._list_ended(),
             "endedNotListed": self._forgotten,
         }
-        summary = {"type": "verdict", **serialize.verdict(verdict), **counts, **unread}
+        summary = {"type": "verdict", **serialize.format_verdict(verdict), **counts, **unread}
         print(json.dumps({**summary, **findings_of_log}))
 
     def _print_report(
@@ -314,11 +319,11 @@ class _LogScan:
 
 
 def _mark_event(event: Event) -> str:
-    if event.simulated:
+    if event.is_simulated:
         return "SIMULATED (a drill) "
-    if not event.judged:
+    if not event.is_trusted:
         return "UNTRUSTED (written by a process, not judged) "
-    return "written by a process " if event.hearsay else ""
+    return "written by a process " if event.is_hearsay else ""
 
 
 def _print_coverage(coverage: Coverage) -> None:
@@ -352,7 +357,7 @@ def _describe_stamp(stamp: Stamp) -> str:
 
     where = f"line {stamp.number}"
     if stamp.time is not None:
-        moment = serialize.moment(stamp.time)
+        moment = serialize.format_moment(stamp.time)
         return f"{render.format_time(moment)} ({render.format_age(moment)} ago, {where})"
     if stamp.usec is not None:
         return f"{stamp.usec / 1e6:.6f} s after the start ({where})"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from vitald.catalog import Catalog
 from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Subject
 from vitald.model import Source
@@ -45,7 +45,7 @@ class CollectorContext:
     catalog: Catalog
     boot_id: str
     inventory: PciInventory
-    places: Places
+    places: NeuronLocations
     fstab: Fstab
     has_enough: Callable[..., bool]
     is_healthy: Callable[[], bool]

@@ -30,7 +30,7 @@ from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
 from vitald.collectors.kernel_log.listed_devices import Listed
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Polled, Subject
@@ -62,12 +62,12 @@ class Sources:
         """`kmsg`: a file descriptor of /dev/kmsg that was opened for us."""
         log = settings[KernelLogSettings]
         self.inventory = PciInventory(paths.sysfs)
-        self.places = Places()
+        self.places = NeuronLocations()
         fstab = Fstab(paths.fstab)
         fstab.read()  # once before lines are read; from then on the host source does it
         mounts = (str(paths.state), *settings[HostSettings].mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, fstab)
-        self._listed = Listed(paths.sysfs, needed.mounted)
+        self._listed = Listed(paths.sysfs, needed.list_mounted)
         self._listed.look()
         context = CollectorContext(
             paths=paths,
@@ -95,8 +95,8 @@ class Sources:
             self.inventory,
             userspace=log.userspace,
             places=self.places,
-            needed=needed.disks,
-            drive=_find_instance(subjects.values(), Host).drives.about,
+            needed=needed.list_disks,
+            drive=_find_instance(subjects.values(), Host).drives.describe_drive,
             listed=self._listed,
         )
         self.kernel_log: Source = (
@@ -132,7 +132,7 @@ class Sources:
         for polled in self.polled:
             polled.recall(position(polled.name))
         for event in placed:
-            self.places.said(event.fields)
+            self.places.record_event(event.fields)
 
     def _has_enough(self, *kinds: str) -> bool:
         return self.expected.enough_of(*kinds)

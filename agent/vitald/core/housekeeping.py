@@ -11,7 +11,7 @@ import structlog
 
 from vitald.core.node_state import NodeState
 from vitald.ledger import Ledger, LedgerError
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
@@ -32,7 +32,11 @@ class Housekeeping:
     """Trims one ledger in its thread. `retention` returns the limits in force."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: NodeState, retention: Callable[[], Retention]
+        self,
+        ledger: Ledger,
+        lane: WorkerThread,
+        board: NodeState,
+        retention: Callable[[], Retention],
     ) -> None:
         self._ledger = ledger
         self._lane = lane
@@ -45,19 +49,19 @@ class Housekeeping:
         while True:
             try:
                 await self._trim_ledger(due=rounds % _TRIM_EVERY == 1)
-            except (LedgerError, LaneStuck, OSError) as error:
+            except (LedgerError, ThreadStuck, OSError) as error:
                 log.warning("housekeeping_failed", error=str(error))
             rounds += 1
             await anyio.sleep(_ROUND_S)
 
     async def _trim_ledger(self, *, due: bool) -> None:
         retention, ledger = self._retention(), self._ledger
-        size = await self._lane.call(ledger.size)
+        size = await self._lane.call(ledger.measure_size)
         if due or size > retention.max_bytes:
             while await self._lane.call(
-                lambda: ledger.trim(time.time(), retention.events_s, retention.max_bytes)
+                lambda: ledger.delete_old(time.time(), retention.events_s, retention.max_bytes)
             ):
                 await anyio.sleep(0.05)  # commits go between
             await self._lane.call(lambda: ledger.forget_output(time.time() - retention.output_s))
-            size = await self._lane.call(ledger.size)
+            size = await self._lane.call(ledger.measure_size)
         self._board.set_ledger_size(size)

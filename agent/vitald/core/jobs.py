@@ -122,7 +122,7 @@ class Jobs:
         ]
 
     def _apply_event(self, event: Event) -> None:
-        if event.simulated:
+        if event.is_simulated:
             return
         if event.code == CLOCK_STEPPED:
             self._shift_times(event.fields.get("seconds"))

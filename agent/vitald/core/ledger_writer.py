@@ -23,16 +23,16 @@ import structlog
 from vitald.backoff import Backoff
 from vitald.core.node_state import NodeState
 from vitald.ledger import (
-    Entry,
     Ledger,
     LedgerDamaged,
+    LedgerEntry,
     LedgerError,
     LedgerNewer,
-    Remembered,
-    unsaved,
+    RestoredState,
+    count_events,
 )
 from vitald.model import KERNEL_LOG, Changes, Event, Fields, Memory, Position, Transition
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("keeper")
 
@@ -56,7 +56,7 @@ class PipelineState(Protocol):
     def report(self, code: str, fields: Fields, raw: str) -> None:
         """Have an observation about the ledger judged when its turn comes; never waits."""
 
-    def adopt_memory(self, remembered: Remembered) -> Entry:
+    def adopt_memory(self, remembered: RestoredState) -> LedgerEntry:
         """Take up what could not be read at the start. Returns what that changed."""
 
 
@@ -64,13 +64,13 @@ class LedgerWriter:
     """Stands between the judge and one ledger."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: NodeState, judging: PipelineState
+        self, ledger: Ledger, lane: WorkerThread, board: NodeState, judging: PipelineState
     ) -> None:
         self.ledger = ledger
         self._lane = lane
         self._board = board
         self._judging = judging
-        self._held: list[Entry] = []
+        self._held: list[LedgerEntry] = []
         self._retry_at = 0.0
         self._failures = 0  # of the ledger, in succession
         # Positions that the lane will note when its turn comes
@@ -78,7 +78,7 @@ class LedgerWriter:
         self._note_timer: asyncio.TimerHandle | None = None
         self._blind = False  # what is remembered could not be read at the start
 
-    async def open_ledger(self) -> Remembered | None:
+    async def open_ledger(self) -> RestoredState | None:
         """What is remembered. None where that cannot be read: `adopt_memory` gets it once it can.
         Raises only LedgerNewer.
         """
@@ -86,17 +86,17 @@ class LedgerWriter:
         self._blind = remembered is None
         return remembered
 
-    async def _open_or_rescue(self) -> Remembered | None:
+    async def _open_or_rescue(self) -> RestoredState | None:
         try:
             return await self._lane.call(self._read_ledger, 10.0)
         except LedgerDamaged as error:
             return await self._replace_ledger(str(error))
         except LedgerNewer:
             raise
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._record_failure(str(error))
             remembered = None
-            with suppress(LaneStuck):
+            with suppress(ThreadStuck):
                 remembered = await self._lane.call(self.ledger.rescue, 5.0)
             if remembered is None:
                 self._report_unread(str(error))
@@ -119,16 +119,16 @@ class LedgerWriter:
             self._note_now()
         try:
             await self._lane.call(self.ledger.close, 1.0)
-        except (LaneStuck, LedgerError) as error:
+        except (ThreadStuck, LedgerError) as error:
             log.error("ledger_not_closed", error=str(error))
 
     async def select_unstored(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Of events that may have been handed in before, those that are not stored yet."""
         try:
             known = await self._lane.call(
-                partial(self.ledger.known, [event.identity for event in events]), _DEADLINE_S
+                partial(self.ledger.find_stored, [event.identity for event in events]), _DEADLINE_S
             )
-        except (LedgerError, LaneStuck):
+        except (LedgerError, ThreadStuck):
             return tuple(events)  # the ledger is ill, and says so; it will not store one twice
         return tuple(event for event in events if event.identity not in known)
 
@@ -138,18 +138,18 @@ class LedgerWriter:
 
     # --- storing
 
-    async def store_entries(self, entries: Sequence[Entry]) -> None:
+    async def store_entries(self, entries: Sequence[LedgerEntry]) -> None:
         """Commit them, with what is held, or hold them too. What only moved a position is noted
         without waiting for the disk.
         """
-        entries = [entry for entry in entries if entry != Entry()]
-        weighty = [entry for entry in entries if replace(entry, position=None) != Entry()]
+        entries = [entry for entry in entries if entry != LedgerEntry()]
+        weighty = [entry for entry in entries if replace(entry, position=None) != LedgerEntry()]
         if weighty or self.get_retry_delay() <= 0.0:
             await self._commit_entries(entries)
         elif entries and not self._held:
             self.note_positions(*(entry.position for entry in entries))
 
-    async def _commit_entries(self, entries: list[Entry]) -> None:
+    async def _commit_entries(self, entries: list[LedgerEntry]) -> None:
         self._held += entries
         for entry in entries:
             if entry.position is not None:
@@ -171,11 +171,11 @@ class LedgerWriter:
                     Transition(time=time.time(), finding=finding, cause="")
                     for finding in self._judging.memory.findings
                 )
-                work = (*work, Entry(transitions=standing))
+                work = (*work, LedgerEntry(transitions=standing))
             await self._lane.call(partial(self._write_entries, work, reopen=failing), _DEADLINE_S)
         except LedgerDamaged as error:
             await self._replace_ledger(str(error), self._judging.memory)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             self._record_failure(str(error))
         else:
             self._record_success(time.perf_counter() - begun)
@@ -188,11 +188,11 @@ class LedgerWriter:
             self._take_up(await self._lane.call(self._read_ledger, _DEADLINE_S))
         except LedgerDamaged as error:
             rescued = await self._lane.call(partial(self.ledger.rescue, damaged=True), _DEADLINE_S)
-            self._take_up(rescued or Remembered(Memory(), {}))
+            self._take_up(rescued or RestoredState(Memory(), {}))
             self._report_lost(str(error), "", rescued)
             raise
 
-    def _take_up(self, remembered: Remembered) -> None:
+    def _take_up(self, remembered: RestoredState) -> None:
         self._blind = False
         self._held.append(self._judging.adopt_memory(remembered))
         self._judging.report(
@@ -200,12 +200,12 @@ class LedgerWriter:
         )
         log.warning("ledger_read_late", findings=len(remembered.memory.findings))
 
-    def _read_ledger(self) -> Remembered:
+    def _read_ledger(self) -> RestoredState:
         """In the lane."""
         self.ledger.open()
-        return self.ledger.remembered()
+        return self.ledger.read_state()
 
-    def _write_entries(self, entries: Sequence[Entry], *, reopen: bool) -> None:
+    def _write_entries(self, entries: Sequence[LedgerEntry], *, reopen: bool) -> None:
         """In the lane."""
         if reopen:
             self.ledger.open()
@@ -243,7 +243,7 @@ class LedgerWriter:
         """
         try:
             for position in positions:
-                self.ledger.note(position)
+                self.ledger.store_position(position)
         except LedgerDamaged as error:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._record_failure, str(error))
@@ -278,12 +278,12 @@ class LedgerWriter:
         self._retry_at = time.monotonic() + _RETRY.delay_s(self._failures)
         self._failures += 1
         self._board.ledger = replace(
-            self._board.ledger, ok=False, error=error, unsaved=unsaved(self._held)
+            self._board.ledger, ok=False, error=error, unsaved=count_events(self._held)
         )
         log.error(
             "ledger_failed",
             error=error,
-            held_events=unsaved(self._held),
+            held_events=count_events(self._held),
             next_step="check space, mount and permissions of the state folder",
         )
         if first:
@@ -295,7 +295,7 @@ class LedgerWriter:
         """Hold at most so much. Findings stand in memory whatever is dropped here; only old events'
         records go, counted.
         """
-        excess = dropped = unsaved(self._held) - _HELD
+        excess = dropped = count_events(self._held) - _HELD
         for place, entry in enumerate(self._held):
             if excess <= 0:
                 break
@@ -303,14 +303,14 @@ class LedgerWriter:
             changes = tuple(transition for transition in entry.transitions if transition.cause)
             self._held[place] = replace(entry, events=(), transitions=changes)
         if dropped > 0:
-            self._held = [entry for entry in self._held if entry != Entry()]
+            self._held = [entry for entry in self._held if entry != LedgerEntry()]
             dropped -= min(0, excess)  # whole entries went
         ledger = self._board.ledger
         self._board.ledger = replace(
-            ledger, unsaved=unsaved(self._held), dropped=ledger.dropped + max(0, dropped)
+            ledger, unsaved=count_events(self._held), dropped=ledger.dropped + max(0, dropped)
         )
 
-    async def _replace_ledger(self, error: str, keep: Memory | None = None) -> Remembered | None:
+    async def _replace_ledger(self, error: str, keep: Memory | None = None) -> RestoredState | None:
         """Begin a new store with what is to be kept; at start-up, when none are held, with what can
         be rescued.
 
@@ -319,7 +319,7 @@ class LedgerWriter:
         """
         log.error("ledger_damaged", error=error)
 
-        def work() -> tuple[Remembered | None, str]:
+        def work() -> tuple[RestoredState | None, str]:
             rescued = self.ledger.rescue(damaged=True) if keep is None else None
             aside = self.ledger.set_aside(time.time())
             self.ledger.open(anew=True)
@@ -327,7 +327,7 @@ class LedgerWriter:
 
         try:
             rescued, aside = await self._lane.call(work, 10.0)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._record_failure(str(failure))
             if keep is None:
                 self._report_unread(str(failure))
@@ -336,24 +336,26 @@ class LedgerWriter:
             known = self._report_rescue(error, aside, rescued)
             self._held += [
                 _make_full_entry(known.memory),
-                *(Entry(position=position) for position in known.positions.values()),
+                *(LedgerEntry(position=position) for position in known.positions.values()),
             ]
             return known
         # Last, as they stand now: what is held changes what was before it.
         self._held += [
             _make_full_entry(keep),
-            *(Entry(position=position) for position in self._judging.judged.values()),
+            *(LedgerEntry(position=position) for position in self._judging.judged.values()),
         ]
         self._report_replaced(error, aside, len(keep.findings))
         try:
             await self._lane.call(partial(self.ledger.commit, tuple(self._held)), _DEADLINE_S)
-        except (LedgerError, LaneStuck) as failure:
+        except (LedgerError, ThreadStuck) as failure:
             self._record_failure(str(failure))
         else:
             self._record_success(0.0)
         return None
 
-    def _report_rescue(self, error: str, aside: str, rescued: Remembered | None) -> Remembered:
+    def _report_rescue(
+        self, error: str, aside: str, rescued: RestoredState | None
+    ) -> RestoredState:
         """What is known after all. Where open findings are lost, that is told, and the kernel log
         is read again from its beginning.
 
@@ -364,7 +366,7 @@ class LedgerWriter:
             self._report_replaced(error, aside, len(rescued.memory.findings))
             return rescued
         self._report_lost(error, aside, rescued)
-        known = rescued or Remembered(Memory(), {})
+        known = rescued or RestoredState(Memory(), {})
         return replace(
             known,
             positions={
@@ -378,7 +380,7 @@ class LedgerWriter:
             "vitald/ledger_replaced", fields, f"{error}; the old ledger is {aside or 'gone'}"
         )
 
-    def _report_lost(self, error: str, aside: str, rescued: Remembered | None) -> None:
+    def _report_lost(self, error: str, aside: str, rescued: RestoredState | None) -> None:
         kept = len(rescued.memory.findings) if rescued is not None else 0
         said = f"{error}; {kept} open findings could be read; the old ledger is {aside or 'gone'}"
         self._judging.report(
@@ -386,7 +388,7 @@ class LedgerWriter:
         )
 
 
-def _make_full_entry(memory: Memory) -> Entry:
+def _make_full_entry(memory: Memory) -> LedgerEntry:
     """All that a new store must remember."""
     carried = tuple(
         Transition(time=time.time(), finding=finding, cause="carried over from the ledger before")
@@ -396,6 +398,6 @@ def _make_full_entry(memory: Memory) -> Entry:
         incidents=memory.incidents,
         marks=memory.marks,
         devices=memory.devices,
-        settled=memory.settled,
+        resolved=memory.resolved,
     )
-    return Entry(transitions=carried, changes=changes)
+    return LedgerEntry(transitions=carried, changes=changes)

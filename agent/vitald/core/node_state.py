@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from vitald.catalog import Clears
 from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.judge.engine import Judge
-from vitald.judge.verdict import Work, fold
+from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger import StoredEvent
 from vitald.model import (
     Component,
@@ -107,10 +107,10 @@ class NodeState:
         self._subscriptions: set[Subscription] = set()
         self._judge: Judge | None = None  # asked only for what is derived anew each time
 
-    def verdict(self, work: Work = Work.RUNNING) -> Verdict:
+    def verdict(self, work: WorkPhase = WorkPhase.RUNNING) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
         sources = list(self.sources.values())
-        judged = fold(
+        judged = compute_verdict(
             self.findings,
             sources,
             time.monotonic(),
@@ -134,8 +134,8 @@ class NodeState:
         transitions: Sequence[Transition] = (),
         incidents: Iterable[Incident] = (),
     ) -> None:
-        self.findings = tuple(finding for finding in judge.opened if not finding.shadow)
-        self.trials = tuple(finding for finding in judge.opened if finding.shadow)
+        self.findings = tuple(finding for finding in judge.open_findings if not finding.on_trial)
+        self.trials = tuple(finding for finding in judge.open_findings if finding.on_trial)
         self._judge = judge
         for event in events:
             if event.code in JOB_CODES:
@@ -147,7 +147,7 @@ class NodeState:
             self._notify_subscribers(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         for transition in transitions:
-            if transition.cause and not transition.finding.shadow:
+            if transition.cause and not transition.finding.on_trial:
                 self._notify_subscribers(transition)
         told = self.incidents
         self.incidents = {incident.id: incident for incident in judge.incidents}
@@ -163,15 +163,15 @@ class NodeState:
 
     def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""
-        return self._judge.suspects(now) if self._judge is not None else {}
+        return self._judge.score_devices(now) if self._judge is not None else {}
 
     def find_clears(self, finding: Finding) -> Clears:
         """What closes a finding, besides a named person."""
-        return self._judge.clears(finding) if self._judge is not None else Clears()
+        return self._judge.find_clears(finding) if self._judge is not None else Clears()
 
     def get_identity(self, component: Component) -> str:
         """What a device's record goes by."""
-        return self._judge.identity(component) if self._judge is not None else component.name
+        return self._judge.identify(component) if self._judge is not None else component.name
 
     def update_source(
         self,
@@ -282,9 +282,9 @@ class NodeState:
 
     def _count_event(self, event: Event) -> None:
         """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
-        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.simulated)
+        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
         if series not in self.events and len(self.events) >= _SERIES:
-            series = (event.kind, "other", event.trust.value, event.simulated)
+            series = (event.kind, "other", event.trust.value, event.is_simulated)
         self.events[series] += 1
 
 

@@ -27,7 +27,7 @@ from vitald.core.ledger_writer import LedgerWriter
 from vitald.core.node_state import NodeState
 from vitald.core.work_items import ActionItem, BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.judge.engine import Judge
-from vitald.ledger import Audit, Entry, Ledger, Remembered
+from vitald.ledger import AuditRecord, Ledger, LedgerEntry, RestoredState
 from vitald.model import (
     KERNEL_LOG,
     NODE,
@@ -43,7 +43,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
@@ -61,7 +61,7 @@ class Pipeline:
     """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(
-        self, ledger: Ledger, lane: Lane, board: NodeState, catalog: Catalog, boot_id: str
+        self, ledger: Ledger, lane: WorkerThread, board: NodeState, catalog: Catalog, boot_id: str
     ) -> None:
         self.ledger_writer = LedgerWriter(ledger, lane, board, self)
         self.board = board
@@ -102,10 +102,10 @@ class Pipeline:
             # Far from the ids of findings that may be in the ledger after all.
             far = int(time.time())
             self._evaluator.judge = Judge(catalog, Memory(next_finding=far, next_incident=far))
-        transitions = tuple(self.judge.recatalogue(catalog, time.time()))
+        transitions = tuple(self.judge.reload_catalog(catalog, time.time()))
         await self._store_entries(
             [
-                self._evaluator.add_changes(Entry(transitions=transitions)),
+                self._evaluator.add_changes(LedgerEntry(transitions=transitions)),
                 *self._evaluate_ledger_reports(),
             ]
         )
@@ -113,7 +113,7 @@ class Pipeline:
             self.judge
         )  # what is restored is published from the first answer on
 
-    def _evaluate_ledger_reports(self) -> list[Entry]:
+    def _evaluate_ledger_reports(self) -> list[LedgerEntry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
         rescued.
         """
@@ -122,7 +122,7 @@ class Pipeline:
         self._queued = 0
         return [self._evaluate(*batch.events) for batch in batches]
 
-    def _list_former_boots(self, remembered: Remembered) -> set[str]:
+    def _list_former_boots(self, remembered: RestoredState) -> set[str]:
         """The boots before this one that the ledger has positions or findings of."""
         read, seen = remembered.positions.values(), remembered.memory.findings
         boots = {position.boot_id for position in read} | {finding.boot_id for finding in seen}
@@ -139,14 +139,14 @@ class Pipeline:
     def _make_boot_events(self) -> tuple[Event, ...]:
         if not self._former_boots:
             return ()
-        return (self._daemon_events.make_boot_event(self.judge.opened),)
+        return (self._daemon_events.make_boot_event(self.judge.open_findings),)
 
-    def adopt_memory(self, remembered: Remembered) -> Entry:
+    def adopt_memory(self, remembered: RestoredState) -> LedgerEntry:
         """Take up what the ledger has after all: it could not be read at the start. Returns what
         that changed.
         """
-        transitions = tuple(self.judge.adopt(remembered.memory))
-        entry = self._evaluator.add_changes(Entry(transitions=transitions))
+        transitions = tuple(self.judge.adopt_memory(remembered.memory))
+        entry = self._evaluator.add_changes(LedgerEntry(transitions=transitions))
         self._former_boots = self._list_former_boots(remembered)
         nodes = (each.uuid for each in remembered.memory.devices if each.component == NODE)
         # When the boot should have been reported, no earlier one was known.
@@ -251,7 +251,7 @@ class Pipeline:
         self._queue_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 
     async def clear_finding(
-        self, finding: int, by: str, audit: Audit, *, replaced: bool = False
+        self, finding: int, by: str, audit: AuditRecord, *, replaced: bool = False
     ) -> Finding | None:
         """Close a finding for an operator; `replaced`: because its device was replaced.
 
@@ -259,14 +259,14 @@ class Pipeline:
         """
         return await self._queue_action(CLEARED, finding, by, audit, replaced=replaced)
 
-    async def begin_remedy(self, finding: int, by: str, audit: Audit) -> Finding | None:
+    async def begin_remedy(self, finding: int, by: str, audit: AuditRecord) -> Finding | None:
         """An operator begins what a finding requires. Returns it, once that is stored; None where
         it is not open.
         """
         return await self._queue_action(REMEDY_BEGUN, finding, by, audit)
 
     async def accept_finding(
-        self, finding: int, by: str, audit: Audit, seconds: float
+        self, finding: int, by: str, audit: AuditRecord, seconds: float
     ) -> Finding | None:
         """An operator accepts a finding for so long; 0 ends that. Returns it, once that is stored;
         None where it is not open.
@@ -279,7 +279,7 @@ class Pipeline:
         code: str,
         finding: int,
         by: str,
-        audit: Audit,
+        audit: AuditRecord,
         *,
         replaced: bool = False,
         fields: Fields | None = None,
@@ -320,9 +320,9 @@ class Pipeline:
             for item in items:
                 item.finish()
 
-    async def _evaluate_queue(self) -> tuple[list[Entry], list[WorkItem]]:
+    async def _evaluate_queue(self) -> tuple[list[LedgerEntry], list[WorkItem]]:
         """Evaluate what is queued, up to a transaction's worth."""
-        entries: list[Entry] = []
+        entries: list[LedgerEntry] = []
         items: list[WorkItem] = []
         evaluated = 0
         while self._queue and evaluated < _BATCH:
@@ -338,7 +338,7 @@ class Pipeline:
         if not self._queue:  # what is queued happened before now
             entries += [self._evaluate(event) for event in self._daemon_events.detect_clock_step()]
             if self._caught_up:
-                expired = Entry(transitions=tuple(self.judge.expire(time.time())))
+                expired = LedgerEntry(transitions=tuple(self.judge.expire_findings(time.time())))
                 entries.append(self._evaluator.add_changes(expired))
         return entries, items
 
@@ -348,12 +348,14 @@ class Pipeline:
         """
         batches = [item.batch for item in self._queue if item.batch is not None]
         entries = [
-            self._evaluate(*batch.events, entry=Entry(position=batch.position, runs=batch.runs))
+            self._evaluate(
+                *batch.events, entry=LedgerEntry(position=batch.position, runs=batch.runs)
+            )
             for batch in batches
         ]
         self._queue.clear()
         if self._begun:
-            entries.append(Entry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
+            entries.append(LedgerEntry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
         await self._store_entries(entries)
         await self.ledger_writer.close_ledger()
 
@@ -363,19 +365,19 @@ class Pipeline:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        until = min(self.judge.due - time.time(), self.ledger_writer.get_retry_delay())
+        until = min(self.judge.next_due - time.time(), self.ledger_writer.get_retry_delay())
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
 
-    def _evaluate(self, *events: Event, entry: Entry | None = None) -> Entry:
-        evaluated = self._evaluator.evaluate_events(entry or Entry(), *events)
+    def _evaluate(self, *events: Event, entry: LedgerEntry | None = None) -> LedgerEntry:
+        evaluated = self._evaluator.evaluate_events(entry or LedgerEntry(), *events)
         return self._evaluator.add_changes(evaluated)
 
     def _note_evaluated(self, batch: Batch) -> None:
         if batch.position is not None:
             self.judged[batch.position.source] = batch.position
 
-    async def _store_entries(self, entries: Sequence[Entry]) -> None:
+    async def _store_entries(self, entries: Sequence[LedgerEntry]) -> None:
         """Commit, then publish."""
         self._shown.clear()
         try:
@@ -417,7 +419,7 @@ def _log_transitions(transitions: Sequence[Transition]) -> None:
         if not transition.cause:
             continue
         finding = transition.finding
-        emit = log.warning if finding.open else log.info
+        emit = log.warning if finding.is_open else log.info
         emit(
             _name_transition(transition),
             id=finding.id,
@@ -426,12 +428,12 @@ def _log_transitions(transitions: Sequence[Transition]) -> None:
             action=finding.action.value,
             cause=transition.cause,
             raw=finding.raw,
-            simulated=finding.simulated,
-            **({"trial": True} if finding.shadow else {}),
+            simulated=finding.is_simulated,
+            **({"trial": True} if finding.on_trial else {}),
         )
 
 
 def _name_transition(transition: Transition) -> str:
     if transition.opened:
         return "finding_opened"
-    return "finding_changed" if transition.finding.open else "finding_cleared"
+    return "finding_changed" if transition.finding.is_open else "finding_cleared"

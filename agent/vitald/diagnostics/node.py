@@ -14,7 +14,7 @@ from vitald.catalog import Clears
 from vitald.collectors.neuron.collector import NAME as NEURON
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import Board
+from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
 from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
@@ -30,7 +30,7 @@ class NodeView:
 
     def __init__(
         self,
-        board: Board,
+        board: NodeState,
         inventory: PciInventory,
         ledger: Path,
         released: Callable[[], str],
@@ -51,7 +51,7 @@ class NodeView:
 
     def get_clears(self, finding: Finding) -> Clears:
         """What would resolve the finding."""
-        return self._board.clears(finding)
+        return self._board.find_clears(finding)
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
@@ -88,7 +88,7 @@ class NodeView:
 
     def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
-        return self._board.identity(component)
+        return self._board.get_identity(component)
 
     def _on_pci(self) -> Set[Component]:
         devices = self._inventory.devices.values()
@@ -104,7 +104,7 @@ class NodeView:
         """
         pids = (
             (one.component.name, one.values.get("process_pids"))
-            for one in self._board.present(NVML)
+            for one in self._board.list_readings(NVML)
         )
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
@@ -119,7 +119,7 @@ class NodeView:
         """Bytes in use on each Neuron device that answered lately."""
         used = (
             (one.component.name, one.values.get("memory_used_bytes"))
-            for one in self._board.present(NEURON)
+            for one in self._board.list_readings(NEURON)
         )
         return {name: told for name, told in used if isinstance(told, float)}
 

@@ -28,12 +28,12 @@ from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import RequestRefused
 from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import Shown
+from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
-from vitald.worker_thread import Lane
+from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
@@ -61,10 +61,10 @@ class Api:
         catalog: Catalog,
         interpreter: Interpreter,
         inventory: PciInventory,
-        reader: Lane,
+        reader: WorkerThread,
         inject_path: Path,
         group: int,
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         recovery: RecoveryRequester | None = None,
         more: Sequence[Routes] = (),
     ) -> None:

@@ -33,7 +33,7 @@ from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
 from vitald.server import serialize
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -56,7 +56,7 @@ class RecoveryRequester:
         self,
         board: NodeState,
         runtime: Path,
-        lane: Lane,
+        lane: WorkerThread,
         settings: Callable[[], Recovery],
         ready: asyncio.Event,
     ) -> None:
@@ -118,7 +118,7 @@ class RecoveryRequester:
     async def _update_or_log(self, now: float) -> None:
         try:
             await self.update_request(now)
-        except (OSError, LaneStuck) as error:
+        except (OSError, ThreadStuck) as error:
             trouble = str(error)
             if trouble != self._trouble:
                 log.error("recovery_not_requested", error=trouble, path=str(self._path))

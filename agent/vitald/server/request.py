@@ -45,7 +45,7 @@ def read_query(request: web.Request, *known: str) -> dict[str, str]:
         if name not in known:
             raise RequestRefused(
                 400,
-                f"unknown parameter {name[:80]!r}{tomlfile.suggest(name, known)}",
+                f"unknown parameter {name[:80]!r}{tomlfile.suggest_word(name, known)}",
                 "see /v1/openapi.json",
             )
         if len(request.query.getall(name)) > 1:
@@ -76,7 +76,7 @@ def read_since(text: str | None) -> tuple[int, float | None]:
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text), None
     try:
-        return 0, time.time() - tomlfile.duration(text)
+        return 0, time.time() - tomlfile.parse_duration(text)
     except ValueError:
         pass
     try:
@@ -101,7 +101,9 @@ async def read_body(request: web.Request, *known: str) -> dict[str, object]:
         raise RequestRefused(400, "the body is not a JSON object")
     for name in values:
         if name not in known:
-            raise RequestRefused(400, f"unknown key {name[:80]!r}{tomlfile.suggest(name, known)}")
+            raise RequestRefused(
+                400, f"unknown key {name[:80]!r}{tomlfile.suggest_word(name, known)}"
+            )
     return values
 
 

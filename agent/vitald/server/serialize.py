@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
-from vitald.judge.findings import clears_of, rule_of
-from vitald.judge.verdict import by_strength, reasons
-from vitald.ledger import Listed, Past, StoredEvent
+from vitald.judge.findings import find_clears, find_rule
+from vitald.judge.verdict import format_reasons, sort_by_strength
+from vitald.ledger import FindingHistory, RowList, StoredEvent
 from vitald.model import (
     Acceptance,
     Action,
@@ -48,7 +48,7 @@ def format_moment(time: float | None) -> str | None:
 
 def count_damaged(listed: Sequence[object]) -> int:
     """How many rows of the ledger are left out of a list, for they are not as they were written."""
-    return listed.damaged if isinstance(listed, Listed) else 0
+    return listed.damaged if isinstance(listed, RowList) else 0
 
 
 def format_event(stored: StoredEvent) -> schema.Event:
@@ -61,7 +61,7 @@ def format_event(stored: StoredEvent) -> schema.Event:
         "code": seen.code,
         "component": seen.component.name,
         "trust": seen.trust.value,
-        "simulated": seen.simulated,
+        "simulated": seen.is_simulated,
         "raw": seen.raw,
         "followedBy": list(stored.followed_by),
         "fields": dict(seen.fields),
@@ -71,9 +71,9 @@ def format_event(stored: StoredEvent) -> schema.Event:
 
 
 def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
-    entry = rule_of(found, catalog)
-    ruling = entry.rule_on(found.fields)
-    asked = found.asked
+    entry = find_rule(found, catalog)
+    ruling = entry.apply_to(found.fields)
+    asked = found.requirement
     return {
         "id": found.id,
         "incident": found.incident,
@@ -85,7 +85,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "action": asked.action.value,
         "when": asked.when.value,
         "unusable": found.unusable,
-        "todo": asked.action.words,
+        "todo": asked.action.phrase,
         "because": asked.because,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
@@ -96,14 +96,16 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
         "raw": found.raw,
         "fields": dict(found.fields),
         "accepted": format_acceptance(found.accepted),
-        "clears": [*clears_of(found, catalog).words(), "a named person, with a reason"],
-        "confirmed": found.confirmed,
+        "clears": [*find_clears(found, catalog).list_phrases(), "a named person, with a reason"],
+        "confirmed": found.is_confirmed,
         "confirmedBy": found.confirmed_by or None,
         "witnesses": (
-            [] if found.confirmed else list(catalog.witnesses(found.code, found.component.kind))
+            []
+            if found.is_confirmed
+            else list(catalog.find_witnesses(found.code, found.component.kind))
         ),
-        "writtenByProcess": found.hearsay,
-        "simulated": found.simulated,
+        "writtenByProcess": found.is_hearsay,
+        "simulated": found.is_simulated,
         "simulatedUntil": format_moment(found.simulated_until),
         "bootId": found.boot_id,
         "clearedAt": format_moment(found.cleared_at),
@@ -155,7 +157,7 @@ def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFind
 
 def format_source(health: SourceHealth) -> schema.Source:
     """`deadline` is the moment by which it must have looked again."""
-    fresh = health.fresh(time.monotonic())
+    fresh = health.is_fresh(time.monotonic())
     return {
         "name": health.name,
         "state": "stale" if health.state is SourceState.OK and not fresh else health.state.value,
@@ -212,9 +214,9 @@ def format_incident(
     """One story: its root, what it asks for, and its members, the root first. `findings` are its
     open ones, `jobs` the work near it.
     """
-    own = by_strength(list(findings))
-    root = catalog.rule(told.root.code)
-    story = next((one for one in catalog.stories.told if one.name == told.story), None)
+    own = sort_by_strength(list(findings))
+    root = catalog.find_rule(told.root.code)
+    story = next((one for one in catalog.correlation.rules if one.name == told.story), None)
     strongest = own[0] if own else None
     return {
         "id": told.id,
@@ -222,22 +224,22 @@ def format_incident(
         "component": told.root.component.name,
         "code": told.root.code,
         "title": (
-            root.rule_on({}).title
+            root.apply_to({}).title
             if not own
             else next((one.title for one in own if one.code == told.root.code), root.title)
         ),
         "action": (strongest.action if strongest else Action.NONE).value,
         "when": strongest.when.value if strongest else None,
-        "todo": (strongest.action if strongest else Action.NONE).words,
+        "todo": (strongest.action if strongest else Action.NONE).phrase,
         "line": next(
-            iter(reasons(own, {told.id: told})),
-            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.words}",
+            iter(format_reasons(own, {told.id: told})),
+            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.phrase}",
         ),
         "findings": [one.id for one in own],
         "story": story.title if story is not None else "",
         "since": format_moment(told.since),
         "last": format_moment(told.last),
-        "count": told.count,
+        "count": told.event_count,
         "closedAt": format_moment(told.closed_at),
         "simulated": told.simulated,
         "members": [
@@ -252,7 +254,7 @@ def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Me
     return {
         "component": member.component.name,
         "code": member.code,
-        "title": catalog.rule(member.code).title,
+        "title": catalog.find_rule(member.code).title,
         "role": "root" if is_root else "consequence",
         "count": member.count,
         "first": format_moment(member.first),
@@ -262,7 +264,7 @@ def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Me
 
 
 def format_history(
-    past: Past,
+    past: FindingHistory,
     told: Incident | None,
     own: Iterable[Finding],
     catalog: Catalog,
@@ -273,16 +275,20 @@ def format_history(
     and every transition.
     """
     found = past.finding
-    entry = rule_of(found, catalog)
+    entry = find_rule(found, catalog)
     layers = (
         (
             "table",
-            found.ruled,
+            found.base,
             f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})",
         ),
-        ("company", found.table if found.table is not found.ruled else None, ""),
+        (
+            "company",
+            found.catalog_requirement if found.catalog_requirement is not found.base else None,
+            "",
+        ),
         ("driver", found.driver, ""),
-        ("escalation", found.escalated, ""),
+        ("escalation", found.escalation, ""),
     )
     return {
         "finding": format_finding(found, catalog),
@@ -295,7 +301,7 @@ def format_history(
                 "action": one.action.value,
                 "when": one.when.value,
                 "because": one.because or source,
-                "decides": one == found.asked,
+                "decides": one == found.requirement,
             }
             for name, one, source in layers
             if one is not None
@@ -340,10 +346,10 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     """
     fields = seen.fields
     return {
-        "type": "event" if seen.judged else "untrusted",
+        "type": "event" if seen.is_trusted else "untrusted",
         "line": number,
         "time": format_moment(time),
-        "simulated": seen.simulated,
+        "simulated": seen.is_simulated,
         "kind": seen.kind,
         "code": fields.get("number"),
         "pci": fields.get("pci"),
@@ -367,10 +373,10 @@ def format_rule(entry: Rule) -> schema.Rule:
         "class": entry.fault_class.value,
         "action": entry.action.value,
         "when": entry.when.value,
-        "todo": entry.action.words,
-        "clears": entry.clears.words(),
+        "todo": entry.action.phrase,
+        "clears": entry.clears.list_phrases(),
         "escalation": entry.escalation,
-        "shadow": format_rule(entry.shadow) if entry.shadow is not None else None,
+        "shadow": format_rule(entry.trial) if entry.trial is not None else None,
         "cases": [
             {
                 "when": {field: list(values) for field, values in case.where.items()},
@@ -381,7 +387,7 @@ def format_rule(entry: Rule) -> schema.Rule:
             }
             for case in entry.cases
         ],
-        "known": entry.known,
+        "known": entry.is_known,
         "source": entry.source,
         "origin": entry.origin,
     }

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
         config = configs.load(path)
-        catalog = catalogs.load(
+        catalog = catalogs.load_catalog(
             arguments.profile or config.catalog.profile, config.catalog.overrides
         )
     except (configs.ConfigError, catalogs.CatalogError) as error:
@@ -135,10 +135,10 @@ def _read_content(file: str) -> bytes:
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """Which command of dcgmi printed it."""
-    from vitald.diagnostics import tool
+    from vitald.diagnostics.run import tool
     from vitald.diagnostics.dcgm import answers, document
 
-    found = document.read(printed)
+    found = document.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
@@ -197,7 +197,7 @@ def _read_health(text: str) -> tuple[Json, list[str]]:
     if answers.no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
-    answer = dcgm_health.read(text)
+    answer = dcgm_health.read_answer(text)
     if answer is None or answer.overall not in _HEALTH_EXIT:
         reason = "it is no whole answer of dcgmi health"
         return {"health": None, "error": "not understood", "reason": reason}, []
@@ -228,7 +228,7 @@ def _report_diagnostic(
     from vitald.diagnostics.dcgm import reading
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    report = reading.read(
+    report = reading.read_report(
         printed,
         Meanings(catalog),
         exit_code=arguments.exit_code,
@@ -251,12 +251,12 @@ def _report_diagnostic(
 
 def _detect_level(report: Report) -> int:
     """By the tests that are there; 0 if they are not those of any level."""
-    from vitald.diagnostics.dcgm import reading
+    from vitald.diagnostics.dcgm import run_context
 
     names = [test.name for test in report.tests]
     version = report.dcgm_version or ("4" if "software" in names else "3")
-    if names and reading.whole_level(names, version):
-        return reading.level_of(names)
+    if names and run_context.whole_level(names, version):
+        return run_context.level_of(names)
     return 0
 
 
@@ -306,7 +306,7 @@ def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -
     """The limits of this reading."""
     from vitald.diagnostics.dcgm import answers, document
 
-    if report.tests and answers.no_engine(document.read(printed).outside):
+    if report.tests and answers.no_engine(document.read_output(printed).outside):
         yield (
             "the requested host engine did not answer: this ran in a private engine, on the node"
             " where dcgmi was called"

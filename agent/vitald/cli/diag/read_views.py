@@ -43,7 +43,7 @@ def _format_outcome(report: Report, level: int) -> Iterator[str]:
     columns = views.get_text_columns()
     yield from views.wrap_text("why", report.reason, columns)
     yield from views.wrap_text("means", views.MEANINGS.get(outcome, ""), columns)
-    certain = {fault.remedy for fault in report.faults if fault.certain}
+    certain = {fault.remedy for fault in report.faults if fault.is_certain}
     yield from views.format_action(
         report.remedy.value,
         reboot=report.reboot_required and bool(certain & {Remedy.RESET_GPU, Remedy.REBOOT}),
@@ -123,7 +123,7 @@ def _format_faults(report: Report, catalog: Catalog) -> Iterator[str]:
 
 
 def _format_kind(code: str, test: str, faults: list[Fault], catalog: Catalog) -> Iterator[str]:
-    columns, rule = views.get_text_columns(), catalog.rule(code)
+    columns, rule = views.get_text_columns(), catalog.find_rule(code)
     gpus = [fault.gpu for fault in faults if fault.gpu is not None]
     devices = f"GPU {join_ranges(gpus)}: " if gpus else _name_devices(faults)
     heading = render.colour_text(render.escape_text(devices) + rule.title, "bold")

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from vitald.cli.report.history import MAX_PAGE
 from vitald.config import Config
-from vitald.ledger import FILE, LedgerError, Query, StoredEvent
+from vitald.ledger import FILE, EventQuery, LedgerError, StoredEvent
 from vitald.model import Finding
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LedgerHistory:
         self._folder = config.paths.state
         self._path = self._folder / FILE
         self._device_reset = config.policy.device_reset
-        self._catalog = catalogs.load(config.catalog.profile, config.catalog.overrides)
+        self._catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.origin = f"the ledger {self._path}"
         with run_as_owner(self._folder):
@@ -77,7 +77,7 @@ class LedgerHistory:
                 if (part := self._path.with_name(FILE + suffix)).exists():
                     shutil.copyfile(part, copy.with_name(FILE + suffix))
             with closing(sqlite3.connect(copy, isolation_level=None)) as db:
-                tables.migrate(db)
+                tables.migrate_schema(db)
         except sqlite3.Error as error:
             self.close()
             raise LedgerError(f"{self._path}: {error}: --ledger puts it in as it is") from error
@@ -91,31 +91,32 @@ class LedgerHistory:
 
     def _read_findings(self) -> tuple[tuple[Finding, ...], float]:
         """The open findings, and when the last of all happened."""
-        from vitald.ledger import reading
+        from vitald.ledger import open_snapshot
 
-        with run_as_owner(self._folder), reading(self._path) as stored:
+        with run_as_owner(self._folder), open_snapshot(self._path) as stored:
             return stored.opened, stored.until
 
     def read_status(self) -> Mapping[str, object]:
         """The verdict that the ledger has stored; the present status is unknown."""
-        from vitald.judge.verdict import fold
+        from vitald.judge.verdict import compute_verdict
         from vitald.server import serialize
 
         opened, until = self._read_findings()
-        judged = fold(opened, [], 0.0, device_reset=self._device_reset)
+        judged = compute_verdict(opened, [], 0.0, device_reset=self._device_reset)
         known = {
             "remembered": judged.status.value,
-            "until": serialize.moment(until),
+            "until": serialize.format_moment(until),
             "openFindings": len(opened),
         }
-        return {**serialize.verdict(judged), "status": "unknown", **known}
+        return {**serialize.format_verdict(judged), "status": "unknown", **known}
 
     def list_open(self) -> list[schema.Finding]:
-        from vitald.judge.verdict import by_strength
+        from vitald.judge.verdict import sort_by_strength
         from vitald.server import serialize
 
         return [
-            serialize.finding(one, self._catalog) for one in by_strength(self._read_findings()[0])
+            serialize.format_finding(one, self._catalog)
+            for one in sort_by_strength(self._read_findings()[0])
         ]
 
     def list_cleared(self) -> list[schema.Finding]:
@@ -124,7 +125,8 @@ class LedgerHistory:
 
         with run_as_owner(self._folder):
             return [
-                serialize.finding(one, self._catalog) for one in read_findings(self._path, MAX_PAGE)
+                serialize.format_finding(one, self._catalog)
+                for one in read_findings(self._path, MAX_PAGE)
             ]
 
     def list_incidents(self) -> list[schema.Incident]:
@@ -163,22 +165,24 @@ class LedgerHistory:
         }
 
     def explain_finding(self, finding: object) -> schema.Why:
-        from vitald.judge.verdict import fold
-        from vitald.ledger import read_past
+        from vitald.judge.verdict import compute_verdict
+        from vitald.ledger import read_finding_history
         from vitald.server import serialize
 
         opened = self._read_findings()[0]
         with run_as_owner(self._folder):
-            past = read_past(self._path, int(str(finding)))
+            past = read_finding_history(self._path, int(str(finding)))
         if past is None:
             raise LedgerError(f"{self._path}: no finding {finding}")
         own = [
             one for one in opened if past.incident is not None and one.incident == past.incident.id
         ]
-        judged = fold(
-            [past.finding] if past.finding.open else [], [], 0.0, device_reset=self._device_reset
+        judged = compute_verdict(
+            [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
         )
-        return serialize.why(past, past.incident, own, self._catalog, serialize.flags(judged))
+        return serialize.format_history(
+            past, past.incident, own, self._catalog, serialize.format_flags(judged)
+        )
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
@@ -189,9 +193,9 @@ class LedgerHistory:
         begin = None if after is not None else since
         with run_as_owner(self._folder):
             stored: Sequence[StoredEvent] = read_events(
-                self._path, Query(after=after or 0, since=begin, newest=newest, limit=limit)
+                self._path, EventQuery(after=after or 0, since=begin, newest=newest, limit=limit)
             )
-        return [serialize.event(one) for one in stored]
+        return [serialize.format_event(one) for one in stored]
 
     def list_runs(self) -> list[schema.DiagnosticRun]:
         from vitald.ledger import read_runs
@@ -200,7 +204,7 @@ class LedgerHistory:
         from vitald.server.routes import diagnostics
 
         with run_as_owner(self._folder):
-            return [diagnostics.run(one) for one in read_runs(self._path, MAX_PAGE)]
+            return [diagnostics.serialize_run(run) for run in read_runs(self._path, MAX_PAGE)]
 
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
         from vitald.ledger import read_run
@@ -210,7 +214,7 @@ class LedgerHistory:
             found = read_run(self._path, id_)
         if found is None:
             raise LedgerError(f"{self._path}: no run {id_}")
-        return diagnostics.in_full(found)
+        return diagnostics.serialize_full_run(found)
 
 
 @contextmanager

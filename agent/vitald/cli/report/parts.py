@@ -114,7 +114,7 @@ class SupportReport(PartWriter):
         shown, wrong = redact_configuration(text, self._redactor)
         errors = [wrong] if wrong else []
         try:
-            tables = tomlfile.parse(text, str(path))
+            tables = tomlfile.parse_toml(text, str(path))
             self._config = _parse_known_sections(tables)
             self._config = configs.parse(text, tables, str(path))
         except configs.ConfigError as error:

@@ -25,10 +25,10 @@ from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.release import ReleaseReport, Releases
+from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.config import Nvml as Settings
 from vitald.model import Batch, Position
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
@@ -46,7 +46,7 @@ class Nvml:
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: Lane,
+        lane: WorkerThread,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -174,7 +174,7 @@ class Nvml:
         )
         found: list[tuple[int, str]] = []
         hidden = -1
-        with suppress(LaneStuck, OSError):
+        with suppress(ThreadStuck, OSError):
             found, hidden = await self._lane.call(lambda: list_device_users(minors))
         return ReleaseReport(
             holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids

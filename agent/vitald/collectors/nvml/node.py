@@ -65,7 +65,7 @@ class GpuNode:
 
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
-        self._gpus, self._watcher = GpuRegistry(), Watcher(self._catalog.watched(NAME))
+        self._gpus, self._watcher = GpuRegistry(), Watcher(self._catalog.find_thresholds(NAME))
         self._resets = ResetDetector()
         self._hung: dict[str, Fields] = {}  # components on which a call hangs: its event's fields
         self.holding: tuple[Event, ...] = ()
@@ -80,7 +80,7 @@ class GpuNode:
     def configure(self, catalog: Catalog) -> None:
         """Use a catalogue that was reloaded."""
         self._catalog = catalog
-        self._watcher.configure(catalog.watched(NAME))
+        self._watcher.configure(catalog.find_thresholds(NAME))
 
     # --- memory
 
@@ -108,7 +108,7 @@ class GpuNode:
             gpus, links = GpuRegistry(stored["gpus"]), Links(stored["links"])
             missed, simulated = dict(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
-            watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
+            watcher = Watcher(self._catalog.find_thresholds(NAME), stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), stored["hung"]
             # A former version stored the names only.
             named = [(name, {}) for name in hung] if isinstance(hung, list) else hung

@@ -17,7 +17,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciDevice, PciInventory
 from vitald.config import POLLED
 from vitald.core.node_state import NodeState, Observation
-from vitald.judge.verdict import Work, status_of
+from vitald.judge.verdict import WorkPhase, compute_status
 from vitald.model import NODE, Action, Component, ComponentKind, Finding, Status, Verdict
 from vitald.server import serialize
 
@@ -70,7 +70,7 @@ def listed(
     inventory: PciInventory,
     whole: Verdict,
     seen: Sights,
-    work: Work = Work.RUNNING,
+    work: WorkPhase = WorkPhase.RUNNING,
 ) -> list[schema.Component]:
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
     node has the `whole` one.
@@ -94,12 +94,12 @@ def listed(
                 "status": (
                     whole.status
                     if component == NODE
-                    else status(bool(unseen), status_of(findings, work))
+                    else status(bool(unseen), compute_status(findings, work))
                 ).value,
                 "action": (
                     whole.action
                     if component == NODE
-                    else Action.strongest(found.action for found in findings)
+                    else Action.find_strongest(found.action for found in findings)
                 ).value,
                 "findings": len(findings),
                 "sources": [sight.source for sight in seen.get(component, ())],

@@ -10,11 +10,11 @@ from vitald.catalog import Catalog
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
-from vitald.judge.verdict import told
+from vitald.judge.verdict import group_by_incident
 from vitald.ledger import LedgerError
-from vitald.model import Finding, Incident, alone
+from vitald.model import Finding, Incident, make_single_incident
 from vitald.server.request import RequestRefused
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 Stored = TypeVar("Stored")
 _READ_S = 5.0
@@ -28,7 +28,7 @@ class RouteContext:
     pipeline: Pipeline
     catalog: Catalog
     inventory: PciInventory
-    reader: Lane
+    reader: WorkerThread
 
     async def read_ledger(self, work: Callable[[], Stored]) -> Stored:
         """Run `work` in the thread that reads the ledger. Raises Refused where that fails or takes
@@ -36,7 +36,7 @@ class RouteContext:
         """
         try:
             stored = await self.reader.call(work, _READ_S)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             raise RequestRefused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
@@ -48,6 +48,6 @@ class RouteContext:
         """The open incidents with their findings, in the order of the verdict's reasons."""
         incidents = self.board.incidents
         return [
-            (incidents.get(head.incident) or alone(head), own)
-            for head, own in told(self.board.findings, incidents)
+            (incidents.get(head.incident) or make_single_incident(head), own)
+            for head, own in group_by_incident(self.board.findings, incidents)
         ]

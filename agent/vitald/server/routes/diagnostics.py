@@ -2,9 +2,8 @@
 Diagnostics over the socket: `GET /v1/diagnostics` and `/v1/diagnostics/runs`, and `POST
 /v1/diagnostics/run` and `/cancel`.
 
-Owns     what somebody may ask for, and how a check, a run under way and a run that has ended are
-         told.
-Refuses  running: whoever asks is answered at once, and the result comes later as any other event.
+Validates requests, and serializes checks, active runs and ended runs. A request is answered at
+once; its result comes later, as an event.
 """
 
 from __future__ import annotations
@@ -22,7 +21,16 @@ from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
 from vitald.diagnostics.check import Check
 from vitald.ledger import LedgerError
-from vitald.model.diagnostic import Ask, Due, Fault, Going, Measure, Refusal, Run, Test
+from vitald.model.diagnostic import (
+    ActiveRun,
+    Fault,
+    Measure,
+    Refusal,
+    Run,
+    RunRequest,
+    ScheduledRun,
+    Test,
+)
 from vitald.server import serialize
 from vitald.server.request import (
     RequestRefused,
@@ -33,42 +41,42 @@ from vitald.server.request import (
     read_value,
     require_change_right,
 )
-from vitald.worker_thread import Lane, LaneStuck
+from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 _READ_S = 5.0
-_GPUS, _INDEX, _LEVEL = 64, 4095, 100
+_MAX_GPUS, _MAX_INDEX, _MAX_LEVEL = 64, 4095, 100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 Stored = TypeVar("Stored")
 Json = serialize.Json
 
 
-class Shown(Protocol):
-    """What the outputs read of the diagnostics."""
+class DiagnosticsView(Protocol):
+    """The state of diagnostics, for the API and the metrics."""
 
     @property
     def checks(self) -> Mapping[str, Check]: ...
     @property
-    def missing(self) -> Mapping[str, str]: ...
+    def unavailable(self) -> Mapping[str, str]: ...
     @property
-    def going(self) -> Sequence[Going]: ...
+    def active(self) -> Sequence[ActiveRun]: ...
     @property
-    def due(self) -> Sequence[Due]: ...
+    def scheduled(self) -> Sequence[ScheduledRun]: ...
     @property
-    def last(self) -> Mapping[tuple[str, int], Run]: ...
+    def last_runs(self) -> Mapping[tuple[str, int], Run]: ...
     @property
     def blocked(self) -> str: ...
 
 
-class Asked(Shown, Protocol):
-    """And what they ask of them. `ask` raises Refusal; `cancel` means the run under way where it is
-    given no id. Both are logged there.
+class DiagnosticsControl(DiagnosticsView, Protocol):
+    """Also starts and stops runs. `request_run` raises Refusal; without an id `cancel_run` means
+    the active run. Both are logged there.
     """
 
-    def ask(self, ask: Ask) -> Going: ...
-    def cancel(self, run_id: str | None, by: str, reason: str) -> Going | None: ...
+    def request_run(self, ask: RunRequest) -> ActiveRun: ...
+    def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
 
 class DiagnosticRoutes:
@@ -76,8 +84,8 @@ class DiagnosticRoutes:
 
     def __init__(
         self,
-        diagnostics: Asked,
-        reader: Lane,
+        diagnostics: DiagnosticsControl,
+        reader: WorkerThread,
         runs: Callable[[int, str | None], Sequence[Run]],
         run: Callable[[str], Run | None],
     ) -> None:
@@ -87,47 +95,47 @@ class DiagnosticRoutes:
         self._read_run = run
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/diagnostics", self.diagnostics)
-        app.router.add_get("/v1/diagnostics/runs", self.runs)
-        app.router.add_get("/v1/diagnostics/runs/{id}", self.one)
-        app.router.add_post("/v1/diagnostics/run", self.ask)
-        app.router.add_post("/v1/diagnostics/cancel", self.cancel)
+        app.router.add_get("/v1/diagnostics", self.show_diagnostics)
+        app.router.add_get("/v1/diagnostics/runs", self.list_runs)
+        app.router.add_get("/v1/diagnostics/runs/{id}", self.show_run)
+        app.router.add_post("/v1/diagnostics/run", self.request_run)
+        app.router.add_post("/v1/diagnostics/cancel", self.cancel_run)
 
-    async def diagnostics(self, request: web.Request) -> web.Response:
-        """What can be run here, what runs, what comes next, and how it went the last time."""
+    async def show_diagnostics(self, request: web.Request) -> web.Response:
+        """Shows the checks, the active and scheduled runs, and the last run of each check."""
         read_query(request)
         shown = self._diagnostics
         answer: schema.Diagnostics = {
             "checks": [
-                check(one, shown.missing.get(name, "not looked for yet"))
+                serialize_check(one, shown.unavailable.get(name, "not looked for yet"))
                 for name, one in shown.checks.items()
             ],
-            **outline(shown),
-            "due": [due(one) for one in shown.due],
+            **serialize_outline(shown),
+            "due": [serialize_scheduled(one) for one in shown.scheduled],
             "blocked": shown.blocked,
         }
         return web.json_response(answer)
 
-    async def runs(self, request: web.Request) -> web.Response:
-        """Those that have ended, the newest first."""
+    async def list_runs(self, request: web.Request) -> web.Response:
+        """Lists the ended runs, the newest first."""
         query = read_query(request, "limit", "check")
         most, wanted = read_limit(query), query.get("check")
         if wanted is not None:
-            self._check(wanted)
-        listed = await self._read(lambda: self._read_runs(most, wanted))
+            self._find_check(wanted)
+        listed = await self._read_ledger(lambda: self._read_runs(most, wanted))
         answer: schema.DiagnosticRuns = {
-            "runs": [run(one) for one in listed],
+            "runs": [serialize_run(one) for one in listed],
             "damaged": serialize.count_damaged(listed),
         }
         return web.json_response(answer)
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show_run(self, request: web.Request) -> web.Response:
         read_query(request)
         id_ = request.match_info["id"]
-        found = await self._read(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
+        found = await self._read_ledger(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
         if found is not None:
-            return web.json_response(in_full(found))
-        going_on = next((one for one in self._diagnostics.going if one.id == id_), None)
+            return web.json_response(serialize_full_run(found))
+        going_on = next((one for one in self._diagnostics.active if one.id == id_), None)
         if going_on is not None:
             raise RequestRefused(
                 404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is"
@@ -136,38 +144,36 @@ class DiagnosticRoutes:
             404, f"no run {id_[:80]!r}", "vitald diag list shows those that are remembered"
         )
 
-    async def ask(self, request: web.Request) -> web.Response:
-        """Ask for a run. Answers at once; the run waits for its turn."""
+    async def request_run(self, request: web.Request) -> web.Response:
+        """Requests a run. Answers at once; the run is queued."""
         peer = require_change_right(request)
         body = await read_body(request, "check", "level", "gpus", "reason", "busy")
-        asked = self._ask_of(body, f"{peer.name}, pid {peer.pid}")
+        asked = self._read_request(body, f"{peer.name}, pid {peer.pid}")
         try:
-            begun = self._diagnostics.ask(asked)
+            begun = self._diagnostics.request_run(asked)
         except Refusal as refusal:
             raise RequestRefused(409, str(refusal), refusal.hint) from None
-        answer: schema.OneGoing = {"going": going(begun)}
+        answer: schema.OneGoing = {"going": serialize_active(begun)}
         return web.json_response(answer, status=202)
 
-    async def cancel(self, request: web.Request) -> web.Response:
-        """End a run, or take it out of the queue. Answers at once; its programs get their time to
-        end.
-        """
+    async def cancel_run(self, request: web.Request) -> web.Response:
+        """Stops or dequeues a run. Answers at once; its programs get their grace period."""
         peer = require_change_right(request)
         body = await read_body(request, "id", "reason")
         id_, reason = _id_of(body), read_reason(body)
-        ended = self._diagnostics.cancel(id_, f"{peer.name}, pid {peer.pid}", reason)
+        ended = self._diagnostics.cancel_run(id_, f"{peer.name}, pid {peer.pid}", reason)
         if ended is None:
             error = "no diagnostic runs" if id_ is None else f"no diagnostic {id_} runs or waits"
             raise RequestRefused(409, error, "vitald diag list shows what does")
-        answer: schema.OneGoing = {"going": going(ended)}
+        answer: schema.OneGoing = {"going": serialize_active(ended)}
         return web.json_response(answer)
 
-    def _ask_of(self, body: Json, by: str) -> Ask:
+    def _read_request(self, body: Json, by: str) -> RunRequest:
         names = f"one of {', '.join(self._diagnostics.checks)}"
         named = read_value(body, "check", partial(read_text, expected="a name"), "dcgm", names)
         busy = read_value(body, "busy", read_flag, False)
         level, gpus, reason = _level_of(body), _gpus_of(body), read_reason(body)
-        meant = self._check(named)
+        meant = self._find_check(named)
         if level is None:
             level = min(meant.levels)
         elif level not in meant.levels:
@@ -178,22 +184,22 @@ class DiagnosticRoutes:
                 else f"{meant.name} has no levels: leave it out"
             )
             raise RequestRefused(400, f"level: {meant.name} has no level {level}", hint)
-        return Ask(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
+        return RunRequest(check=meant.name, level=level, gpus=gpus, by=by, reason=reason, busy=busy)
 
-    def _check(self, name: str) -> Check:
+    def _find_check(self, name: str) -> Check:
         known = self._diagnostics.checks
         if name not in known:
             raise RequestRefused(
                 404,
-                f"no check {name[:80]!r}{tomlfile.suggest(name[:80], known)}",
+                f"no check {name[:80]!r}{tomlfile.suggest_word(name[:80], known)}",
                 f"there are {', '.join(known)}",
             )
         return known[name]
 
-    async def _read(self, work: Callable[[], Stored]) -> Stored:
+    async def _read_ledger(self, work: Callable[[], Stored]) -> Stored:
         try:
             return await self._reader.call(work, _READ_S)
-        except (LedgerError, LaneStuck) as error:
+        except (LedgerError, ThreadStuck) as error:
             raise RequestRefused(
                 503, f"the ledger cannot be read: {error}", "vitald status says more"
             ) from error
@@ -211,16 +217,16 @@ def _level_of(body: Json) -> int | None:
     """None where it is left out."""
     if "level" not in body:
         return None
-    return read_value(body, "level", partial(read_whole, least=0, most=_LEVEL, from_json=True))
+    return read_value(body, "level", partial(read_whole, least=0, most=_MAX_LEVEL, from_json=True))
 
 
 def _gpus_of(body: Json) -> tuple[int, ...]:
     """By index, as the diagnostic's program numbers them; none for all."""
-    expected = f"a list of at most {_GPUS} numbers from 0 to {_INDEX}, each once"
+    expected = f"a list of at most {_MAX_GPUS} numbers from 0 to {_MAX_INDEX}, each once"
 
     def read(value: object) -> tuple[int, ...]:
-        listed = read_list(value, 0, _GPUS, expected)
-        gpus = {read_whole(gpu, 0, _INDEX, expected, from_json=True) for gpu in listed}
+        listed = read_list(value, 0, _MAX_GPUS, expected)
+        gpus = {read_whole(gpu, 0, _MAX_INDEX, expected, from_json=True) for gpu in listed}
         if len(gpus) != len(listed):
             raise Unexpected(expected, value)
         return tuple(sorted(gpus))
@@ -228,20 +234,20 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
     return read_value(body, "gpus", read, [], "leave it out for all of them")
 
 
-# --- how they are told
+# --- serialization
 
 
-def outline(shown: Shown) -> schema.DiagnosticOutline:
-    """What runs and waits, and the last run of each kind: what `/v1/status` shows too."""
+def serialize_outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
+    """Active and queued runs, and the last run of each check: also part of `/v1/status`."""
     return {
-        "going": [going(one) for one in shown.going],
-        "last": [run(one) for _, one in sorted(shown.last.items())],
+        "going": [serialize_active(one) for one in shown.active],
+        "last": [serialize_run(one) for _, one in sorted(shown.last_runs.items())],
     }
 
 
-def check(one: Check, missing: str) -> schema.DiagnosticCheck:
+def serialize_check(one: Check, missing: str) -> schema.DiagnosticCheck:
     """By level, where it has levels; else all is under `0`. A period of 0: on request only.
-    `missing`: looked for elsewhere, as that blocks.
+    `unavailable`: looked for elsewhere, as that blocks.
     """
     return {
         "name": one.name,
@@ -254,7 +260,7 @@ def check(one: Check, missing: str) -> schema.DiagnosticCheck:
     }
 
 
-def due(one: Due) -> schema.DiagnosticDue:
+def serialize_scheduled(one: ScheduledRun) -> schema.DiagnosticDue:
     return {
         "check": one.check,
         "level": one.level,
@@ -263,10 +269,10 @@ def due(one: Due) -> schema.DiagnosticDue:
     }
 
 
-def going(one: Going) -> schema.DiagnosticGoing:
+def serialize_active(one: ActiveRun) -> schema.DiagnosticGoing:
     """`elapsed` is 0 while it waits."""
     return {
-        **_ask(one.id, one.ask),
+        **_serialize_request(one.id, one.ask),
         "stage": one.stage.value,
         "askedAt": serialize.format_moment(one.asked_at),
         "began": serialize.format_moment(one.began),
@@ -277,10 +283,10 @@ def going(one: Going) -> schema.DiagnosticGoing:
     }
 
 
-def run(one: Run) -> schema.DiagnosticRun:
+def serialize_run(one: Run) -> schema.DiagnosticRun:
     report = one.report
     return {
-        **_ask(one.id, one.ask),
+        **_serialize_request(one.id, one.ask),
         "began": serialize.format_moment(one.began),
         "ended": serialize.format_moment(one.ended),
         "seconds": round(max(0.0, one.ended - one.began), 3),
@@ -298,20 +304,20 @@ def run(one: Run) -> schema.DiagnosticRun:
     }
 
 
-def in_full(one: Run) -> schema.DiagnosticRunInFull:
-    """With what was printed, and all that was read out of it."""
+def serialize_full_run(one: Run) -> schema.DiagnosticRunInFull:
+    """A run with its output, and everything that was read from it."""
     report = one.report
     return {
-        **run(one),
+        **serialize_run(one),
         "command": one.command,
-        "tests": [_test(test) for test in report.tests],
-        "faults": [_fault(fault) for fault in report.faults],
-        "measures": [_measure(measure) for measure in report.measures],
+        "tests": [_serialize_test(test) for test in report.tests],
+        "faults": [_serialize_fault(fault) for fault in report.faults],
+        "measures": [_serialize_measure(measure) for measure in report.measures],
         "raw": one.raw,
     }
 
 
-def _ask(id_: str, ask: Ask) -> schema.DiagnosticAsk:
+def _serialize_request(id_: str, ask: RunRequest) -> schema.DiagnosticAsk:
     return {
         "id": id_,
         "check": ask.check,
@@ -322,7 +328,7 @@ def _ask(id_: str, ask: Ask) -> schema.DiagnosticAsk:
     }
 
 
-def _test(test: Test) -> schema.DiagnosticTest:
+def _serialize_test(test: Test) -> schema.DiagnosticTest:
     return {
         "name": test.name,
         "category": test.category,
@@ -332,7 +338,7 @@ def _test(test: Test) -> schema.DiagnosticTest:
     }
 
 
-def _fault(fault: Fault) -> schema.DiagnosticFault:
+def _serialize_fault(fault: Fault) -> schema.DiagnosticFault:
     return {
         "code": fault.code,
         "test": fault.test,
@@ -348,16 +354,16 @@ def _fault(fault: Fault) -> schema.DiagnosticFault:
     }
 
 
-def _measure(measure: Measure) -> schema.DiagnosticMeasure:
+def _serialize_measure(measure: Measure) -> schema.DiagnosticMeasure:
     return {
         "name": measure.name,
         "device": measure.device,
-        "value": _number(measure.value),
-        "least": _number(measure.least),
-        "most": _number(measure.most),
+        "value": _drop_infinity(measure.value),
+        "least": _drop_infinity(measure.least),
+        "most": _drop_infinity(measure.most),
     }
 
 
-def _number(value: float | None) -> float | None:
+def _drop_infinity(value: float | None) -> float | None:
     """JSON knows no infinity, and programs print what they like."""
     return value if value is not None and math.isfinite(value) else None

@@ -48,15 +48,15 @@ class ExpectRoutes:
         self._store = store
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/expect", self.expect)
-        app.router.add_post("/v1/expect/confirm", self.confirm)
+        app.router.add_get("/v1/expect", self.show_expected)
+        app.router.add_post("/v1/expect/confirm", self.confirm_expected)
 
-    async def expect(self, request: web.Request) -> web.Response:
+    async def show_expected(self, request: web.Request) -> web.Response:
         read_query(request)
-        return web.json_response(answer(self._expected))
+        return web.json_response(make_answer(self._expected))
 
-    async def confirm(self, request: web.Request) -> web.Response:
-        """What is here now is right."""
+    async def confirm_expected(self, request: web.Request) -> web.Response:
+        """Accepts the present counts and versions as the expected ones."""
         peer = require_change_right(request)
         reason = read_reason(await read_body(request, "reason"))
         try:
@@ -81,12 +81,20 @@ class ExpectRoutes:
         )
         self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        told: schema.Confirmed = {"confirmed": confirmed, **answer(self._expected)}
+        told: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
         return web.json_response(told)
 
 
-def answer(expected: Expected) -> schema.Expected:
-    """What is expected, why, and what is here. Null is what nobody knows."""
+def _explain_count(expected: Expected, kind: str) -> str:
+    """Why so many are expected; "" if no number is known yet."""
+    wanted = expected.wanted(kind)
+    if wanted is not None:
+        return wanted.because
+    return "" if kind in expected.judged else _BY_NVML
+
+
+def make_answer(expected: Expected) -> schema.Expected:
+    """The answer of `GET /v1/expect`. Unknown values are null."""
     counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():
         wanted, here = expected.wanted(kind), expected.here.get(kind)
@@ -98,11 +106,7 @@ def answer(expected: Expected) -> schema.Expected:
                 "notObservable": expected.unseen.get(kind, "") if here is None else "",
                 "expected": wanted.count if wanted is not None else None,
                 "confirmed": wanted is not None and wanted.confirmed,
-                "because": wanted.because
-                if wanted is not None
-                else ""
-                if kind in expected.judged
-                else _BY_NVML,
+                "because": _explain_count(expected, kind),
             }
         )
     versions: list[schema.ExpectedVersion] = [

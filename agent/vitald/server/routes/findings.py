@@ -11,8 +11,8 @@ import structlog
 from aiohttp import web
 
 from vitald.checking import read_flag
-from vitald.judge.verdict import by_strength, fold
-from vitald.ledger import Audit, Past, read_findings, read_past
+from vitald.judge.verdict import compute_verdict, sort_by_strength
+from vitald.ledger import AuditRecord, FindingHistory, read_finding_history, read_findings
 from vitald.model import NODE, Finding, Verdict
 from vitald.server import serialize
 from vitald.server.peer import Peer
@@ -60,7 +60,7 @@ class FindingRoutes:
             read_limit(query),
         )
         if state == "open":
-            ordered = by_strength(self._context.board.findings)
+            ordered = sort_by_strength(self._context.board.findings)
             found = [
                 one
                 for one in ordered
@@ -125,12 +125,12 @@ class FindingRoutes:
         opened = (finding for finding in (*board.findings, *board.trials) if finding.id == number)
         return next(opened, None)
 
-    async def _read_past(self, number: int, current: Finding | None) -> Past:
+    async def _read_past(self, number: int, current: Finding | None) -> FindingHistory:
         """What the ledger has of a finding; what is in memory, if the ledger cannot be written."""
         past = None
         try:
             past = await self._context.read_ledger(
-                lambda: read_past(self._context.pipeline.ledger.path, number)
+                lambda: read_finding_history(self._context.pipeline.ledger.path, number)
             )
         except RequestRefused:
             if current is None:
@@ -148,19 +148,19 @@ class FindingRoutes:
             for stored in self._context.board.recent
             if (stored.event.component, stored.event.code) == (current.component, current.code)
         ]
-        return Past(current, (), tuple(seen[:_MAX_EVENTS]), None)
+        return FindingHistory(current, (), tuple(seen[:_MAX_EVENTS]), None)
 
     def _judge_alone(self, finding: Finding) -> Verdict:
         """The verdict if this finding were the only one."""
-        counted = [finding] if finding.open and not finding.shadow else []
-        return fold(counted, [], 0.0, device_reset=self._context.board.device_reset)
+        counted = [finding] if finding.is_open and not finding.on_trial else []
+        return compute_verdict(counted, [], 0.0, device_reset=self._context.board.device_reset)
 
     async def clear_finding(self, request: web.Request) -> web.Response:
         peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason", "replaced")
         replaced = read_value(body, "replaced", read_flag, False)
         meant = self._find_open(number)
-        if replaced and meant is not None and (meant.simulated or meant.component == NODE):
+        if replaced and meant is not None and (meant.is_simulated or meant.component == NODE):
             raise RequestRefused(
                 400,
                 "replaced: a drill and the node itself have no device that could be",
@@ -195,7 +195,7 @@ class FindingRoutes:
             await self._context.pipeline.begin_remedy(number, peer.name, audit), audit
         )
 
-    def _answer_action(self, found: Finding | None, audit: Audit) -> web.Response:
+    def _answer_action(self, found: Finding | None, audit: AuditRecord) -> web.Response:
         if found is None:
             raise RequestRefused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
@@ -218,9 +218,9 @@ def _read_id(request: web.Request) -> int:
     return int(id_)
 
 
-def _make_audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> Audit:
+def _make_audit(peer: Peer, verb: str, number: int, body: serialize.Json) -> AuditRecord:
     """Who did it, to which finding, and why."""
-    return Audit(
+    return AuditRecord(
         time=time.time(),
         uid=peer.uid,
         pid=peer.pid,

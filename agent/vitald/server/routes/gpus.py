@@ -8,7 +8,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.judge.verdict import status_of
+from vitald.judge.verdict import compute_status
 from vitald.model import Component, ComponentKind
 from vitald.server import serialize
 from vitald.server.routes.components import sights, status
@@ -55,14 +55,14 @@ def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
             {
                 "component": component.name,
                 "pci": component.id,
-                "status": status(any(sight.unseen for sight in by), status_of(own)).value,
+                "status": status(any(sight.unseen for sight in by), compute_status(own)).value,
                 "findings": [finding.id for finding in own],
                 "looked": serialize.format_moment(read.time) if read is not None else None,
                 "fresh": read is not None
                 and not any(sight.unseen for sight in by if sight.source == NVML),
                 "simulated": read.simulated
                 if read is not None
-                else any(finding.simulated for finding in own),
+                else any(finding.is_simulated for finding in own),
                 "identity": cast(
                     "schema.GpuIdentity",
                     {name: serialize.plain(values[name]) for name in _WHO if name in values},

@@ -25,9 +25,9 @@ from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import Facts
 from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
 from vitald.core.node_state import NodeState
-from vitald.ledger import Query, read_events
+from vitald.ledger import EventQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
-from vitald.model.diagnostic import Ask, Going, Refusal
+from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.request import (
     RequestRefused,
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 SOURCE = "scheduler"
-_READ = 2000  # events of jobs that are read at a start
+_MAX_EVENTS = 2000  # events of jobs that are read at a start
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}")
-_USER, _REASON = 64, 200
-_MOST = {"uid": 2**32 - 1, "exitCode": 255, "signal": 127}
+_MAX_USER, _MAX_REASON = 64, 200
+_MAX_NUMBER = {"uid": 2**32 - 1, "exitCode": 255, "signal": 127}
 _LEVEL = 2
-_NAMED = 6
+_MAX_NAMED = 6
 
 
-class Diagnostics(Protocol):
-    """What jobs and diagnostics have to do with each other. `ask` raises Refusal."""
+class JobDiagnostics(Protocol):
+    """The part of diagnostics that jobs use. `request_run` raises Refusal."""
 
-    async def job_begins(self, job: str) -> None: ...
-    def job_ends(self, job: str) -> None: ...
-    def ask(self, ask: Ask) -> Going: ...
+    async def begin_job(self, job: str) -> None: ...
+    def end_job(self, job: str) -> None: ...
+    def request_run(self, ask: RunRequest) -> ActiveRun: ...
 
 
 class JobRoutes:
@@ -69,22 +69,22 @@ class JobRoutes:
         self,
         board: NodeState,
         store: Callable[[Batch], Awaitable[None]],
-        diagnostics: Diagnostics | None,
+        diagnostics: JobDiagnostics | None,
     ) -> None:
         self._board = board
         self._store = store
         self._diagnostics = diagnostics
         self._facts = Facts(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
-        # Whose begin is on its way to the ledger
+        # By job: the task that stores its begin.
         self._beginning: dict[str, asyncio.Task[None]] = {}
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/v1/jobs", self.jobs)
-        app.router.add_post("/v1/jobs", self.tell)
+        app.router.add_get("/v1/jobs", self.list_jobs)
+        app.router.add_post("/v1/jobs", self.record_event)
 
-    async def jobs(self, request: web.Request) -> web.Response:
-        """Those that run, the latest first, and those that ended, too."""
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        """Lists the running and the ended jobs, the latest first."""
         most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.Jobs = {
@@ -93,8 +93,8 @@ class JobRoutes:
         }
         return web.json_response(answer)
 
-    async def tell(self, request: web.Request) -> web.Response:
-        """A job begins, or has ended."""
+    async def record_event(self, request: web.Request) -> web.Response:
+        """Records that a job begins or has ended, as its scheduler reports."""
         peer = require_change_right(request)
         body = await read_body(
             request, "event", "job", "user", "uid", "exitCode", "signal", "reason", "diagnose"
@@ -105,10 +105,10 @@ class JobRoutes:
         diagnose = read_value(body, "diagnose", read_flag, False)
         job = _job_of(body)
         if event == "begin":
-            await self._begin(job)
-            answer = _answer(self._board.jobs.running.get(job.id, job))
+            await self._begin_job(job)
+            answer = _make_answer(self._board.jobs.running.get(job.id, job))
         else:
-            answer = await self._end(job, diagnose=diagnose)
+            answer = await self._end_job(job, diagnose=diagnose)
         log.info(
             "job_told",
             told=event,
@@ -120,17 +120,17 @@ class JobRoutes:
         )
         return web.json_response(answer)
 
-    async def _begin(self, job: Job) -> None:
+    async def _begin_job(self, job: Job) -> None:
         """Answers once it is known, and no diagnostic of ours holds the devices any more (or cannot
         be ended).
         """
         clearing = None
         if self._diagnostics is not None:
             # It goes on where the prolog does not wait for it: the job may begin all the same.
-            clearing = asyncio.ensure_future(self._diagnostics.job_begins(job.id))
+            clearing = asyncio.ensure_future(self._diagnostics.begin_job(job.id))
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)
-        saying = asyncio.ensure_future(self._say(BEGAN, job, f"{job.name} began"))
+        saying = asyncio.ensure_future(self._store_event(BEGAN, job, f"{job.name} began"))
         self._beginning[job.id] = saying
         saying.add_done_callback(
             lambda done: (
@@ -141,35 +141,35 @@ class JobRoutes:
         if clearing is not None:
             await asyncio.shield(clearing)
 
-    async def _end(self, job: Job, *, diagnose: bool) -> schema.JobTold:
+    async def _end_job(self, job: Job, *, diagnose: bool) -> schema.JobTold:
         if self._diagnostics is not None:
-            self._diagnostics.job_ends(job.id)
+            self._diagnostics.end_job(job.id)
         if (saying := self._beginning.get(job.id)) is not None:
-            # An end that overtook its begin would leave the job running for ever
+            # An end stored before its begin would leave the job running for ever.
             await asyncio.shield(saying)
         jobs = self._board.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
         # script may be run twice.
         if former is None and (not job.failed or jobs.has_ended_recently(job.id, time.time())):
-            return _answer(None)
+            return _make_answer(None)
         began = former.began if former is not None else None
         left = [
             found
             for found in self._board.findings
-            if began is not None and found.since >= began and _counts(found)
+            if began is not None and found.since >= began and _counts_for_job(found)
         ]
-        await self._say(
+        await self._store_event(
             DIED if job.failed else ENDED,
             job,
             f"{job.name} ended" + (f" with {job.outcome}" if job.outcome else ""),
         )
         told = next((one for one in reversed(jobs.recent) if one.id == job.id), job)
         wanted = diagnose and (job.failed or bool(left))
-        return _answer(told, left, self._ask(job, left) if wanted else None)
+        return _make_answer(told, left, self._request_diagnostic(job, left) if wanted else None)
 
-    def _ask(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
-        numbers = ", ".join(f"#{found.id}" for found in left[:_NAMED])
+    def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
+        numbers = ", ".join(f"#{found.id}" for found in left[:_MAX_NAMED])
         why = " and ".join(
             filter(
                 None,
@@ -182,14 +182,16 @@ class JobRoutes:
         try:
             if self._diagnostics is None:
                 raise Refusal("diagnostics are not run on this node")
-            going = self._diagnostics.ask(
-                Ask(check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}")
+            going = self._diagnostics.request_run(
+                RunRequest(
+                    check="dcgm", level=_LEVEL, by=f"job {job.id}", reason=f"{job.name} {why}"
+                )
             )
         except Refusal as refusal:
             return {"asked": False, "id": None, "why": str(refusal)}
         return {"asked": True, "id": going.id, "why": going.ask.reason}
 
-    async def _say(self, code: str, job: Job, text: str) -> None:
+    async def _store_event(self, code: str, job: Job, text: str) -> None:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
         if code != BEGAN:
             fields |= {"exitCode": job.exit_code, "signal": job.signal, "reason": job.reason}
@@ -201,14 +203,14 @@ def read_jobs(path: Path) -> list[Event]:
     LedgerError.
     """
     asked = [
-        Query(kind="job", newest=True, limit=_READ),
-        *(Query(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
+        EventQuery(kind="job", newest=True, limit=_MAX_EVENTS),
+        *(EventQuery(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
     stored = [one for query in asked for one in read_events(path, query)]
     return [one.event for one in sorted(stored, key=lambda one: one.id)]
 
 
-def _answer(
+def _make_answer(
     job: Job | None, left: Sequence[Finding] = (), diagnostic: schema.AskedDiagnostic | None = None
 ) -> schema.JobTold:
     return {
@@ -219,22 +221,22 @@ def _answer(
     }
 
 
-def _counts(found: Finding) -> bool:
+def _counts_for_job(found: Finding) -> bool:
     """Whether a finding may be the work's doing, or have been its end: what vitald says of itself
     is not.
     """
-    return not found.simulated and found.kind != "vitald" and found.action is not Action.NONE
+    return not found.is_simulated and found.kind != "vitald" and found.action is not Action.NONE
 
 
 def _job_of(body: serialize.Json) -> Job:
     """What a client says of a job, held to what a job can be."""
     return Job(
         id=read_value(body, "job", _read_id, hint='send {"event": "begin", "job": "1234"}'),
-        user=_text(body, "user", _USER),
-        uid=_number(body, "uid"),
-        exit_code=_number(body, "exitCode"),
-        signal=_number(body, "signal"),
-        reason=_text(body, "reason", _REASON),
+        user=_read_text(body, "user", _MAX_USER),
+        uid=_read_number(body, "uid"),
+        exit_code=_read_number(body, "exitCode"),
+        signal=_read_number(body, "signal"),
+        reason=_read_text(body, "reason", _MAX_REASON),
     )
 
 
@@ -242,17 +244,17 @@ def _read_id(value: object) -> str:
     return read_match(value, _ID, "its id: 1 to 64 letters, digits, or _ . : + [ ] / -")
 
 
-def _text(body: serialize.Json, name: str, most: int) -> str:
+def _read_text(body: serialize.Json, name: str, most: int) -> str:
     expected = f"at most {most} printable characters of ASCII"
     read = partial(read_line, least=0, most=most, expected=expected, ascii_only=True)
     return read_value(body, name, read, "").strip()
 
 
-def _number(body: serialize.Json, name: str) -> int | None:
+def _read_number(body: serialize.Json, name: str) -> int | None:
     """None where it is left out, or null."""
     if body.get(name) is None:
         return None
-    most = _MOST[name]
+    most = _MAX_NUMBER[name]
     expected = f"a number from 0 to {most}"
     return read_value(
         body, name, lambda value: read_whole(value, 0, most, expected, from_json=True)

@@ -18,14 +18,14 @@ from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.core.node_state import LedgerHealth
-from vitald.judge.verdict import Work, by_strength
+from vitald.judge.verdict import WorkPhase, sort_by_strength
 from vitald.model import Component
 from vitald.server import serialize
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import Shown, outline
+from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -40,7 +40,7 @@ class NodeRoutes:
         self,
         context: RouteContext,
         interpreter: Interpreter,
-        diagnostics: Shown,
+        diagnostics: DiagnosticsView,
         recovery: RecoveryRequester | None,
     ) -> None:
         self._context = context
@@ -65,17 +65,18 @@ class NodeRoutes:
         return web.json_response(answer)
 
     async def get_status(self, request: web.Request) -> web.Response:
-        wanted = read_query(request, "for").get("for", Work.RUNNING.value)
-        if wanted not in [work.value for work in Work]:
+        wanted = read_query(request, "for").get("for", WorkPhase.RUNNING.value)
+        if wanted not in [work.value for work in WorkPhase]:
             raise RequestRefused(
-                400, f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in Work)}"
+                400,
+                f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
             )
         # A client that asks during a start must not take that for a fault.
         with anyio.move_on_after(_FIRST_LOOK_S):
             await self._context.board.answerable.wait()
-        return web.json_response(self._describe_node(Work(wanted)))
+        return web.json_response(self._describe_node(WorkPhase(wanted)))
 
-    def _describe_node(self, work: Work) -> schema.NodeStatus:
+    def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:
         now = time.time()
         board, catalog, inventory = (
             self._context.board,
@@ -90,7 +91,7 @@ class NodeRoutes:
             "sources": [serialize.format_source(source) for source in board.sources.values()],
             "findings": [
                 serialize.format_finding(finding, catalog)
-                for finding in by_strength(board.findings)[:PAGE]
+                for finding in sort_by_strength(board.findings)[:PAGE]
             ],
             "openFindings": len(board.findings),
             "incidents": [
@@ -101,10 +102,10 @@ class NodeRoutes:
             ],
             "trials": [
                 serialize.format_finding(finding, catalog)
-                for finding in by_strength(board.trials)[:PAGE]
+                for finding in sort_by_strength(board.trials)[:PAGE]
             ],
             "suspects": self._list_suspects(now),
-            "diagnostics": outline(self._diagnostics),
+            "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
             "ledger": _describe_ledger(board.ledger),
             "kernelLog": self._describe_kernel_log(),
@@ -154,7 +155,7 @@ class NodeRoutes:
         read_query(request)
         return web.json_response(
             serialize.format_rule(
-                self._context.catalog.rule(
+                self._context.catalog.find_rule(
                     f"{request.match_info['kind']}/{request.match_info['code']}"
                 )
             )

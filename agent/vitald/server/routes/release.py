@@ -37,35 +37,35 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
-_SECONDS = 600.0
-_LET_GO_S = 10.0
-_SHOWN_S = 1.0  # where the disk hangs, the answer does not
+_DEFAULT_S = 600.0
+_RELEASE_TIMEOUT_S = 10.0
+_STORE_TIMEOUT_S = 1.0  # where the disk hangs, the answer does not
 
 
 class ReleaseRoutes:
-    """The handlers. `releases` is None where NVML is not asked at all; `let_go` has a diagnostic
-    end that has the devices.
+    """The handlers. `releases` is None if NVML is not used; `prepare_release` stops a diagnostic
+    that has the devices.
 
-    `stored` returns once all that the sources said before is shown.
+    `stored` returns once all earlier batches of the sources are shown.
     """
 
     def __init__(
         self,
         inventory: PciInventory,
         releases: Releases | None,
-        let_go: Callable[[], Awaitable[None]],
+        prepare_release: Callable[[], Awaitable[None]],
         stored: Callable[[], Awaitable[None]],
     ) -> None:
         self._inventory = inventory
         self._releases = releases
-        self._let_go = let_go
+        self._prepare_release = prepare_release
         self._stored = stored
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/release", self.begin_release)
+        app.router.add_post("/v1/release", self.release_devices)
         app.router.add_post("/v1/release/end", self.end_release)
 
-    async def begin_release(self, request: web.Request) -> web.Response:
+    async def release_devices(self, request: web.Request) -> web.Response:
         """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status
         says so.
         """
@@ -73,20 +73,20 @@ class ReleaseRoutes:
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, releases = (
             read_reason(body),
-            read_seconds(body, "seconds", _SECONDS),
-            self._releasing(),
+            read_seconds(body, "seconds", _DEFAULT_S),
+            self._get_releases(),
         )
         wanted = self._gpus_of(body)
         try:
-            await self._let_go()
+            await self._prepare_release()
             begun = releases.begin_release(seconds, wanted, f"{peer.name}, pid {peer.pid}", reason)
-            report = await asyncio.wait_for(begun, _LET_GO_S)
+            report = await asyncio.wait_for(begun, _RELEASE_TIMEOUT_S)
         except asyncio.TimeoutError:
             raise RequestRefused(
                 503, "the GPUs could not be let go of in time", "see vitald status: NVML may hang"
             ) from None
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stored(), _SHOWN_S)
+            await asyncio.wait_for(self._stored(), _STORE_TIMEOUT_S)
         log.warning(
             "released",
             gpus=wanted or "all",
@@ -107,10 +107,10 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     async def end_release(self, request: web.Request) -> web.Response:
-        """Take everything back now."""
+        """Ends the release now."""
         peer = require_change_right(request)
         await read_body(request)
-        ended = self._releasing().end_releases(f"{peer.name}, pid {peer.pid}")
+        ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}")
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)
@@ -136,7 +136,7 @@ class ReleaseRoutes:
             )
         return wanted
 
-    def _releasing(self) -> Releases:
+    def _get_releases(self) -> Releases:
         if self._releases is None:
             raise RequestRefused(
                 409,
