@@ -19,6 +19,7 @@ from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
+from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
@@ -36,7 +37,7 @@ from vitald.collectors.pci.settings import PciSettings
 from vitald.collectors.polling import Subject
 from vitald.core.node_state import Board
 from vitald.metrics import devices
-from vitald.metrics.families import read_by
+from vitald.metrics.families import derive_families
 from vitald.model import ComponentKind, SourceHealth, SourceState
 
 
@@ -183,30 +184,35 @@ def board(machine: NeuronTree, tmp_path: Path) -> Board:
     return made
 
 
-def test_each_number_is_shown_or_said_not_to_be(board: Board) -> None:
-    left_out = set()
-    for source, readings in board.readings.items():
-        assert readings, source
-        for one in readings:
-            tables = [
-                table
-                for table in devices.TABLES
-                if table.source == source and table.kind in (one.component.kind, ComponentKind.PCI)
-            ]
-            told = {name for table in tables for name in read_by(table.families) | table.not_shown}
-            numbers = {name for name, value in one.values.items() if not isinstance(value, str)}
-            left_out |= {(source, one.component.kind.value, name) for name in numbers - told}
-    assert left_out == set()
+def test_each_reading_is_declared(board: Board) -> None:
+    undeclared = set()
+    for collector in find_collectors():
+        for readings in board.readings.get(collector.name, ()):
+            component = readings.component.kind
+            declared = {
+                reading.name
+                for table in collector.readings
+                if table.component in (component, ComponentKind.PCI)
+                for reading in table.readings
+            }
+            undeclared |= {
+                (collector.name, component.value, name) for name in {*readings.values} - declared
+            }
+    assert {source for source in board.readings if board.readings[source]} == {*board.readings}
+    assert sorted(undeclared) == []
 
 
-def test_no_reading_is_shown_twice() -> None:
-    told = [
-        (table.source, table.kind, reading)
-        for table in devices.TABLES
-        for reading in read_by(table.families) | table.not_shown
+def test_no_reading_is_declared_twice() -> None:
+    tables = [
+        (collector.name, table) for collector in find_collectors() for table in collector.readings
     ]
-    assert len(told) == len(set(told))
-    names = [(table.prefix, family.name) for table in devices.TABLES for family in table.families]
+    declared = [
+        (source, table.component, table.prefix, reading.name)
+        for source, table in tables
+        for reading in table.readings
+    ]
+    assert len(declared) == len(set(declared))
+    names = [family.name for _, table in tables for family in derive_families(table)]
     assert len(names) == len(set(names))
 
 

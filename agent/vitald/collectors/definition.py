@@ -16,6 +16,7 @@ from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.neuron.locations import Places
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import Subject
+from vitald.collectors.reading_definitions import ReadingTable
 from vitald.model import Source
 from vitald.paths import Paths
 from vitald.settings import Section, SectionValues
@@ -66,6 +67,7 @@ class CollectorDefinition:
     name: str
     section: Section
     catalog_kinds: tuple[str, ...]
+    readings: tuple[ReadingTable, ...]
     counted: tuple[str, ...] = ()
     subsystems: tuple[str, ...] = ()
     build_subject: Callable[[CollectorContext], Subject] | None = None

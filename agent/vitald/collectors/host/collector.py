@@ -20,6 +20,7 @@ from vitald.collectors.host.memory import Memory
 from vitald.collectors.host.nvme import Drives
 from vitald.collectors.host.processes import Processes
 from vitald.collectors.host.processors import Processors
+from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.polling import Device, Found
@@ -119,6 +120,7 @@ def _build(context: CollectorContext) -> Host:
 COLLECTOR = CollectorDefinition(
     name=Host.name,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
     counted=("nvme",),
     subsystems=("nvme",),

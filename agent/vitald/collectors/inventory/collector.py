@@ -20,6 +20,7 @@ from typing import Any
 
 from vitald.catalog.rules import Instance
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.readings import READINGS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
@@ -429,6 +430,7 @@ def _build(context: CollectorContext) -> Expected:
 COLLECTOR = CollectorDefinition(
     name=NAME,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci", "infiniband", "nvme"),
     build_subject=_build,

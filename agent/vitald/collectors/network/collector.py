@@ -27,6 +27,7 @@ from vitald.collectors.event_factory import plain
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.adapter import Adapter
 from vitald.collectors.network.learned import Learned
+from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
@@ -218,6 +219,7 @@ def _build(context: CollectorContext) -> Network:
 COLLECTOR = CollectorDefinition(
     name=NAME,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=("network", "efa", "ib", "net"),
     counted=("efa", "nics"),
     subsystems=("pci", "infiniband", "net"),

@@ -22,6 +22,7 @@ from vitald.collectors.event_factory import plain
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import Known, NeuronDevice
 from vitald.collectors.neuron.locations import Places
+from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
 from vitald.collectors.polling import Device, Found
@@ -290,6 +291,7 @@ def _build(context: CollectorContext) -> Neuron:
 COLLECTOR = CollectorDefinition(
     name=NAME,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=("neuron",),
     counted=("neuron",),
     subsystems=("pci", "neuron_device"),

@@ -19,7 +19,7 @@ from typing import Any, Union
 
 import pynvml
 
-from vitald.collectors.nvml import readings
+from vitald.collectors.nvml import tiers
 
 Reading = Union[
     float, str, "list[float]"
@@ -31,7 +31,7 @@ Ask = Callable[
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT = 3, 6, 13, 2
 LOST, TIMEOUT, UNKNOWN = 15, 10, 999
 EXCLUDED = -2  # besides NVML's own codes: the driver was told to leave this GPU alone
-MISSING = readings.MISSING
+MISSING = tiers.MISSING
 LATER = {21: "no data yet", 27: "not ready"}  # the next look will tell
 # What is a fault of the GPU by itself, whichever call says it.
 FAULTS = {
@@ -884,4 +884,4 @@ def _tier(calls: Mapping[str, tuple[str, ...]]) -> tuple[Call, ...]:
     return tuple(globals()[name] for name in calls)
 
 
-FAST, SLOW, INVENTORY = _tier(readings.FAST), _tier(readings.SLOW), _tier(readings.INVENTORY)
+FAST, SLOW, INVENTORY = _tier(tiers.FAST), _tier(tiers.SLOW), _tier(tiers.INVENTORY)

@@ -25,6 +25,7 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.client import InFlight, Stuck, Worker, WorkerGone, holders, states
 from vitald.collectors.nvml.node import GONE, NAME, GpuNode
+from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import Releases, Report
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
@@ -659,6 +660,7 @@ def _build(context: CollectorContext) -> Nvml:
 COLLECTOR = CollectorDefinition(
     name=NAME,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci",),
     build_source=_build,

@@ -22,7 +22,7 @@ from vitald.collectors.event_factory import Facts, plain
 from vitald.collectors.nvml.devices import Devices, Known
 from vitald.collectors.nvml.links import Links, fabric_differs
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
-from vitald.collectors.nvml.readings import MISSING, NOT_SUPPORTED, TIER_OF
+from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.collectors.thresholds import Sign, Watcher
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
 

@@ -29,7 +29,7 @@ from typing import Any
 import pynvml
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import calls, readings
+from vitald.collectors.nvml import calls, tiers
 from vitald.collectors.nvml.calls import Call, Gpu
 from vitald.collectors.nvml.marker import MARKER
 from vitald.text import replace_unprintable
@@ -208,7 +208,7 @@ class Worker:
                 code, got = (calls.LOST, {}) if calls.LOST in codes else self._call(gpu, call)
                 codes.add(code)
                 values |= got
-                for name in readings.OF[call.__name__]:
+                for name in tiers.OF[call.__name__]:
                     # The code of the reading, which may be there in part; else that of the call as
                     # a whole.
                     if code or name not in got or name in gpu.refused:

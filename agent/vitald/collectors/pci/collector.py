@@ -23,6 +23,7 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import plain
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
+from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look, names, why
@@ -356,6 +357,7 @@ def _build(context: CollectorContext) -> Pci:
 COLLECTOR = CollectorDefinition(
     name=Pci.name,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=("pci",),
     subsystems=("pci",),
     build_subject=_build,
