@@ -22,7 +22,7 @@ from vitald import catalog
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings as Settings
-from vitald.collectors.polling import Polled
+from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.model import Event
 
@@ -138,7 +138,7 @@ def test_more_than_the_socket_holds_is_noticed(bell: Callable[[str], object]) ->
     run(story())
 
 
-async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None:
+async def told(source: PollingSource, events: list[Event], looks: Counter[str]) -> None:
     async with aclosing(source.batches(None)) as batches:  # type: ignore[type-var]
         async for batch in batches:
             events += batch.events
@@ -146,7 +146,7 @@ async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None
 
 
 def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], object]) -> None:
-    source = Polled(
+    source = PollingSource(
         Pci(REAL, PciInventory(REAL), Settings()),
         catalog.load(),
         "boot-1",
@@ -174,7 +174,7 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
     """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
     tree = Tree(tmp_path)
     tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia")
-    source = Polled(
+    source = PollingSource(
         Pci(tmp_path, PciInventory(tmp_path), Settings()),
         catalog.load(),
         "boot-1",

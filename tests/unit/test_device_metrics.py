@@ -34,7 +34,7 @@ from vitald.collectors.neuron.locations import Places
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
-from vitald.collectors.polling import Subject
+from vitald.collectors.polling import Collector as PolledCollector
 from vitald.core.node_state import Board
 from vitald.metrics import devices
 from vitald.metrics.families import derive_families
@@ -131,7 +131,7 @@ def adapters(tree: Tree) -> None:
         tree.write(f"class/net/eth0/{name}", flag)
 
 
-def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
+def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     proc = Tree(folder / "proc").root
     for file, content in {
         "meminfo": "MemAvailable: 1024 kB\nHardwareCorrupted: 4 kB",

@@ -97,7 +97,7 @@ def test_names_are_of_one_collector() -> None:
 
 def test_every_collector_is_built_in_one_way() -> None:
     for collector in find_collectors():
-        builders = (collector.build_subject, collector.build_source)
+        builders = (collector.build_collector, collector.build_source)
         assert [builder is None for builder in builders].count(False) == 1, collector.name
 
 

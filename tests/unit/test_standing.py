@@ -17,8 +17,8 @@ from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
 from vitald.catalog.threshold import Test as Kind
 from vitald.catalog.threshold import Watch, Watched, read
-from vitald.collectors.event_factory import Facts
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.event_factory import EventFactory
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.core.pipeline import Pipeline
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import fold
@@ -106,8 +106,8 @@ class Story:
         self.catalog = catalogue()
         self.component = Component(self.watched.component, "0000:65:00.0")
         self.source = self.watched.code.partition("/")[0]
-        self.watcher = Watcher([self.watched])
-        self.facts = Facts(self.source, BOOT_A)
+        self.watcher = ThresholdEvaluator([self.watched])
+        self.facts = EventFactory(self.source, BOOT_A)
         self.pipeline = Pipeline.__new__(Pipeline)
         self.pipeline.boot_id, self.pipeline._serial = BOOT_A, 0
         self.pipeline._ended, self.pipeline._not_opened = {}, set()
@@ -165,7 +165,7 @@ class Story:
             fresh=fresh,
         )
 
-    def event(self, sign: Sign) -> Event:
+    def event(self, sign: Crossing) -> Event:
         return replace(
             self.facts.event(sign.code, sign.component, sign.fields, sign.text),
             time=self.now,
@@ -201,13 +201,15 @@ class Story:
         self.now += 60.0
         self.boots += 1
         boot = f"boot-{self.boots}"
-        self.pipeline.boot_id, self.facts = boot, Facts(self.source, boot)
+        self.pipeline.boot_id, self.facts = boot, EventFactory(self.source, boot)
         self.restart()
         self.watcher.forget_all()
         self.judge(booted(boot, self.now))
 
     def restart(self) -> None:
-        self.watcher = Watcher([self.watched], json.loads(json.dumps(self.watcher.memory)))
+        self.watcher = ThresholdEvaluator(
+            [self.watched], json.loads(json.dumps(self.watcher.memory))
+        )
         self.pipeline.judge = Judge(self.catalog, self.pipeline.judge.memory)
 
     def begin(self) -> None:
@@ -218,7 +220,7 @@ class Story:
 
     def forget(self) -> None:
         """What the source remembers is lost."""
-        self.watcher = Watcher([self.watched])
+        self.watcher = ThresholdEvaluator([self.watched])
 
     def wait(self) -> None:
         """Long enough for any quiet time to be over, and for nothing else."""
@@ -450,7 +452,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
     the finding had ended.
     """
     gpu = Component(ComponentKind.GPU, "0000:65:00.0")
-    facts = Facts("nvml", BOOT_A)
+    facts = EventFactory("nvml", BOOT_A)
 
     def look() -> Batch:
         """Everything is as it was."""
@@ -499,7 +501,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
 
 def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
     """A person dealt with it; the window still looks back on what was before."""
-    watcher = Watcher(
+    watcher = ThresholdEvaluator(
         [
             Watched(
                 code="nvml/test",

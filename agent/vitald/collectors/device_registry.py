@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.small_files import Look
 from vitald.model import Component, Readings
 
@@ -49,7 +49,7 @@ class Met:
     news: bool = False
 
 
-class Roster:
+class DeviceRegistry:
     """All that are known, by identity."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
@@ -174,11 +174,13 @@ class Roster:
             if identity not in self._known or identity in found
         }
         said = [
-            plain(Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one)
+            derive_readings(
+                Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one
+            )
             for one in sorted(missed)
         ]
         said += [
-            plain(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
+            derive_readings(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
             for one in sorted(back)
         ]
         self._missed = {one: slot for one, slot in self._missed.items() if one not in back}

@@ -50,7 +50,7 @@ _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class Crossing:
     """Something that a watch says about a component. `text` is for people."""
 
     component: Component
@@ -130,12 +130,12 @@ class Thresholds:
         )
 
 
-class Watcher:
+class ThresholdEvaluator:
     """The watches of one source over all its components."""
 
     def __init__(self, watched: Iterable[Watched], memory: Mapping[str, Any] | None = None) -> None:
         self._thresholds = Thresholds.of(watched)
-        self.holding: list[Sign] = []  # what was said before, and held at the last look
+        self.holding: list[Crossing] = []  # what was said before, and held at the last look
         self.calm: set[tuple[Component, str]] = (
             set()
         )  # codes of states that did not hold at the last look, and that nobody said
@@ -218,7 +218,7 @@ class Watcher:
 
     def look(
         self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
-    ) -> list[Sign]:
+    ) -> list[Crossing]:
         """What the fresh ones of these readings say that was not said before. `now` is on the
         monotonic clock.
 
@@ -227,7 +227,7 @@ class Watcher:
         self.holding, self.calm = [], set()
         for one in readings:
             self._note(one, now)
-        signs: list[Sign] = []
+        signs: list[Crossing] = []
         for one in readings:
             for watched, of in self._thresholds.by_kind[one.component.kind]:
                 if not of.isdisjoint(one.fresh):
@@ -253,7 +253,7 @@ class Watcher:
 
     def _lasting(
         self, watched: Watched, one: Readings, all_: Sequence[Readings], now: float
-    ) -> list[Sign]:
+    ) -> list[Crossing]:
         known = self._known[one.identity]
         held, seen, unseen = None, False, False
         for watch in watched.watches:
@@ -419,7 +419,7 @@ class Watcher:
 
     # --- what happens
 
-    def _happening(self, watched: Watched, one: Readings) -> list[Sign]:
+    def _happening(self, watched: Watched, one: Readings) -> list[Crossing]:
         known = self._known[one.identity]
         signs = []
         for watch in watched.watches:
@@ -608,8 +608,10 @@ def _against(watch: Watch, value: float | str, limit: float) -> bool:
     return value > limit if watch.test is Test.ABOVE else value < limit
 
 
-def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
-    return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
+def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Crossing:
+    return Crossing(
+        component=one.component, identity=one.identity, code=code, fields=fields, text=text
+    )
 
 
 def _carried(watch: Watch, one: Readings) -> dict[str, Value]:

@@ -26,7 +26,7 @@ import anyio
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.collectors.event_factory import Facts, plain
+from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.config import Config
 from vitald.diagnostics import events, retries, summary
 from vitald.diagnostics.check import Catalogued, Check, Command, Ended, Output
@@ -133,7 +133,7 @@ class Diagnostics:
         self._deep_log = deep_log
         self._count = count
         self._stored = stored
-        self._facts = Facts(NAME, boot_id)
+        self._facts = EventFactory(NAME, boot_id)
         self._seen = events.Seen()
         self._waiting: list[Going] = []
         self._current: _Current | None = None
@@ -464,7 +464,7 @@ class Diagnostics:
             state=SourceState.ABSENT if absent else SourceState.OK,
             detail="no program for it" if absent else self._needs(),
             readings=(
-                plain(
+                derive_readings(
                     NODE,
                     {check: 1.0 for check in self.checks if check not in missing},
                     missing=missing,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from vitald.catalog import Catalog
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.event_factory import EventFactory
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
 
@@ -104,7 +104,7 @@ class Seen:
 
 def events_of(
     run: Run,
-    facts: Facts,
+    facts: EventFactory,
     catalog: Catalog,
     places: Places,
     seen: Seen,
@@ -188,7 +188,7 @@ def confirmed(run: Run, places: Places, seen: Seen) -> Run:
     )
 
 
-def ran(run: Run, facts: Facts) -> Event:
+def ran(run: Run, facts: EventFactory) -> Event:
     """That it was run. It asks for nothing."""
     fields: Fields = {
         "level": run.ask.level,
@@ -279,7 +279,7 @@ def _remember(
 
 
 def _culprits(
-    run: Run, facts: Facts, common: Fields, places: Places, opened: Iterable[Finding]
+    run: Run, facts: EventFactory, common: Fields, places: Places, opened: Iterable[Finding]
 ) -> list[Event]:
     """A failed diagnostic counts in the record of each device that is to blame: once, as long as
     what it found stands.
@@ -305,7 +305,7 @@ def _culprits(
 
 
 def _passed(
-    run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None
+    run: Run, facts: EventFactory, common: Fields, tested: AbstractSet[Component] | None
 ) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
@@ -321,7 +321,7 @@ def _passed(
 
 def _recovered(
     run: Run,
-    facts: Facts,
+    facts: EventFactory,
     catalog: Catalog,
     common: Fields,
     opened: Iterable[Finding],
@@ -367,7 +367,13 @@ def level_of(finding: Finding) -> int:
 
 
 def _in_vain(
-    run: Run, facts: Facts, common: Fields, seen: Seen, opened: Iterable[Finding], *, cut: bool
+    run: Run,
+    facts: EventFactory,
+    common: Fields,
+    seen: Seen,
+    opened: Iterable[Finding],
+    *,
+    cut: bool,
 ) -> list[Event]:
     """Runs that come to nothing one after the other: then nobody knows, and somebody should."""
     name = run.ask.words

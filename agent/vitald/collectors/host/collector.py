@@ -124,5 +124,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
     counted=("nvme",),
     subsystems=("nvme",),
-    build_subject=_build,
+    build_collector=_build,
 )

@@ -186,5 +186,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=(NAME,),
     readings=READINGS,
     subsystems=(NAME,),
-    build_subject=_build,
+    build_collector=_build,
 )

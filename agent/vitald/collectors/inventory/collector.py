@@ -433,7 +433,7 @@ COLLECTOR = CollectorDefinition(
     readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci", "infiniband", "nvme"),
-    build_subject=_build,
+    build_collector=_build,
     every_s=60.0,
     deadline_s=10.0,
 )

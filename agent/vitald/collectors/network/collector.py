@@ -23,7 +23,7 @@ from typing import Any
 
 from vitald.collectors import small_files
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.adapter import Adapter
 from vitald.collectors.network.learned import Learned
@@ -200,7 +200,7 @@ class Network:
                 "ports_up": float(up),
                 "ports_down": float(down),
             }
-            yield plain(NODE, {**values, "ports_all_down": float(down if not up else 0)})
+            yield derive_readings(NODE, {**values, "ports_all_down": float(down if not up else 0)})
 
 
 def _link(path: str) -> str:
@@ -223,5 +223,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("network", "efa", "ib", "net"),
     counted=("efa", "nics"),
     subsystems=("pci", "infiniband", "net"),
-    build_subject=_build,
+    build_collector=_build,
 )

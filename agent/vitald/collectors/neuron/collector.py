@@ -18,7 +18,7 @@ from typing import Any
 
 from vitald.collectors import small_files
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import Known, NeuronDevice
 from vitald.collectors.neuron.locations import Places
@@ -259,11 +259,11 @@ class Neuron:
             unplaced = any(self._places.address(index) is None for index in self._known)
             if unplaced and entries:
                 values["unplaced_missing"] = float(max(0, functions - entries))
-            yield plain(NODE, values)
+            yield derive_readings(NODE, values)
         for component, one in read.items():
             still = self._still(component, one)
             if still is not None:
-                yield plain(component, {"heartbeat_still_seconds": still}, one.identity)
+                yield derive_readings(component, {"heartbeat_still_seconds": still}, one.identity)
 
     def _still(self, component: Component, one: Readings) -> float | None:
         """For how long the heartbeat has not moved. Known only of one that was seen to move: how
@@ -295,5 +295,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("neuron",),
     counted=("neuron",),
     subsystems=("pci", "neuron_device"),
-    build_subject=_build,
+    build_collector=_build,
 )

@@ -18,12 +18,12 @@ from typing import Any
 
 from vitald.catalog import Catalog
 from vitald.collectors.device_registry import MISSED
-from vitald.collectors.event_factory import Facts, plain
+from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.devices import Devices, Known
 from vitald.collectors.nvml.links import Links, fabric_differs
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
 
 NAME = "nvml"
@@ -126,14 +126,14 @@ class GpuNode:
         self._told = told
         self._vbios = ",".join(vbios)
         self._overdue_s = overdue_s or {}
-        self._facts = Facts(NAME, boot_id)
+        self._facts = EventFactory(NAME, boot_id)
         self._begin()
 
     def _begin(self) -> None:
         """With nothing remembered."""
         catalog = self._catalog
         self.read: dict[str, Readings] = {}  # by address: all that is known now
-        self._devices, self._watcher = Devices(), Watcher(catalog.watched(NAME))
+        self._devices, self._watcher = Devices(), ThresholdEvaluator(catalog.watched(NAME))
         self._counted: dict[
             str, dict[str, float]
         ] = {}  # by UUID: what began when the driver was loaded
@@ -202,7 +202,7 @@ class GpuNode:
                 dict(stored["missed"]),
             )
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
-            watcher = Watcher(self._catalog.watched(NAME), stored["watch"])
+            watcher = ThresholdEvaluator(self._catalog.watched(NAME), stored["watch"])
             counted, simulated = dict(stored["counted"]), bool(stored["simulated"])
             said = stored["hung"]  # a former version stored the names alone
             hung: dict[str, Fields] = (
@@ -585,19 +585,23 @@ class GpuNode:
         missing = self._missing(on_pci)
         readings = [self.read[address] for address in looked]
         readings += [
-            plain(one.component, {"missing": 1.0}, MISSED + one.uuid, simulated=self.simulated)
+            derive_readings(
+                one.component, {"missing": 1.0}, MISSED + one.uuid, simulated=self.simulated
+            )
             for one in missing
         ]
         for uuid in [uuid for uuid in self._missed if uuid not in {one.uuid for one in missing}]:
             slot = Component(ComponentKind.GPU, self._missed.pop(uuid))
-            readings.append(plain(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated))
+            readings.append(
+                derive_readings(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated)
+            )
         self._missed |= {one.uuid: one.address for one in missing}
         whole = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
         if self._expected:
             whole["gpus_expected"] = float(self._expected)
         if versions := self._firmware():
             whole["vbios_versions"] = float(max(map(len, versions.values())))
-        readings.append(plain(NODE, whole, simulated=self.simulated))
+        readings.append(derive_readings(NODE, whole, simulated=self.simulated))
         told = [
             self._signed(sign)
             for sign in self._watcher.look(readings, time.monotonic(), tuple(self.read.values()))
@@ -638,7 +642,7 @@ class GpuNode:
         """
         return [] if self._told and len(on_pci) >= self._told else self._devices.missing(on_pci)
 
-    def _signed(self, sign: Sign) -> Event:
+    def _signed(self, sign: Crossing) -> Event:
         fields: dict[str, Value] = dict(sign.fields)
         who = sign.component.name
         if sign.component.kind is ComponentKind.GPU:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
 from vitald.collectors.pci.readings import READINGS
@@ -135,7 +135,7 @@ class Pci:
     ) -> Iterable[Readings]:
         """Who went, and who came. Of those that are here their own look says so."""
         if deaf := self._deaf():
-            yield plain(
+            yield derive_readings(
                 NODE,
                 {},
                 missing={"uevents": f"{deaf}: what comes and goes is seen at the next round"},
@@ -153,7 +153,7 @@ class Pci:
             if component not in here
         }
         for component, part in self._gone.items():
-            yield plain(component, {"present": 0.0, "part": part})
+            yield derive_readings(component, {"present": 0.0, "part": part})
         for component in here.keys() - before.keys():
             yield from self._arrival(component, here[component])
 
@@ -162,7 +162,7 @@ class Pci:
         before = self._arrivals.get(component, 0)
         self._arrivals[component] = before + 1
         for count in (before, before + 1):
-            yield plain(component, {"arrivals": float(count), "part": part})
+            yield derive_readings(component, {"arrivals": float(count), "part": part})
 
     def _excluded(self, address: str) -> bool:
         return any(fnmatch(address, pattern) for pattern in self._exclude)
@@ -360,5 +360,5 @@ COLLECTOR = CollectorDefinition(
     readings=READINGS,
     catalog_kinds=("pci",),
     subsystems=("pci",),
-    build_subject=_build,
+    build_collector=_build,
 )
