@@ -122,6 +122,14 @@ def test_two_chips_of_one_device_are_told_apart(tree: Tree) -> None:
     assert ids == {CORETEMP, BOARD, f"{CORETEMP}-hwmon2"}
 
 
+def test_a_chip_without_a_device_is_virtual(tree: Tree) -> None:
+    tree.write("class/hwmon/hwmon3/name", "memory")  # as a part of the host is called
+    set_sensor(tree, "hwmon3/temp", 1, input=30_000)
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        assert "node/memory-virtual" in {one.component.name for one in looking.last.readings}
+
+
 def test_a_drive_is_left_to_the_host_collector(tree: Tree) -> None:
     tree.write("class/hwmon/hwmon3/name", "nvme")
     set_sensor(tree, "hwmon3/temp", 1, input=30_000)

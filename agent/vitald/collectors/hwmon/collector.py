@@ -27,6 +27,7 @@ from vitald.model import Component, ComponentKind, Readings
 NAME = "hwmon"
 # Drives are read by the host collector.
 _READ_ELSEWHERE = ("nvme",)
+_NO_DEVICE = "virtual"  # as lm-sensors calls a chip without a device
 _FOLDER = re.compile(r"hwmon\d{1,5}")
 _INPUT = re.compile(r"(temp|fan)([1-9]\d{0,2})_input")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@+-]")
@@ -60,7 +61,7 @@ class Hwmon:
                 chip = _clean_name(attribute(folder / "name"))
                 if chip in _READ_ELSEWHERE or not any(map(_INPUT.fullmatch, names(folder))):
                     continue
-                id_ = f"{chip}-{_find_device(folder)}".removesuffix("-")
+                id_ = f"{chip}-{_find_device(folder) or _NO_DEVICE}"
                 id_ = f"{id_}-{name}" if id_ in devices else id_
                 component = Component(ComponentKind.NODE, id_)
                 devices[id_] = Device(component, partial(self._read_chip, folder, chip, id_))
