@@ -20,7 +20,7 @@ from vitald.model import Component, Readings
 # Before the identity of a device that is nowhere: what is said of it is said of its former slot
 MISSED = "missing "
 _ROUNDS = 3  # a driver that is loaded again takes its devices away for a moment
-_MOST = 4096  # devices remembered; a node has tens
+_MAX_DEVICES = 4096  # devices remembered; a node has tens
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class DeviceRegistry:
                 self._known.pop(taken, None) is not None
             ):  # another one was here: it was replaced, unless it is seen elsewhere
                 self._missed.pop(taken, None)
-            if len(self._known) >= _MOST:
+            if len(self._known) >= _MAX_DEVICES:
                 self._known.pop(
                     next(
                         (one for one, known in self._known.items() if known.component not in here),

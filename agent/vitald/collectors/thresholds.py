@@ -28,16 +28,16 @@ from vitald.text import join_first
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
-_SHOWN = 6
+_MAX_LISTED = 6
 _PARTS = {
     ComponentKind.GPU: "link",
     ComponentKind.NEURON: "core",
 }  # what a reading with several values has one of for each
 # Components remembered of which there is nothing to remember: drives and functions may come and go
 # for ever
-_MOST = 16_384
+_MAX_COMPONENTS = 16_384
 # Of a counter in a window of more than an hour: a day's is then told to within some minutes
-_SAMPLES = 256
+_MAX_SAMPLES = 256
 # Counters with windows as long as this are remembered across a restart of the daemon, not of the
 # node
 _KEPT_S = 3600.0
@@ -236,7 +236,7 @@ class ThresholdEvaluator:
                         if watched.lasting
                         else self._happening(watched, one)
                     )
-        if len(self._known) > _MOST:
+        if len(self._known) > _MAX_COMPONENTS:
             self._make_room({one.identity for one in readings})
         return signs
 
@@ -246,7 +246,7 @@ class ThresholdEvaluator:
             for name, one in self._known.items()
             if name not in needed and not (one.on or one.stood or one.said)
         ]
-        for name in idle[: len(self._known) - _MOST]:
+        for name in idle[: len(self._known) - _MAX_COMPONENTS]:
             del self._known[name]
 
     # --- what lasts
@@ -370,7 +370,7 @@ class ThresholdEvaluator:
             fields[watch.of] = [int(_number(values[place])) for place in hit]
             part = _PARTS.get(one.component.kind, "port")
             fields[f"{part}s"] = list(hit)
-            where = f" on {part} {join_first([str(place) for place in hit], _SHOWN)}"
+            where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
         value = values[hit[0]]
         if watch.over_s:
             fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
@@ -514,7 +514,7 @@ class ThresholdEvaluator:
             samples.append((now, numbers))
             while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
-            if len(samples) > _SAMPLES and window > _KEPT_S:
+            if len(samples) > _MAX_SAMPLES and window > _KEPT_S:
                 known.grown[of] = _thinned(samples)
 
     def _spread_growth(
@@ -588,7 +588,7 @@ def _thinned(
         ):
             kept.append(told[place])
     kept.append(told[-1])
-    while len(kept) > 4 * _SAMPLES:  # one that goes up and down all day counts nothing
+    while len(kept) > 4 * _MAX_SAMPLES:  # one that goes up and down all day counts nothing
         kept.popleft()
     return kept
 
@@ -634,13 +634,9 @@ def _number(value: float | str) -> float:
 
 
 def _whole(value: float | str) -> float | int | str:
-    return (
-        value
-        if isinstance(value, str)
-        else int(value)
-        if float(value).is_integer()
-        else round(value, 6)
-    )
+    if isinstance(value, str):
+        return value
+    return int(value) if float(value).is_integer() else round(value, 6)
 
 
 def _plain(value: Sample | None) -> Value:
@@ -650,14 +646,8 @@ def _plain(value: Sample | None) -> Value:
 
 
 def _said(value: Sample | None) -> str:
-    return (
-        (value or "empty")
-        if isinstance(value, str)
-        else (
-            "not known"
-            if value is None
-            else f"{value:g}"
-            if not isinstance(value, tuple)
-            else str(value)
-        )
-    )
+    if value is None:
+        return "not known"
+    if isinstance(value, str):
+        return value or "empty"
+    return str(value) if isinstance(value, tuple) else f"{value:g}"

@@ -47,7 +47,7 @@ _LINK = (
 )  # sysfs tells gigatransfers
 _SEVERITIES = ("correctable", "nonfatal", "fatal")
 _TOTAL = ""
-_MOST = 4096  # devices remembered
+_MAX_MODELS = 4096  # devices remembered
 _OF_REGISTERS = (*(name for name, _, _ in _LINK), *(f"aer_{severity}" for severity in _SEVERITIES))
 
 
@@ -124,7 +124,7 @@ class Pci:
         ]
         absent = "" if devices else "no accelerator, switch or network adapter on PCI"
         self._found = _Functions(
-            devices, absent, parts=parts, bound=frozenset(sorted(bound)[:_MOST])
+            devices, absent, parts=parts, bound=frozenset(sorted(bound)[:_MAX_MODELS])
         )
         return self._found
 
