@@ -345,14 +345,7 @@ class ThresholdEvaluator:
             return self._among(watch, one, all_, now)
         limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
         if watch.test is Test.DIFFERS:
-            if not isinstance(limit, str):
-                return None
-            if values[0] in [wanted.strip() for wanted in limit.split(",")]:
-                return ()
-            return {
-                watch.of: _plain(values[0]),
-                "expected": limit,
-            }, f"{watch.of} is {_said(values[0])}, expected {limit}"
+            return _find_difference(watch, values[0], limit)
         times = one.values.get(watch.times, None) if watch.times else 1.0
         if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
             return None
@@ -591,6 +584,18 @@ def _thinned(
     while len(kept) > 4 * _MAX_SAMPLES:  # one that goes up and down all day counts nothing
         kept.popleft()
     return kept
+
+
+def _find_difference(
+    watch: Watch, value: float | str, expected: Sample | None
+) -> tuple[dict[str, Value], str] | tuple[()] | None:
+    """Whether a text is none of those in `expected`, which commas separate."""
+    if not isinstance(expected, str):
+        return None
+    if value in [wanted.strip() for wanted in expected.split(",")]:
+        return ()
+    fields: dict[str, Value] = {watch.of: _plain(value), "expected": expected}
+    return fields, f"{watch.of} is {_said(value)}, expected {expected}"
 
 
 def _against(watch: Watch, value: float | str, limit: float) -> bool:
