@@ -11,15 +11,17 @@ from typing import Any, Protocol, cast
 from tests.pace import patient
 from vitald import catalog
 from vitald.collectors import polling as polled_module
-from vitald.collectors.polling import Polled, Subject
+from vitald.collectors.polling import Collector, PollingSource
 from vitald.model import Batch, Event, Position, Readings
 
 CATALOG = catalog.load_catalog("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test
 
 
-def polled(subject: Subject, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5) -> Polled:
-    return Polled(subject, CATALOG, boot_id, every_s=60.0, look_s=look_s, kinds=kinds)
+def polled(
+    subject: Collector, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5
+) -> PollingSource:
+    return PollingSource(subject, CATALOG, boot_id, every_s=60.0, look_s=look_s, kinds=kinds)
 
 
 class _Source(Protocol):
@@ -36,7 +38,7 @@ class Looking:
     last.
     """
 
-    def __init__(self, source: Polled, after: Position | None = None) -> None:
+    def __init__(self, source: PollingSource, after: Position | None = None) -> None:
         self.source = source
         self.events: list[Event] = []
         self.position = after

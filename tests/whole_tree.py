@@ -28,7 +28,7 @@ from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.settings import NeuronSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.settings import PciSettings
-from vitald.collectors.polling import Polled
+from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
 from vitald.model import Action, Event, Readings, SourceState, Trust
 from vitald.paths import Paths
@@ -188,7 +188,7 @@ _HALF_FULL = os.statvfs_result((4096, 4096, 1000, 500, 500, 1000, 500, 500, 0, 2
 _POLLED = (NeuronSettings, NetworkSettings, PciSettings)
 
 
-def _calm(source: Polled) -> Polled:
+def _calm(source: PollingSource) -> PollingSource:
     """This machine's own disks and clock are none of the tree's."""
     if isinstance(source.subject, Host):
         source.subject.filesystems.statvfs = lambda _: _HALF_FULL

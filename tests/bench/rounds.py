@@ -44,7 +44,7 @@ from vitald import catalog
 from vitald.collectors.neuron.settings import NeuronSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Found, Polled
+from vitald.collectors.polling import Found, PollingSource
 from vitald.collectors.registry import Sources
 from vitald.config import POLLED
 from vitald.paths import Paths
@@ -191,7 +191,7 @@ def _processes(tree: Tree) -> None:
 
 def _source(
     name: str, sysfs: Path, procfs: Path = Path("/proc"), *, neuron: NeuronSettings | None = None
-) -> Polled:
+) -> PollingSource:
     """As the daemon builds it."""
     paths = Paths(sysfs=sysfs, procfs=procfs, state=sysfs.parent)
     settings = SectionValues(neuron or NeuronSettings(), NvmlSettings(enabled=False))
@@ -200,7 +200,7 @@ def _source(
     return next(one for one in sources.polled if one.name == name)
 
 
-def _costs(make: Callable[[], Polled], between: Callable[[], None]) -> Json:
+def _costs(make: Callable[[], PollingSource], between: Callable[[], None]) -> Json:
     with Helper(_measured, make, between) as helper:
         figures, files = cast("tuple[Json, list[str]]", helper.ask(seconds=600.0))
     floor = [_bare(files) for _ in range(ROUNDS)]
@@ -217,7 +217,9 @@ def _bare(files: list[str]) -> float:
     return time.thread_time() - before
 
 
-def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[], None]) -> None:
+def _measured(
+    pipe: Connection, make: Callable[[], PollingSource], between: Callable[[], None]
+) -> None:
     """In a process of its own: its CPU is that of the rounds, and nothing else."""
     gc.collect()
     gc.freeze()  # as the daemon does
@@ -225,7 +227,7 @@ def _measured(pipe: Connection, make: Callable[[], Polled], between: Callable[[]
     pipe.send(asyncio.run(_rounds(make(), between)))
 
 
-async def _rounds(source: Polled, between: Callable[[], None]) -> tuple[Json, list[str]]:
+async def _rounds(source: PollingSource, between: Callable[[], None]) -> tuple[Json, list[str]]:
     """What each round took, and the files that one opens."""
     stored = 0
     wall, cpu, loop, held, held_cpu = (list[float]() for _ in range(5))

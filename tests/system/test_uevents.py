@@ -23,7 +23,7 @@ from vitald import catalog
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings as Settings
-from vitald.collectors.polling import Polled
+from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.model import Event
 
@@ -139,7 +139,7 @@ def test_more_than_the_socket_holds_is_noticed(bell: Callable[[str], object]) ->
     run(story())
 
 
-async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None:
+async def told(source: PollingSource, events: list[Event], looks: Counter[str]) -> None:
     async with aclosing(batches_of(source)) as batches:
         async for batch in batches:
             events += batch.events
@@ -147,7 +147,7 @@ async def told(source: Polled, events: list[Event], looks: Counter[str]) -> None
 
 
 def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], object]) -> None:
-    source = Polled(
+    source = PollingSource(
         Pci(REAL, PciInventory(REAL), Settings()),
         catalog.load_catalog(),
         "boot-1",
@@ -175,7 +175,7 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
     """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
     tree = Tree(tmp_path)
     tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia")
-    source = Polled(
+    source = PollingSource(
         Pci(tmp_path, PciInventory(tmp_path), Settings()),
         catalog.load_catalog(),
         "boot-1",

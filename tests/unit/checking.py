@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,8 +65,8 @@ def asked(check: Check, *outputs: Output, gpus: tuple[int, ...] = ()) -> list[Co
     return programs.asked
 
 
-def config(sysfs: Path, **sections: Any) -> Config:
-    return Config(paths=Paths(sysfs=sysfs), **sections)
+def config(sysfs: Path, **sections: object) -> Config:
+    return Config(paths=Paths(sysfs=sysfs), **sections)  # type: ignore[arg-type]
 
 
 def install(

@@ -34,7 +34,7 @@ from vitald.model.diagnostic import (
 )
 from vitald.server import serialize
 from vitald.server.app import Api
-from vitald.server.routes.diagnostics import DiagnosticRoutes, outline
+from vitald.server.routes.diagnostics import DiagnosticRoutes, serialize_outline
 from vitald.worker_thread import WorkerThread
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class FakeCheck:
     absent: str = ""
     periods: tuple[float, ...] = ()
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         return self.absent
 
     def every_s(self, level: int) -> float:
@@ -126,7 +126,7 @@ class FakeCheck:
     def expected_s(self, level: int) -> float:
         return {1: 20.0, 2: 480.0, 3: 1500.0, 4: 5400.0}.get(level, 60.0)
 
-    async def perform(self, ask: RunRequest, execute: Execute) -> Report:
+    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         raise NotImplementedError
 
 
@@ -142,10 +142,10 @@ class FakeDiagnostics:
 
     def __init__(self) -> None:
         self.checks = {check.name: check for check in CHECKS}
-        self.missing = {name: check.missing() for name, check in self.checks.items()}
-        self.going: tuple[ActiveRun, ...] = ()
-        self.due: tuple[ScheduledRun, ...] = ()
-        self.last: dict[tuple[str, int], Run] = {}
+        self.unavailable = {name: check.find_obstacle() for name, check in self.checks.items()}
+        self.active: tuple[ActiveRun, ...] = ()
+        self.scheduled: tuple[ScheduledRun, ...] = ()
+        self.last_runs: dict[tuple[str, int], Run] = {}
         self.blocked = ""
         self.asked: list[RunRequest] = []
         self.cancelled: list[tuple[str | None, str, str]] = []
@@ -155,7 +155,7 @@ class FakeDiagnostics:
         self.on_ask: Callable[[ActiveRun], ActiveRun] = lambda going: going
         self.on_look: Callable[[], object] = lambda: None
 
-    def ask(self, ask: RunRequest) -> ActiveRun:
+    def request_run(self, ask: RunRequest) -> ActiveRun:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(ask)
@@ -166,16 +166,16 @@ class FakeDiagnostics:
             expected_s=480.0,
         )
         made = self.on_ask(made)
-        self.going = (*self.going, made)
+        self.active = (*self.active, made)
         return made
 
-    def cancel(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
+    def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None:
         self.cancelled.append((run_id, by, reason))
-        found = next((one for one in self.going if run_id in (None, one.id)), None)
+        found = next((one for one in self.active if run_id in (None, one.id)), None)
         if found is None:
             return None
-        self.going = tuple(
-            replace(one, stage=Stage.ENDING) if one is found else one for one in self.going
+        self.active = tuple(
+            replace(one, stage=Stage.ENDING) if one is found else one for one in self.active
         )
         return replace(found, stage=Stage.ENDING)
 
@@ -193,7 +193,7 @@ class FakeDiagnostics:
 
     def end(self, report: Report, **more: Any) -> Run:
         """The one that goes first ends so."""
-        first, *self_rest = self.going
+        first, *self_rest = self.active
         run = Run(
             id=first.id,
             ask=first.ask,
@@ -203,8 +203,8 @@ class FakeDiagnostics:
             **{"exit_code": 0, **more},
         )
         self.remembered.insert(0, run)
-        self.last[run.ask.check, run.ask.level] = run
-        self.going = tuple(self_rest)
+        self.last_runs[run.ask.check, run.ask.level] = run
+        self.active = tuple(self_rest)
         return run
 
 
@@ -291,7 +291,10 @@ class Served:
 
 def status_with(diagnostics: FakeDiagnostics) -> Json:
     """What /v1/status says of a node without anything else."""
-    return {"diagnostics": outline(diagnostics), "time": serialize.format_moment(time.time())}
+    return {
+        "diagnostics": serialize_outline(diagnostics),
+        "time": serialize.format_moment(time.time()),
+    }
 
 
 def slow_link() -> Run:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
-from vitald.catalog import CatalogError, load
+from vitald.catalog import CatalogError, load_catalog
 from vitald.diagnostics.dcgm.document import Message
 from vitald.diagnostics.dcgm.tables import load_tables, version_of
 from vitald.model import Action
@@ -85,7 +85,7 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
 )  # fmt: skip
 def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
-        load(
+        load_catalog(
             overrides={
                 "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse"]).parse(
                     f"diagnostic = {value}", "x"
@@ -100,12 +100,12 @@ def test_a_wrong_entry_is_told(value: str, said: str) -> None:
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:
     from vitald.diagnostics.dcgm.meanings import Meanings
 
-    changed = load(
+    changed = load_catalog(
         overrides={"dcgm/52": {"action": "observe", "diagnostic": {"remedy": "monitor"}}}
     )
-    assert changed.rule("dcgm/52").rule_on({"confirmed": True}).action is Action.OBSERVE
+    assert changed.find_rule("dcgm/52").apply_to({"confirmed": True}).action is Action.OBSERVE
     assert Meanings(changed).find_meaning(Message("x", 52)).remedy is Remedy.MONITOR
-    own = load(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
+    own = load_catalog(overrides={"dcgm/777": {**_OWN, "diagnostic": {"remedy": "reboot"}}})
     assert Meanings(own).find_meaning(Message("x", 777, severity=1)).remedy is Remedy.REBOOT
 
 

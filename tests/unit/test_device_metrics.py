@@ -19,6 +19,7 @@ from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
+from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
@@ -33,10 +34,10 @@ from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
-from vitald.collectors.polling import Subject
+from vitald.collectors.polling import Collector as PolledCollector
 from vitald.core.node_state import NodeState
 from vitald.metrics import devices
-from vitald.metrics.families import read_by
+from vitald.metrics.families import derive_families
 from vitald.model import ComponentKind, SourceHealth, SourceState
 
 
@@ -130,7 +131,7 @@ def adapters(tree: Tree) -> None:
         tree.write(f"class/net/eth0/{name}", flag)
 
 
-def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
+def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     proc = Tree(folder / "proc").root
     for file, content in {
         "meminfo": "MemAvailable: 1024 kB\nHardwareCorrupted: 4 kB",
@@ -159,8 +160,7 @@ def subjects(tree: Tree, folder: Path) -> Iterator[Subject]:
     settings = HostSettings(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
     host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
     host.units.show = lambda _: (
-        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\n"
-        "NRestarts=2\nResult=success"
+        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
     )
     host.clock.adjtimex = lambda: Timex(maxerror=250_000, offset=100)
     host.filesystems.statvfs = lambda _: os.statvfs_result(
@@ -184,30 +184,35 @@ def board(machine: NeuronTree, tmp_path: Path) -> NodeState:
     return made
 
 
-def test_each_number_is_shown_or_said_not_to_be(board: NodeState) -> None:
-    left_out = set()
-    for source, readings in board.readings.items():
-        assert readings, source
-        for one in readings:
-            tables = [
-                table
-                for table in devices.TABLES
-                if table.source == source and table.kind in (one.component.kind, ComponentKind.PCI)
-            ]
-            told = {name for table in tables for name in read_by(table.families) | table.not_shown}
-            numbers = {name for name, value in one.values.items() if not isinstance(value, str)}
-            left_out |= {(source, one.component.kind.value, name) for name in numbers - told}
-    assert left_out == set()
+def test_each_reading_is_declared(board: NodeState) -> None:
+    undeclared = set()
+    for collector in find_collectors():
+        for readings in board.readings.get(collector.name, ()):
+            component = readings.component.kind
+            declared = {
+                reading.name
+                for table in collector.readings
+                if table.component in (component, ComponentKind.PCI)
+                for reading in table.readings
+            }
+            undeclared |= {
+                (collector.name, component.value, name) for name in {*readings.values} - declared
+            }
+    assert {source for source in board.readings if board.readings[source]} == {*board.readings}
+    assert sorted(undeclared) == []
 
 
-def test_no_reading_is_shown_twice() -> None:
-    told = [
-        (table.source, table.kind, reading)
-        for table in devices.TABLES
-        for reading in read_by(table.families) | table.not_shown
+def test_no_reading_is_declared_twice() -> None:
+    tables = [
+        (collector.name, table) for collector in find_collectors() for table in collector.readings
     ]
-    assert len(told) == len(set(told))
-    names = [(table.prefix, family.name) for table in devices.TABLES for family in table.families]
+    declared = [
+        (source, table.component, table.prefix, reading.name)
+        for source, table in tables
+        for reading in table.readings
+    ]
+    assert len(declared) == len(set(declared))
+    names = [family.name for _, table in tables for family in derive_families(table)]
     assert len(names) == len(set(names))
 
 
@@ -229,10 +234,9 @@ def test_samples(board: NodeState, machine: NeuronTree) -> None:
     for name, value in {
         "vitald_neuron_devices": 16,
         'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        (
-            'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",'
-            'severity="fatal"}'
-        ): 0,
+        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
+            0
+        ),
         'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
         'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
         'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.unit.builders import catalogue, event, gpu
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics.events import NOT_RUN, PASSED, RAN, RunMemory, make_events, mark_confirmed
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event
@@ -63,7 +63,7 @@ class Story:
         self.places, self.seen, self.facts, self.now = (
             Places(),
             RunMemory(),
-            Facts("diagnostics", "boot-a"),
+            EventFactory("diagnostics", "boot-a"),
             1000.0,
         )
         self.judge = Judge(catalogue())

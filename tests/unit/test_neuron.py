@@ -17,7 +17,7 @@ from vitald.collectors import polling as polled_module
 from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Polled
+from vitald.collectors.polling import PollingSource
 from vitald.model import Position, SourceState
 
 
@@ -423,7 +423,9 @@ def test_a_device_that_the_machine_should_have_comes_back(tree: NeuronTree) -> N
 def test_a_device_that_the_site_gave_up_is_not_missing_any_more(tree: NeuronTree) -> None:
     enough = [False]
     subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations(), lambda: enough[0])
-    source = Polled(subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0])
+    source = PollingSource(
+        subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0]
+    )
     with Looking(source) as node:
         node.look()
         tree.unplug(2)

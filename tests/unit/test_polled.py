@@ -334,7 +334,7 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
 def test_devices_without_end_are_not_remembered_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vitald.collectors.device_registry._MOST", 8)
+    monkeypatch.setattr("vitald.collectors.device_registry._MAX_DEVICES", 8)
     things = Things()
     with watching(things) as node:
         for number in range(40):
@@ -548,7 +548,7 @@ def test_a_changed_entry_is_judged_anew() -> None:
 
 
 def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.collectors.thresholds._MOST", 16)
+    monkeypatch.setattr("vitald.collectors.thresholds._MAX_COMPONENTS", 16)
     things = Things(a=Part("A", {"sram_ecc_uncorrected": 1.0}))
     with watching(things) as node:
         node.look()

@@ -17,8 +17,8 @@ from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
 from vitald.catalog.threshold import Comparison as Kind
 from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
-from vitald.collectors.event_factory import Facts
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.event_factory import EventFactory
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.core.daemon_events import DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge
@@ -107,8 +107,8 @@ class Story:
         self.catalog = catalogue()
         self.component = Component(self.watched.component, "0000:65:00.0")
         self.source = self.watched.code.partition("/")[0]
-        self.watcher = Watcher([self.watched])
-        self.facts = Facts(self.source, BOOT_A)
+        self.watcher = ThresholdEvaluator([self.watched])
+        self.facts = EventFactory(self.source, BOOT_A)
         self.daemon_events = DaemonEvents(BOOT_A)
         self.evaluator = Evaluator(Judge(self.catalog), self.daemon_events)
         self.ledger: list[Event] = []
@@ -166,7 +166,7 @@ class Story:
             fresh=fresh,
         )
 
-    def event(self, sign: Sign) -> Event:
+    def event(self, sign: Crossing) -> Event:
         return replace(
             self.facts.event(sign.code, sign.component, sign.fields, sign.text),
             time=self.now,
@@ -202,13 +202,15 @@ class Story:
         self.now += 60.0
         self.boots += 1
         boot = f"boot-{self.boots}"
-        self.daemon_events.boot_id, self.facts = boot, Facts(self.source, boot)
+        self.daemon_events.boot_id, self.facts = boot, EventFactory(self.source, boot)
         self.restart()
         self.watcher.forget_all()
         self.judge(booted(boot, self.now))
 
     def restart(self) -> None:
-        self.watcher = Watcher([self.watched], json.loads(json.dumps(self.watcher.memory)))
+        self.watcher = ThresholdEvaluator(
+            [self.watched], json.loads(json.dumps(self.watcher.memory))
+        )
         self.evaluator.judge = Judge(self.catalog, self.evaluator.judge.memory)
 
     def begin(self) -> None:
@@ -219,7 +221,7 @@ class Story:
 
     def forget(self) -> None:
         """What the source remembers is lost."""
-        self.watcher = Watcher([self.watched])
+        self.watcher = ThresholdEvaluator([self.watched])
 
     def wait(self) -> None:
         """Long enough for any quiet time to be over, and for nothing else."""
@@ -455,7 +457,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
     the finding had ended.
     """
     gpu = Component(ComponentKind.GPU, "0000:65:00.0")
-    facts = Facts("nvml", BOOT_A)
+    facts = EventFactory("nvml", BOOT_A)
 
     def look() -> Batch:
         """Everything is as it was."""
@@ -504,7 +506,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
 
 def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
     """A person dealt with it; the window still looks back on what was before."""
-    watcher = Watcher(
+    watcher = ThresholdEvaluator(
         [
             ThresholdGroup(
                 code="nvml/test",

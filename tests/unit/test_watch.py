@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.catalog.threshold import ThresholdGroup, read_threshold
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import Component, ComponentKind, Readings, Sample
 
 
@@ -39,18 +39,21 @@ def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Re
 
 
 def look(
-    watcher: Watcher, now: float, *readings: Readings, siblings: tuple[Readings, ...] = ()
-) -> list[Sign]:
+    watcher: ThresholdEvaluator,
+    now: float,
+    *readings: Readings,
+    siblings: tuple[Readings, ...] = (),
+) -> list[Crossing]:
     return watcher.look(readings, now, siblings or readings)
 
 
-def again(watcher: Watcher, one: ThresholdGroup) -> Watcher:
+def again(watcher: ThresholdEvaluator, one: ThresholdGroup) -> ThresholdEvaluator:
     """As after a restart: through JSON, as it is stored."""
-    return Watcher([one], json.loads(json.dumps(watcher.memory)))
+    return ThresholdEvaluator([one], json.loads(json.dumps(watcher.memory)))
 
 
 def test_a_state_is_said_when_it_begins_and_when_it_ends() -> None:
-    watcher = Watcher([watched({"of": "pending", "is": 1})])
+    watcher = ThresholdEvaluator([watched({"of": "pending", "is": 1})])
     assert look(watcher, 0, reading(pending=0.0)) == []
     begun = look(watcher, 10, reading(pending=1.0))
     assert [(sign.code, dict(sign.fields)) for sign in begun] == [("nvml/test", {"pending": 1})]
@@ -66,14 +69,14 @@ def test_a_state_is_said_when_it_begins_and_when_it_ends() -> None:
     ids=["not observed", "not read in this look"],
 )
 def test_what_is_not_observed_neither_begins_nor_ends(unseen: Readings) -> None:
-    watcher = Watcher([watched({"of": "pending", "is": 1})])
+    watcher = ThresholdEvaluator([watched({"of": "pending", "is": 1})])
     look(watcher, 0, reading(pending=1.0))
     assert look(watcher, 10, unseen) == []
     assert look(watcher, 20, reading(pending=1.0)) == []  # still said
 
 
 def test_a_state_must_last_as_long_as_it_says() -> None:
-    watcher = Watcher([watched({"of": "t", "above": "limit", "for": "60s"})])
+    watcher = ThresholdEvaluator([watched({"of": "t", "above": "limit", "for": "60s"})])
     hot, cold = reading(t=91.0, limit=90.0), reading(t=90.0, limit=90.0)
     assert look(watcher, 0, hot) == look(watcher, 59, hot) == []
     assert (
@@ -86,13 +89,13 @@ def test_a_state_must_last_as_long_as_it_says() -> None:
 
 
 def test_a_limit_that_is_not_observed_says_nothing() -> None:
-    watcher = Watcher([watched({"of": "t", "above": "limit"})])
+    watcher = ThresholdEvaluator([watched({"of": "t", "above": "limit"})])
     assert look(watcher, 0, reading(t=500.0)) == []
 
 
 def test_of_several_watches_one_is_enough_and_each_may_end_only_what_it_said() -> None:
     one = watched({"of": "slow", "is": 1}, {"of": "fast", "is": 1})
-    watcher = Watcher([one])
+    watcher = ThresholdEvaluator([one])
     assert len(look(watcher, 0, reading(slow=1.0, fast=0.0))) == 1
     assert (
         look(watcher, 1, reading(slow=1.0, fast=0.0, fresh={"fast"})) == []
@@ -104,7 +107,7 @@ def test_what_another_watch_saw_at_an_earlier_look_keeps_it_open() -> None:
     """Its reading is of another tier, and current: only a look that reads it may end what
     it says.
     """
-    watcher = Watcher([watched({"of": "rare", "is": 1}, {"of": "often", "is": 1})])
+    watcher = ThresholdEvaluator([watched({"of": "rare", "is": 1}, {"of": "often", "is": 1})])
     assert len(look(watcher, 0, reading(rare=0.0, often=1.0))) == 1
     assert look(watcher, 10, reading(rare=1.0, often=1.0)) == []
     assert look(watcher, 20, reading(fresh={"often"}, rare=1.0, often=0.0)) == []
@@ -114,7 +117,9 @@ def test_what_another_watch_saw_at_an_earlier_look_keeps_it_open() -> None:
 
 
 def test_only_while_other_readings_allow() -> None:
-    watcher = Watcher([watched({"of": "generation", "below": "most", "only": {"idle": 0}})])
+    watcher = ThresholdEvaluator(
+        [watched({"of": "generation", "below": "most", "only": {"idle": 0}})]
+    )
     assert look(watcher, 0, reading(generation=1.0, most=5.0, idle=1.0)) == []
     (sign,) = look(watcher, 1, reading(generation=1.0, most=5.0, idle=0.0))
     assert sign.fields == {"generation": 1, "idle": 0, "limit": 5.0}
@@ -122,7 +127,7 @@ def test_only_while_other_readings_allow() -> None:
 
 def test_a_counter_is_told_by_its_growth_since_it_was_last_told() -> None:
     one = watched({"of": "errors", "rises": 1})
-    watcher = Watcher([one])
+    watcher = ThresholdEvaluator([one])
     assert look(watcher, 0, reading(errors=0.0)) == []
     assert [sign.fields for sign in look(watcher, 1, reading(errors=3.0))] == [
         {"errors": 3, "rise": 3}
@@ -138,14 +143,16 @@ def test_a_counter_is_told_by_its_growth_since_it_was_last_told() -> None:
 
 
 def test_errors_from_before_the_first_look_are_told_with_that() -> None:
-    (sign,) = look(Watcher([watched({"of": "errors", "rises": 1})]), 0, reading(errors=2.0))
+    (sign,) = look(
+        ThresholdEvaluator([watched({"of": "errors", "rises": 1})]), 0, reading(errors=2.0)
+    )
     assert "at the first look" in sign.text
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 3))
 def test_no_growth_is_lost_and_none_told_twice(steps: list[int], least: int) -> None:
     one = watched({"of": "errors", "rises": least})
-    watcher, total, told = Watcher([one]), 0, 0
+    watcher, total, told = ThresholdEvaluator([one]), 0, 0
     for number, step in enumerate(steps):
         total += step
         told += sum(
@@ -157,7 +164,7 @@ def test_no_growth_is_lost_and_none_told_twice(steps: list[int], least: int) -> 
 
 
 def test_a_rate_counts_what_came_in_its_window() -> None:
-    watcher = Watcher(
+    watcher = ThresholdEvaluator(
         [watched({"of": "replays", "above": 0.96, "times": "width", "over": "10m", "per": "1m"})]
     )
     total = 0.0
@@ -166,9 +173,9 @@ def test_a_rate_counts_what_came_in_its_window() -> None:
         signs = look(watcher, minute * 60.0, reading(replays=total, width=16.0))
         if signs:
             break
-    # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of
-    # 16.
-    assert minute == 23
+    assert (
+        minute == 23
+    )  # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
     ended = [
         look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0))
         for more in range(1, 30)
@@ -177,13 +184,15 @@ def test_a_rate_counts_what_came_in_its_window() -> None:
 
 
 def test_a_burst_at_the_first_look_is_no_rate() -> None:
-    watcher = Watcher([watched({"of": "replays", "above": 1, "over": "10m", "per": "1m"})])
+    watcher = ThresholdEvaluator(
+        [watched({"of": "replays", "above": 1, "over": "10m", "per": "1m"})]
+    )
     assert look(watcher, 0, reading(replays=1e6)) == []
     assert look(watcher, 10, reading(replays=1e6)) == []
 
 
 def test_a_list_names_its_places() -> None:
-    watcher = Watcher([watched({"of": "down", "is": 1})])
+    watcher = ThresholdEvaluator([watched({"of": "down", "is": 1})])
     (sign,) = look(watcher, 0, reading(down=(0.0, 1.0, 0.0, 1.0)))
     assert sign.fields == {"down": [1, 1], "links": [1, 3]}
     assert "link 1, 3" in sign.text
@@ -191,7 +200,7 @@ def test_a_list_names_its_places() -> None:
 
 def test_counters_of_links_are_told_by_link() -> None:
     one = watched({"of": "failed", "rises": 1})
-    watcher = Watcher([one])
+    watcher = ThresholdEvaluator([one])
     look(watcher, 0, reading(failed=(0.0, 0.0)))
     watcher = again(watcher, one)
     (sign,) = look(watcher, 1, reading(failed=(0.0, 2.0)))
@@ -199,7 +208,9 @@ def test_counters_of_links_are_told_by_link() -> None:
 
 
 def test_an_outlier_among_siblings() -> None:
-    watcher = Watcher([watched({"of": "clock", "peers_below": 5, "least": 100, "for": "60s"})])
+    watcher = ThresholdEvaluator(
+        [watched({"of": "clock", "peers_below": 5, "least": 100, "for": "60s"})]
+    )
     clocks = [1980.0, 1975.0, 1985.0, 1980.0, 1980.0, 1970.0, 1980.0, 1410.0]
     readings = tuple(reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks))
     assert look(watcher, 0, *readings) == []
@@ -214,7 +225,7 @@ def test_an_outlier_among_siblings() -> None:
     ids=["all alike", "too few to compare with", "not far enough"],
 )
 def test_no_outlier(clocks: list[float]) -> None:
-    watcher = Watcher([watched({"of": "clock", "peers_below": 5, "least": 100})])
+    watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
     assert (
         look(
             watcher,
@@ -226,7 +237,7 @@ def test_no_outlier(clocks: list[float]) -> None:
 
 
 def test_another_model_is_no_sibling() -> None:
-    watcher = Watcher([watched({"of": "clock", "peers_below": 5, "least": 100})])
+    watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
     readings = [reading(gpu, clock=1980.0, name="H100") for gpu in range(4)] + [
         reading(5, clock=1000.0, name="T4")
     ]
@@ -235,7 +246,7 @@ def test_another_model_is_no_sibling() -> None:
 
 def test_a_changed_value_is_told_once_and_calm_ones_not_at_first() -> None:
     one = watched({"of": "recovery", "changes": 0})
-    watcher = Watcher([one])
+    watcher = ThresholdEvaluator([one])
     assert look(watcher, 0, reading(recovery=0.0)) == []
     assert [sign.fields for sign in look(watcher, 1, reading(recovery=1.0))] == [
         {"recovery": 1, "was": 0}
@@ -243,11 +254,12 @@ def test_a_changed_value_is_told_once_and_calm_ones_not_at_first() -> None:
     watcher = again(watcher, one)
     assert look(watcher, 2, reading(recovery=1.0)) == []
     assert [sign.fields["recovery"] for sign in look(watcher, 3, reading(recovery=0.0))] == [0]
-    assert [sign.fields["recovery"] for sign in look(Watcher([one]), 0, reading(recovery=2.0))] == [
-        2
-    ]
+    assert [
+        sign.fields["recovery"]
+        for sign in look(ThresholdEvaluator([one]), 0, reading(recovery=2.0))
+    ] == [2]
     version = watched({"of": "vbios", "changes": 0})
-    other = Watcher([version])
+    other = ThresholdEvaluator([version])
     assert look(other, 0, reading(vbios="96.1")) == []
     assert len(look(again(other, version), 1, reading(vbios="96.2"))) == 1
 
@@ -258,7 +270,7 @@ def test_after_a_boot_what_still_holds_is_told_again() -> None:
         watched({"of": "recovery", "changes": 0}, code="nvml/b", state=True),
         watched({"of": "errors", "rises": 1}, code="nvml/c"),
     )
-    watcher = Watcher([state, word, counter])
+    watcher = ThresholdEvaluator([state, word, counter])
     ill = reading(pending=1.0, recovery=1.0, errors=4.0)
     assert len(look(watcher, 0, ill)) == 3
     watcher.forget_all()
@@ -279,7 +291,7 @@ def test_what_a_reset_does_not_undo_is_not_told_again_after_it() -> None:
         watched({"of": "failed", "rises": 1, "lifetime": True}),
         watched({"of": "mig", "changes": 0}, code="nvml/mig"),
     )
-    watcher = Watcher([lifetime, word])
+    watcher = ThresholdEvaluator([lifetime, word])
     assert len(look(watcher, 0, reading(failed=1.0, mig=1.0))) == 2
     watcher.forget("GPU-0", counters=True)
     assert look(watcher, 1, reading(failed=1.0, mig=1.0)) == []
@@ -287,7 +299,7 @@ def test_what_a_reset_does_not_undo_is_not_told_again_after_it() -> None:
 
 def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
     one = watched({"of": "lost", "is": 1})
-    watcher = Watcher([one])
+    watcher = ThresholdEvaluator([one])
     lost = reading(lost=1.0)
     unnamed = Readings(
         component=lost.component,
@@ -303,7 +315,7 @@ def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
 
 
 def test_other_watches_over_the_same_memory() -> None:
-    watcher = Watcher([watched({"of": "t", "above": 80})])
+    watcher = ThresholdEvaluator([watched({"of": "t", "above": 80})])
     look(watcher, 0, reading(t=85.0))
     watcher.configure([watched({"of": "t", "above": 90})])
     assert [sign.fields["recovered"] for sign in look(watcher, 1, reading(t=85.0))] == [True]
@@ -334,7 +346,9 @@ def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
     """The growth stays what it was, falls included; only when each part of it came is told less
     exactly.
     """
-    watcher = Watcher([watched({"of": "errors", "above": 2000, "over": "24h", "per": "24h"})])
+    watcher = ThresholdEvaluator(
+        [watched({"of": "errors", "above": 2000, "over": "24h", "per": "24h"})]
+    )
     total = value = 0.0
     for number in range(2880):
         if number == 1000:
@@ -350,7 +364,9 @@ def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
 
 @pytest.mark.slow
 def test_a_counter_that_goes_up_and_down_all_day_has_an_end_too() -> None:
-    watcher = Watcher([watched({"of": "errors", "above": 1e9, "over": "24h", "per": "24h"})])
+    watcher = ThresholdEvaluator(
+        [watched({"of": "errors", "above": 1e9, "over": "24h", "per": "24h"})]
+    )
     for number in range(2880):
         look(watcher, number * 30.0, reading(errors=float(number % 2)))
     (known,) = watcher.memory.values()

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from vitald.checking import is_line
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
-from vitald.config import DEFAULT_PATH, ConfigError, KernelLog, load
+from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.config import DEFAULT_PATH, ConfigError, load
 from vitald.recovery import files, inputs
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _show_drill(drill: schema.Drill, line: str) -> None:
     print(f'see it: vitald status    end it: vitald clear {number} --reason "drill over"')
 
 
-def _find_kernel_log(path: Path) -> KernelLog:
+def _find_kernel_log(path: Path) -> KernelLogSettings:
     """The kernel log by this machine's configuration; root takes it from a file that only root can
     write. Raises Untrusted, ConfigError.
     """
@@ -225,7 +226,9 @@ def _build_line(kind: str, code: int, pci: str) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid={os.getpid()}, name=vitald-drill, {message}"
 
 
-def _announce_and_write(arguments: argparse.Namespace, log: KernelLog, line: str) -> schema.Drill:
+def _announce_and_write(
+    arguments: argparse.Namespace, log: KernelLogSettings, line: str
+) -> schema.Drill:
     """The drill, once the daemon has read the line or the time is up. Raises Untrusted, OSError."""
     fd = files.open_kernel_log(log.path, device=log.source == "kmsg")
     try:
@@ -255,7 +258,7 @@ def _wait_for_drill(arguments: argparse.Namespace, id_: str) -> schema.Drill:
         time.sleep(0.02)
 
 
-def _explain_drop(log: KernelLog) -> str:
+def _explain_drop(log: KernelLogSettings) -> str:
     if log.source != "kmsg":
         return f"is {log.path} the file that the daemon follows?"
     try:

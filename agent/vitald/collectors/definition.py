@@ -15,7 +15,8 @@ from vitald.catalog import Catalog
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Subject
+from vitald.collectors.polling import Collector
+from vitald.collectors.reading_definitions import ReadingTable
 from vitald.model import Source
 from vitald.paths import Paths
 from vitald.settings import Section, SectionValues
@@ -59,16 +60,17 @@ class CollectorDefinition:
 
     `catalog_kinds`: kinds of the catalogue's entries whose thresholds apply to its readings.
     `counted`: kinds of devices of the inventory that it reads. `subsystems`: it polls at once when
-    the kernel announces a device of these. Exactly one of `build_subject`, for what is polled, and
+    the kernel announces a device of these. Exactly one of `build_collector`, for what is polled, and
     `build_source` is given. `every_s` and `deadline_s` are the section's where they are 0.
     """
 
     name: str
     section: Section
     catalog_kinds: tuple[str, ...]
+    readings: tuple[ReadingTable, ...]
     counted: tuple[str, ...] = ()
     subsystems: tuple[str, ...] = ()
-    build_subject: Callable[[CollectorContext], Subject] | None = None
+    build_collector: Callable[[CollectorContext], Collector] | None = None
     build_source: Callable[[CollectorContext], PresentSource] | None = None
     every_s: float = 0.0
     deadline_s: float = 0.0

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.small_files import Look
 from vitald.model import Component, Readings
 
 # Before the identity of a device that is nowhere: what is said of it is said of its former slot
 MISSED = "missing "
 _ROUNDS = 3  # a driver that is loaded again takes its devices away for a moment
-_MOST = 4096  # devices remembered; a node has tens
+_MAX_DEVICES = 4096  # devices remembered; a node has tens
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Met:
     news: bool = False
 
 
-class Roster:
+class DeviceRegistry:
     """All that are known, by identity."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
@@ -127,7 +127,7 @@ class Roster:
                 self._known.pop(taken, None) is not None
             ):  # another one was here: it was replaced, unless it is seen elsewhere
                 self._missed.pop(taken, None)
-            if len(self._known) >= _MOST:
+            if len(self._known) >= _MAX_DEVICES:
                 self._known.pop(
                     next(
                         (one for one, known in self._known.items() if known.component not in here),
@@ -174,11 +174,13 @@ class Roster:
             if identity not in self._known or identity in found
         }
         said = [
-            plain(Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one)
+            derive_readings(
+                Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one
+            )
             for one in sorted(missed)
         ]
         said += [
-            plain(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
+            derive_readings(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
             for one in sorted(back)
         ]
         self._missed = {one: slot for one, slot in self._missed.items() if one not in back}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from vitald.model import Component, Event, Fields, Readings, Sample, Trust
 
 
-class Facts:
+class EventFactory:
     """Makes the events of one source in one boot. No two have one identity."""
 
     def __init__(self, source: str, boot_id: str) -> None:
@@ -50,7 +50,7 @@ class Facts:
         )
 
 
-def plain(
+def derive_readings(
     component: Component,
     values: Mapping[str, Sample],
     identity: str = "",

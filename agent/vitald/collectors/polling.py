@@ -28,11 +28,11 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.catalog.threshold import ThresholdGroup
-from vitald.collectors.device_registry import MISSED, Entry, Roster, is_name
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_name
+from vitald.collectors.event_factory import EventFactory
 from vitald.collectors.reader_threads import Broken, Readers
 from vitald.collectors.small_files import Look, why
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import (
     NODE,
     Action,
@@ -80,7 +80,7 @@ class Found:
     excluded: Sequence[str] = ()
 
 
-class Subject(Protocol):
+class Collector(Protocol):
     """What a source looks at. `memory` is what it wants to find again after a restart or a boot:
     anything that JSON can hold.
     """
@@ -101,12 +101,12 @@ class Subject(Protocol):
         ...
 
 
-class Polled:
+class PollingSource:
     """One subject, looked at every so often."""
 
     def __init__(
         self,
-        subject: Subject,
+        subject: Collector,
         catalog: Catalog,
         boot_id: str,
         *,
@@ -137,14 +137,14 @@ class Polled:
         self._listed = False  # the devices have been listed once
         self._late: set[str] = set()  # looks under way that are past their deadline
         self._answered: set[str] = set()  # that came back in time since this was last told
-        self._facts = Facts(subject.name, boot_id)
+        self._facts = EventFactory(subject.name, boot_id)
         self._noted = ""
         self._catalog = catalog
         self._begin({})
 
     def _begin(self, memory: Mapping[str, Any]) -> None:
-        self._watcher = Watcher(self._watches(), memory.get("said"))
-        self._roster = Roster(memory)
+        self._watcher = ThresholdEvaluator(self._watches(), memory.get("said"))
+        self._roster = DeviceRegistry(memory)
         self.subject.memory = dict(memory.get("subject", {}))
         self._hung: set[str] = {
             key for key in memory.get("hung", ()) if key == _FIND or is_name(key)
@@ -445,7 +445,7 @@ class Polled:
             f"{self.name}/hung", component, fields, f"{what} has not come back for {seconds:.0f} s"
         )
 
-    def _signed(self, sign: Sign) -> Event:
+    def _signed(self, sign: Crossing) -> Event:
         known = self._roster.entry(sign.identity)
         fields: dict[str, Value] = {**sign.fields}
         if known is not None:

@@ -33,7 +33,7 @@ from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Polled, Subject
+from vitald.collectors.polling import Collector, PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.model import Event, Position, Source
 from vitald.paths import Paths
@@ -83,9 +83,9 @@ class Sources:
             get_uevent_error=lambda: self.uevents.error,
         )
         subjects = {
-            definition.name: definition.build_subject(context)
+            definition.name: definition.build_collector(context)
             for definition in find_collectors()
-            if definition.build_subject is not None
+            if definition.build_collector is not None
         }
         self.expected = _find_instance(subjects.values(), Expected)
         self.present: list[PresentSource] = _build_sources(context, subjects)
@@ -112,8 +112,8 @@ class Sources:
         return next((source for source in self.present if isinstance(source, Nvml)), None)
 
     @property
-    def polled(self) -> list[Polled]:
-        return [source for source in self.present if isinstance(source, Polled)]
+    def polled(self) -> list[PollingSource]:
+        return [source for source in self.present if isinstance(source, PollingSource)]
 
     @property
     def all(self) -> list[Source]:
@@ -158,11 +158,13 @@ class Sources:
         return Earlier(str(log.path), self.interpreter, boot_id, reader, journal, folders)
 
 
-def _find_instance(subjects: Iterable[Subject], class_: type[S]) -> S:
+def _find_instance(subjects: Iterable[Collector], class_: type[S]) -> S:
     return next(subject for subject in subjects if isinstance(subject, class_))
 
 
-def _build_sources(context: CollectorContext, subjects: dict[str, Subject]) -> list[PresentSource]:
+def _build_sources(
+    context: CollectorContext, subjects: dict[str, Collector]
+) -> list[PresentSource]:
     """Those that are not switched off, in the order of their sections."""
     sources: list[PresentSource] = []
     for definition in find_collectors():
@@ -175,9 +177,11 @@ def _build_sources(context: CollectorContext, subjects: dict[str, Subject]) -> l
     return sources
 
 
-def _poll(context: CollectorContext, definition: CollectorDefinition, subject: Subject) -> Polled:
+def _poll(
+    context: CollectorContext, definition: CollectorDefinition, subject: Collector
+) -> PollingSource:
     settings = context.settings[definition.section.settings]
-    return Polled(
+    return PollingSource(
         subject,
         context.catalog,
         context.boot_id,

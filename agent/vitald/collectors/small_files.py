@@ -24,8 +24,8 @@ from vitald.text import replace_unprintable
 T = TypeVar("T")
 
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
-_SHOWN = 512  # characters of what a device says of itself
-_MOST = 65536  # bytes; some files of procfs are longer
+_MAX_CHARACTERS = 512  # characters of what a device says of itself
+_MAX_BYTES = 65536  # bytes; some files of procfs are longer
 _WHOLE = re.compile(r"[0-9]+|0x[0-9a-f]+")
 _REASONS = {
     errno.ENOENT: "there is no such file",
@@ -38,9 +38,9 @@ def read(path: Path | str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        while part := os.read(fd, _MOST):
+        while part := os.read(fd, _MAX_BYTES):
             parts.append(part)
-            if sum(map(len, parts)) >= _MOST:
+            if sum(map(len, parts)) >= _MAX_BYTES:
                 break
     finally:
         os.close(fd)
@@ -152,8 +152,8 @@ class Files:
 
 def presentable(text: str) -> str:
     """On one line, and not for ever."""
-    if len(text) > _SHOWN:
-        text = f"{text[:_SHOWN]}..."
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[:_MAX_CHARACTERS]}..."
     return replace_unprintable(text)
 
 

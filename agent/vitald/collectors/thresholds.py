@@ -28,16 +28,16 @@ from vitald.text import join_first
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
-_SHOWN = 6
+_MAX_LISTED = 6
 _PARTS = {
     ComponentKind.GPU: "link",
     ComponentKind.NEURON: "core",
 }  # what a reading with several values has one of for each
 # Components remembered of which there is nothing to remember: drives and functions may come and go
 # for ever
-_MOST = 16_384
+_MAX_COMPONENTS = 16_384
 # Of a counter in a window of more than an hour: a day's is then told to within some minutes
-_SAMPLES = 256
+_MAX_SAMPLES = 256
 # Counters with windows as long as this are remembered across a restart of the daemon, not of the
 # node
 _KEPT_S = 3600.0
@@ -50,7 +50,7 @@ _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class Crossing:
     """Something that a watch says about a component. `text` is for people."""
 
     component: Component
@@ -134,14 +134,14 @@ class Thresholds:
         )
 
 
-class Watcher:
+class ThresholdEvaluator:
     """The watches of one source over all its components."""
 
     def __init__(
         self, watched: Iterable[ThresholdGroup], memory: Mapping[str, Any] | None = None
     ) -> None:
         self._thresholds = Thresholds.of(watched)
-        self.holding: list[Sign] = []  # what was said before, and held at the last look
+        self.holding: list[Crossing] = []  # what was said before, and held at the last look
         self.calm: set[tuple[Component, str]] = (
             set()
         )  # codes of states that did not hold at the last look, and that nobody said
@@ -224,7 +224,7 @@ class Watcher:
 
     def look(
         self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
-    ) -> list[Sign]:
+    ) -> list[Crossing]:
         """What the fresh ones of these readings say that was not said before. `now` is on the
         monotonic clock.
 
@@ -233,7 +233,7 @@ class Watcher:
         self.holding, self.calm = [], set()
         for one in readings:
             self._note(one, now)
-        signs: list[Sign] = []
+        signs: list[Crossing] = []
         for one in readings:
             for watched, of in self._thresholds.by_kind[one.component.kind]:
                 if not of.isdisjoint(one.fresh):
@@ -242,7 +242,7 @@ class Watcher:
                         if watched.is_state
                         else self._happening(watched, one)
                     )
-        if len(self._known) > _MOST:
+        if len(self._known) > _MAX_COMPONENTS:
             self._make_room({one.identity for one in readings})
         return signs
 
@@ -252,14 +252,14 @@ class Watcher:
             for name, one in self._known.items()
             if name not in needed and not (one.on or one.stood or one.said)
         ]
-        for name in idle[: len(self._known) - _MOST]:
+        for name in idle[: len(self._known) - _MAX_COMPONENTS]:
             del self._known[name]
 
     # --- what lasts
 
     def _lasting(
         self, watched: ThresholdGroup, one: Readings, all_: Sequence[Readings], now: float
-    ) -> list[Sign]:
+    ) -> list[Crossing]:
         known = self._known[one.identity]
         held, seen, unseen = None, False, False
         for watch in watched.thresholds:
@@ -351,14 +351,7 @@ class Watcher:
             return self._among(watch, one, all_, now)
         limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
         if watch.test is Comparison.DIFFERS:
-            if not isinstance(limit, str):
-                return None
-            if values[0] in [wanted.strip() for wanted in limit.split(",")]:
-                return ()
-            return {
-                watch.of: _plain(values[0]),
-                "expected": limit,
-            }, f"{watch.of} is {_said(values[0])}, expected {limit}"
+            return _find_difference(watch, values[0], limit)
         times = one.values.get(watch.times, None) if watch.times else 1.0
         if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
             return None
@@ -376,7 +369,7 @@ class Watcher:
             fields[watch.of] = [int(_number(values[place])) for place in hit]
             part = _PARTS.get(one.component.kind, "port")
             fields[f"{part}s"] = list(hit)
-            where = f" on {part} {join_first([str(place) for place in hit], _SHOWN)}"
+            where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
         value = values[hit[0]]
         if watch.over_s:
             fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
@@ -425,7 +418,7 @@ class Watcher:
 
     # --- what happens
 
-    def _happening(self, watched: ThresholdGroup, one: Readings) -> list[Sign]:
+    def _happening(self, watched: ThresholdGroup, one: Readings) -> list[Crossing]:
         known = self._known[one.identity]
         signs = []
         for watch in watched.thresholds:
@@ -520,7 +513,7 @@ class Watcher:
             samples.append((now, numbers))
             while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
-            if len(samples) > _SAMPLES and window > _KEPT_S:
+            if len(samples) > _MAX_SAMPLES and window > _KEPT_S:
                 known.grown[of] = _thinned(samples)
 
     def _spread_growth(
@@ -596,9 +589,21 @@ def _thinned(
         ):
             kept.append(told[place])
     kept.append(told[-1])
-    while len(kept) > 4 * _SAMPLES:  # one that goes up and down all day counts nothing
+    while len(kept) > 4 * _MAX_SAMPLES:  # one that goes up and down all day counts nothing
         kept.popleft()
     return kept
+
+
+def _find_difference(
+    watch: Threshold, value: float | str, expected: Sample | None
+) -> tuple[dict[str, Value], str] | tuple[()] | None:
+    """Whether a text is none of those in `expected`, which commas separate."""
+    if not isinstance(expected, str):
+        return None
+    if value in [wanted.strip() for wanted in expected.split(",")]:
+        return ()
+    fields: dict[str, Value] = {watch.of: _plain(value), "expected": expected}
+    return fields, f"{watch.of} is {_said(value)}, expected {expected}"
 
 
 def _against(watch: Threshold, value: float | str, limit: float) -> bool:
@@ -618,8 +623,10 @@ def _against(watch: Threshold, value: float | str, limit: float) -> bool:
     return value > limit if watch.test is Comparison.ABOVE else value < limit
 
 
-def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Sign:
-    return Sign(component=one.component, identity=one.identity, code=code, fields=fields, text=text)
+def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Crossing:
+    return Crossing(
+        component=one.component, identity=one.identity, code=code, fields=fields, text=text
+    )
 
 
 def _carried(watch: Threshold, one: Readings) -> dict[str, Value]:
@@ -642,13 +649,9 @@ def _number(value: float | str) -> float:
 
 
 def _whole(value: float | str) -> float | int | str:
-    return (
-        value
-        if isinstance(value, str)
-        else int(value)
-        if float(value).is_integer()
-        else round(value, 6)
-    )
+    if isinstance(value, str):
+        return value
+    return int(value) if float(value).is_integer() else round(value, 6)
 
 
 def _plain(value: Sample | None) -> Value:
@@ -658,14 +661,8 @@ def _plain(value: Sample | None) -> Value:
 
 
 def _said(value: Sample | None) -> str:
-    return (
-        (value or "empty")
-        if isinstance(value, str)
-        else (
-            "not known"
-            if value is None
-            else f"{value:g}"
-            if not isinstance(value, tuple)
-            else str(value)
-        )
-    )
+    if value is None:
+        return "not known"
+    if isinstance(value, str):
+        return value or "empty"
+    return str(value) if isinstance(value, tuple) else f"{value:g}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from vitald.catalog import Catalog
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.event_factory import EventFactory
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
 
@@ -103,7 +103,7 @@ class RunMemory:
 
 def make_events(
     run: Run,
-    facts: Facts,
+    facts: EventFactory,
     catalog: Catalog,
     places: DeviceLookup,
     seen: RunMemory,
@@ -134,7 +134,7 @@ def make_events(
 
 def _make_fault_events(
     run: Run,
-    facts: Facts,
+    facts: EventFactory,
     common: Fields,
     places: DeviceLookup,
     seen: RunMemory,
@@ -200,7 +200,7 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
     )
 
 
-def make_run_event(run: Run, facts: Facts) -> Event:
+def make_run_event(run: Run, facts: EventFactory) -> Event:
     """The event that the run took place. It requires no action."""
     fields: Fields = {
         "level": run.ask.level,
@@ -291,7 +291,7 @@ def _update_memory(
 
 
 def _make_failed_events(
-    run: Run, facts: Facts, common: Fields, places: DeviceLookup, opened: Iterable[Finding]
+    run: Run, facts: EventFactory, common: Fields, places: DeviceLookup, opened: Iterable[Finding]
 ) -> list[Event]:
     """A failed diagnostic counts in the record of each device that is to blame: once, as long as
     what it found stands.
@@ -319,7 +319,7 @@ def _make_failed_events(
 
 
 def _make_passed_events(
-    run: Run, facts: Facts, common: Fields, tested: AbstractSet[Component] | None
+    run: Run, facts: EventFactory, common: Fields, tested: AbstractSet[Component] | None
 ) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
@@ -335,7 +335,7 @@ def _make_passed_events(
 
 def _make_recovery_events(
     run: Run,
-    facts: Facts,
+    facts: EventFactory,
     catalog: Catalog,
     common: Fields,
     opened: Iterable[Finding],
@@ -379,7 +379,13 @@ def level_of(finding: Finding) -> int:
 
 
 def _make_not_run_events(
-    run: Run, facts: Facts, common: Fields, seen: RunMemory, opened: Iterable[Finding], *, cut: bool
+    run: Run,
+    facts: EventFactory,
+    common: Fields,
+    seen: RunMemory,
+    opened: Iterable[Finding],
+    *,
+    cut: bool,
 ) -> list[Event]:
     """A finding after several successive runs without a verdict, and its end."""
     name = run.ask.label

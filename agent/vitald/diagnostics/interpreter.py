@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics import events
 from vitald.diagnostics.node import NodeView
 from vitald.model import NODE, Event, Position
@@ -25,7 +25,7 @@ class RunInterpreter:
     def __init__(self, source: str, boot_id: str, node: NodeView, catalog: Catalog) -> None:
         self.catalog = catalog
         self._source = source
-        self._facts = Facts(source, boot_id)
+        self._facts = EventFactory(source, boot_id)
         self._node = node
         self._seen = events.RunMemory()
 

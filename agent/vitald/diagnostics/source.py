@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import anyio
 
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.interpreter import RunInterpreter
@@ -120,6 +120,6 @@ class DiagnosticSource:
             caught_up=True,
             state=SourceState.ABSENT if absent else SourceState.OK,
             detail=detail,
-            readings=(plain(NODE, available, missing=unavailable),),
+            readings=(derive_readings(NODE, available, missing=unavailable),),
             runs=runs,
         )

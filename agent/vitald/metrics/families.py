@@ -1,5 +1,6 @@
-"""How tables of metrics become metric families: name, words, label, and the readings that they are
-made of.
+"""
+Metric families from the collectors' readings: name, help and labels, and the readings that they
+export.
 """
 
 from __future__ import annotations
@@ -10,104 +11,82 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from vitald.model import Readings
+from vitald.collectors.reading_definitions import ReadingDefinition, ReadingKind, ReadingTable
+from vitald.model import Readings, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric. `parts`: which readings it is made of, by the value of `label`; where there is no
-    label, of one.
-
-    `each` is the label that numbers the values of a reading that has one for each part, such as a
-    link or a core, from `first` on. Values are multiplied by `scale`. A `word` is a reading in
-    text: 1 for the one that holds, which is the value of `label`.
-    """
+    """One metric. `readings`: those that it exports, by the value of their label."""
 
     name: str
-    text: str
-    parts: Mapping[str, str]
-    label: str = ""
-    each: str = ""
-    first: int = 0
-    counter: bool = False
-    word: bool = False
-    scale: float = 1.0
+    first: ReadingDefinition  # what all of its readings have in common
+    readings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """Whose readings these are: the values of the labels that tell it from others."""
+class LabelledReadings:
+    """Readings of a component, and the values of the labels that tell it from others."""
 
     readings: Readings
     labels: Sequence[str]
 
 
-def gauge(
-    name: str, text: str, reading: str = "", *, each: str = "", first: int = 0, scale: float = 1.0
-) -> Family:
-    """Of one reading, which has the metric's name where no other is said."""
-    return Family(
-        name=name, text=text, parts={"": reading or name}, each=each, first=first, scale=scale
+def derive_families(table: ReadingTable) -> tuple[Family, ...]:
+    """The families of a table, in its order."""
+    by_metric: dict[str, list[ReadingDefinition]] = {}
+    for reading in table.readings:
+        if reading.metric:
+            by_metric.setdefault(reading.metric, []).append(reading)
+    return tuple(
+        Family(
+            name=f"{table.prefix}_{metric}",
+            first=readings[0],
+            readings={reading.label_value: reading.name for reading in readings},
+        )
+        for metric, readings in by_metric.items()
     )
 
 
-def counter(name: str, text: str, reading: str = "", *, each: str = "", first: int = 0) -> Family:
-    return Family(
-        name=name, text=text, parts={"": reading or name}, each=each, first=first, counter=True
-    )
+def list_exported(table: ReadingTable) -> frozenset[str]:
+    """The readings that have a metric."""
+    return frozenset(reading.name for reading in table.readings if reading.metric)
 
 
-def gauges(
-    name: str, text: str, label: str, parts: Mapping[str, str], *, each: str = "", first: int = 0
-) -> Family:
-    """Of several readings, told apart by a label."""
-    return Family(name=name, text=text, parts=parts, label=label, each=each, first=first)
-
-
-def counters(
-    name: str, text: str, label: str, parts: Mapping[str, str], *, each: str = "", first: int = 0
-) -> Family:
-    return Family(
-        name=name, text=text, parts=parts, label=label, each=each, first=first, counter=True
-    )
-
-
-def state(name: str, text: str, reading: str = "") -> Family:
-    """A word, such as what a driver calls the state of its device."""
-    return Family(name=name, text=text, parts={"": reading or name}, label="state", word=True)
-
-
-def read_by(families: Iterable[Family]) -> set[str]:
-    """The readings that these families are made of."""
-    return {reading for family in families for reading in family.parts.values()}
-
-
-def made(
-    prefix: str, families: Sequence[Family], labels: Sequence[str], whose: Sequence[Who]
+def build_metrics(
+    families: Iterable[Family], labels: Sequence[str], components: Sequence[LabelledReadings]
 ) -> Iterator[Metric]:
-    """The families of these readings. A value that is not observed has no sample: never a zero for
-    what nobody knows.
+    """The families with their samples. A value that is not observed has no sample: never a zero for
+    an unknown value.
     """
     for family in families:
-        kind = CounterMetricFamily if family.counter else GaugeMetricFamily
-        own = kind(
-            f"{prefix}_{family.name}",
-            family.text,
-            labels=[*labels, *filter(None, (family.label, family.each))],
+        first = family.first
+        class_ = CounterMetricFamily if first.kind is ReadingKind.COUNTER else GaugeMetricFamily
+        metric = class_(
+            family.name, first.help, labels=[*labels, *filter(None, (first.label, first.each))]
         )
-        for who in whose:
-            for part, reading in family.parts.items():
-                value = who.readings.values.get(reading)
-                named = [*who.labels, *([part] if family.label else [])]
-                if family.word:
-                    if isinstance(value, str):
-                        own.add_metric([*who.labels, value], 1)
-                elif family.each:
-                    for number, one in enumerate(
-                        value if isinstance(value, tuple) else (value,), family.first
-                    ):
-                        if isinstance(one, (int, float)) and not math.isnan(one):
-                            own.add_metric([*named, str(number)], one * family.scale)
-                elif isinstance(value, (int, float)):
-                    own.add_metric(named, value * family.scale)
-        yield own
+        for component in components:
+            for label_value, reading in family.readings.items():
+                value = component.readings.values.get(reading)
+                for more, number in _list_samples(first, label_value, value):
+                    metric.add_metric([*component.labels, *more], number)
+        yield metric
+
+
+def _list_samples(
+    definition: ReadingDefinition, label_value: str, value: Sample | None
+) -> Iterator[tuple[Sequence[str], float]]:
+    """The family's own labels, and the number to export."""
+    if definition.kind is ReadingKind.STATE:
+        if isinstance(value, str):
+            yield [value], 1
+        return
+    labels = [label_value] if definition.label else []
+    if not definition.each:
+        if isinstance(value, (int, float)):
+            yield labels, value * definition.scale
+        return
+    parts = value if isinstance(value, tuple) else (value,)
+    for number, part in enumerate(parts, definition.first):
+        if isinstance(part, (int, float)) and not math.isnan(part):
+            yield [*labels, str(number)], part * definition.scale

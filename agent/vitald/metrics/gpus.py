@@ -6,263 +6,25 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from vitald.collectors.nvml.readings import RACK_LOCATION
-from vitald.metrics.families import Family, Who, counter, counters, gauge, gauges, made
+from vitald.collectors.nvml.readings import RACK_LOCATION, READINGS
+from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
 from vitald.model import ComponentKind, Readings
 from vitald.server import serialize
 
 LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 
-FAMILIES: tuple[Family, ...] = (
-    gauge("lost", "1 while NVML cannot reach the GPU."),
-    gauge(
-        "recovery_action",
-        "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4"
-        " drain and reset, 5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system"
-        " reboot.",
-        "recovery",
-    ),
-    gauges(
-        "temperature_celsius",
-        "Temperature.",
-        "sensor",
-        {"gpu": "temperature_celsius", "memory": "memory_temperature_celsius"},
-    ),
-    gauge("temperature_margin_celsius", "Degrees left until the GPU slows down.", "margin_celsius"),
-    gauge("power_watts", "Power draw."),
-    gauge("power_limit_watts", "Enforced power limit."),
-    gauges(
-        "temperature_limit_margin_celsius",
-        "Margin at which the driver acts on the temperature.",
-        "limit",
-        {
-            name: f"{name}_margin_celsius"
-            for name in ("shutdown", "slowdown", "memory_max", "gpu_max")
-        },
-    ),
-    gauge("performance_state", "0 is the fastest."),
-    gauge("utilization_ratio", "Share of time in which a kernel ran."),
-    gauge("memory_utilization_ratio", "Share of time in which memory was read or written."),
-    gauge("memory_used_bytes", "Memory in use."),
-    gauge("memory_free_bytes", "Memory that is free."),
-    gauge("memory_reserved_bytes", "Memory that the driver keeps for itself."),
-    gauge("memory_total_bytes", "Memory."),
-    gauges(
-        "clock_hertz",
-        "Clock rate.",
-        "domain",
-        {"sm": "sm_clock_hertz", "memory": "memory_clock_hertz"},
-    ),
-    gauge("processes", "Compute processes on the GPU."),
-    gauges(
-        "clock_event",
-        "1 while the clocks are held down for this reason.",
-        "reason",
-        {
-            name: name
-            for name in (
-                *(
-                    "idle",
-                    "power_capped",
-                    "hw_slowdown",
-                    "sync_boost",
-                    "sw_thermal_slowdown",
-                    "hw_thermal_slowdown",
-                    "power_brake",
-                ),
-                *("application_clocks", "display_clocks", "board_limit", "reliability"),
-            )
-        },
-    ),
-    gauges(
-        "ecc_errors_lifetime",
-        "ECC errors over the board's lifetime.",
-        "type",
-        {"corrected": "ecc_corrected_lifetime", "uncorrected": "ecc_uncorrected_lifetime"},
-    ),
-    gauge(
-        "sram_threshold_exceeded",
-        "1 if the driver's threshold for uncorrectable SRAM errors is exceeded.",
-    ),
-    gauges(
-        "remapped_rows",
-        "Memory rows that were remapped.",
-        "type",
-        {"corrected": "remapped_rows_corrected", "uncorrected": "remapped_rows_uncorrected"},
-    ),
-    gauge("row_remap_pending", "1 while a row remap waits for a reset."),
-    gauge("row_remap_failed", "1 if a row could not be remapped."),
-    gauges(
-        "remap_banks",
-        "Memory banks by how many spare rows they have left.",
-        "spare",
-        {name: f"remap_banks_{name}" for name in ("max", "high", "partial", "low", "none")},
-    ),
-    gauges(
-        "retired_pages",
-        "Memory pages that were retired.",
-        "cause",
-        {"single_bit": "retired_pages_single", "double_bit": "retired_pages_double"},
-    ),
-    gauge("page_retirement_pending", "1 while pages wait to be retired."),
-    gauges(
-        "repair_pending",
-        "1 while a repair waits for a reset.",
-        "part",
-        {"channel": "channel_repair_pending", "tpc": "tpc_repair_pending"},
-    ),
-    gauge("memory_unrepairable", "1 if the memory cannot be repaired."),
-    gauge("pcie_generation", "Generation of the PCIe link now."),
-    gauge("pcie_width", "Lanes of the PCIe link now."),
-    gauge("pcie_generation_max", "Generation that the GPU and its slot have."),
-    gauge("pcie_width_max", "Lanes that the GPU and its slot have."),
-    gauge("nvlink_up", "1 for an NVLink that is active.", "nvlink_active", each="link"),
-    gauge("nvlinks_active", "NVLinks that are active."),
-    gauge(
-        "nvlinks_expected", "NVLinks that were ever active, or are on most GPUs of this model here."
-    ),
-    gauge("nvlink_version", "NVLink version, such as 4 or 5."),
-    gauge(
-        "nvlink_speed_bytes_per_second",
-        "Speed of the link.",
-        "nvlink_bytes_per_second",
-        each="link",
-    ),
-    gauges(
-        "nvlink_bit_error_ratio",
-        "NVLink 5: bit error rate as the driver works it out; 15e-255 is the least.",
-        "errors",
-        {"effective": "nvlink_effective_ber", "symbol": "nvlink_symbol_ber"},
-        each="link",
-    ),
-    gauge(
-        "nvlink_fec_highest_bin",
-        "NVLink 5: highest bin of corrected symbol errors that counted.",
-        each="link",
-    ),
-    gauge(
-        "c2c_link_up",
-        "1 for a link to the processor (NVLink-C2C) that is active.",
-        "c2c_active",
-        each="link",
-    ),
-    gauge("fabric_state", "NVLink fabric: 1 not started, 2 in progress, 3 completed."),
-    gauge(
-        "fabric_health",
-        "Health of the NVLink fabric (NVML): 1 healthy, 2 unhealthy, 3 limited.",
-        "fabric_health_summary",
-    ),
-    gauges(
-        "fabric_fault",
-        "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric"
-        " of the GPU.",
-        "fault",
-        {
-            name: f"fabric_{name}"
-            for name in (
-                *("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout"),
-                *("incorrect_configuration", "manager_lost"),
-            )
-        },
-    ),
-    gauge("fabric_clique", "Clique of the NVLink domain that the GPU belongs to."),
-    gauge(
-        "fabric_differs", "1 where the GPU is in another NVLink domain than most GPUs of this node."
-    ),
-    gauge("persistence_mode", "1 if persistence mode is on."),
-    gauge("ecc_mode", "1 if ECC is on."),
-    gauge("mig_mode", "1 if the GPU is in MIG mode."),
-    gauge("mig_instances", "MIG instances."),
-    counter("energy_joules", "Energy since the driver was loaded."),
-    counters(
-        "throttled_seconds",
-        "Time with lowered clocks.",
-        "reason",
-        {
-            "power": "power_capped_seconds",
-            "thermal": "thermal_slowdown_seconds",
-            "sw_thermal": "sw_thermal_seconds",
-            "hw_thermal": "hw_thermal_seconds",
-            "power_brake": "power_brake_seconds",
-            **{
-                name: f"{name}_seconds"
-                for name in ("sync_boost", "board_limit", "low_utilization", "reliability")
-            },
-        },
-    ),
-    counters(
-        "ecc_errors",
-        "ECC errors since the driver was loaded.",
-        "type",
-        {"corrected": "ecc_corrected", "uncorrected": "ecc_uncorrected"},
-    ),
-    counters(
-        "ecc_errors_by_memory",
-        "Uncorrectable ECC errors since the driver was loaded.",
-        "memory",
-        {"dram": "ecc_uncorrected_dram", "sram": "ecc_uncorrected_sram"},
-    ),
-    counter("pcie_replays", "PCIe packets that were sent again."),
-    counters(
-        "pcie_errors",
-        "PCIe errors at the GPU's end of the link.",
-        "severity",
-        {
-            "correctable": "pcie_correctable_errors",
-            "nonfatal": "pcie_nonfatal_errors",
-            "fatal": "pcie_fatal_errors",
-        },
-    ),
-    *(
-        counter(f"nvlink_{name}", f"NVLink: {text}.", each="link")
-        for name, text in (
-            ("crc_errors", "CRC errors"),
-            ("replays", "replays"),
-            ("recoveries", "recoveries"),
-            ("recovery_failures", "recoveries that failed"),
-            ("recovery_attempts", "recoveries, whatever came of them"),
-            ("effective_errors", "errors after correction"),
-            ("symbol_errors", "symbol errors"),
-            ("receive_errors", "packets received with errors"),
-            ("remote_errors", "errors that the remote end reports"),
-            ("general_errors", "other errors"),
-            ("integrity_errors", "times that local errors passed their threshold"),
-            ("transmit_discards", "packets that were discarded and not sent"),
-            ("malformed_packets", "packets received that were malformed"),
-            ("buffer_overruns", "packets received that found no buffer"),
-            ("blocks", "blocks sent"),
-            ("retried_blocks", "blocks sent again"),
-        )
-    ),
-    counters(
-        "nvlink_raw_errors",
-        "NVLink 5: errors of a lane before correction.",
-        "lane",
-        {lane: f"nvlink_raw_errors_lane{lane}" for lane in ("0", "1")},
-        each="link",
-    ),
-    counter(
-        "nvlink_fec_corrected",
-        "NVLink 5: corrected symbol errors of all links, by bin of their history.",
-        "nvlink_fec_history",
-        each="bin",
-    ),
-    *(
-        counter(f"c2c_{name}", f"NVLink-C2C: {text}.", each="link")
-        for name, text in (
-            ("error_interrupts", "error interrupts"),
-            ("replays", "replays"),
-            ("replays_back_to_back", "replays of what was a replay"),
-        )
-    ),
-)
+_FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
 
 
 def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     """The families for all GPUs. A value that is not observed has no sample: never a zero for what
     nobody knows.
     """
-    who = [Who(one, _labels(one)) for one in readings if one.component.kind is ComponentKind.GPU]
+    who = [
+        LabelledReadings(one, _labels(one))
+        for one in readings
+        if one.component.kind is ComponentKind.GPU
+    ]
     info = GaugeMetricFamily(
         "vitald_gpu_info",
         "Who each GPU is.",
@@ -288,7 +50,7 @@ def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
                 1,
             )
     yield place
-    yield from made("vitald_gpu", FAMILIES, LABELS, who)
+    yield from build_metrics(_FAMILIES, LABELS, who)
 
 
 def _labels(one: Readings) -> list[str]:

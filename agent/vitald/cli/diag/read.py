@@ -135,14 +135,14 @@ def _read_content(file: str) -> bytes:
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """Which command of dcgmi printed it."""
-    from vitald.diagnostics.run import tool
     from vitald.diagnostics.dcgm import answers, document
+    from vitald.diagnostics.run import tool
 
     found = document.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
-    if "body" in (tool.document(text) or {}) or answers.no_watches(text):
+    if "body" in (tool.find_document(text) or {}) or answers.no_watches(text):
         return "health"
     if answers.gpus_found(text) is not None:
         return "discovery"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitald import config
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
@@ -20,6 +20,8 @@ from vitald.collectors.host.memory import HostMemory
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.processes import StuckProcesses
 from vitald.collectors.host.processors import Processors
+from vitald.collectors.host.readings import READINGS
+from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, why
@@ -46,7 +48,7 @@ class Host:
         sysfs: Path,
         procfs: Path,
         state: Path,
-        settings: config.Host,
+        settings: HostSettings,
         fstab: Fstab,
         also: Callable[[], None] | None = None,
     ) -> None:
@@ -101,3 +103,26 @@ class Host:
     ) -> Iterable[Readings]:
         """Its parts have nothing to say of each other."""
         return ()
+
+
+def _build(context: CollectorContext) -> Host:
+    paths, settings = context.paths, context.settings[HostSettings]
+    return Host(
+        paths.sysfs,
+        paths.procfs,
+        paths.state,
+        settings,
+        context.fstab,
+        context.find_block_devices,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=Host.name,
+    section=SECTION,
+    readings=READINGS,
+    catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
+    counted=("nvme",),
+    subsystems=("nvme",),
+    build_collector=_build,
+)

@@ -20,6 +20,7 @@ from typing import Any
 
 from vitald.catalog.rules import InstanceType
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.readings import READINGS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
@@ -429,9 +430,10 @@ def _build(context: CollectorContext) -> Expected:
 COLLECTOR = CollectorDefinition(
     name=NAME,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci", "infiniband", "nvme"),
-    build_subject=_build,
+    build_collector=_build,
     every_s=60.0,
     deadline_s=10.0,
 )

@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
-from vitald.collectors.event_factory import plain
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.event_factory import derive_readings
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.adapter import NetworkAdapter
 from vitald.collectors.network.learned import PortHistory
+from vitald.collectors.network.readings import READINGS
+from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
-from vitald.config import Network as Settings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "network"
@@ -42,7 +45,7 @@ class Network:
     name = NAME
 
     def __init__(
-        self, sysfs: Path, settings: Settings, rates: Mapping[str, float] | None = None
+        self, sysfs: Path, settings: NetworkSettings, rates: Mapping[str, float] | None = None
     ) -> None:
         """`rates`: the link rate in bits per second that the configuration expects, by patterns of
         adapters' names.
@@ -197,7 +200,7 @@ class Network:
                 "ports_up": float(up),
                 "ports_down": float(down),
             }
-            yield plain(NODE, {**values, "ports_all_down": float(down if not up else 0)})
+            yield derive_readings(NODE, {**values, "ports_all_down": float(down if not up else 0)})
 
 
 def _link(path: str) -> str:
@@ -206,3 +209,19 @@ def _link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return ""
+
+
+def _build(context: CollectorContext) -> Network:
+    rates = context.settings[ExpectSettings].link_rate
+    return Network(context.paths.sysfs, context.settings[NetworkSettings], rates)
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    readings=READINGS,
+    catalog_kinds=("network", "efa", "ib", "net"),
+    counted=("efa", "nics"),
+    subsystems=("pci", "infiniband", "net"),
+    build_collector=_build,
+)

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
-from vitald.collectors.event_factory import plain
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.device import KnownDevice, NeuronDevice
 from vitald.collectors.neuron.locations import NeuronLocations
+from vitald.collectors.neuron.readings import READINGS
+from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look
@@ -256,11 +259,11 @@ class Neuron:
             unplaced = any(self._places.find_address(index) is None for index in self._known)
             if unplaced and entries:
                 values["unplaced_missing"] = float(max(0, functions - entries))
-            yield plain(NODE, values)
+            yield derive_readings(NODE, values)
         for component, one in read.items():
             still = self._still(component, one)
             if still is not None:
-                yield plain(component, {"heartbeat_still_seconds": still}, one.identity)
+                yield derive_readings(component, {"heartbeat_still_seconds": still}, one.identity)
 
     def _still(self, component: Component, one: Readings) -> float | None:
         """For how long the heartbeat has not moved. Known only of one that was seen to move: how
@@ -278,3 +281,19 @@ class Neuron:
 
 def _not_asked(why: str) -> dict[str, str]:
     return {attribute.reading: why for attribute in layout.ESSENTIAL}
+
+
+def _build(context: CollectorContext) -> Neuron:
+    has_enough = partial(context.has_enough, NAME)
+    return Neuron(context.paths.sysfs, context.inventory, context.places, has_enough)
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    readings=READINGS,
+    catalog_kinds=("neuron",),
+    counted=("neuron",),
+    subsystems=("pci", "neuron_device"),
+    build_collector=_build,
+)

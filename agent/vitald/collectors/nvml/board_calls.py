@@ -30,7 +30,7 @@ from vitald.collectors.nvml.query import (
     read_fields,
     require_any,
 )
-from vitald.collectors.nvml.readings import MISSING
+from vitald.collectors.nvml.tiers import MISSING
 
 _RECOVERY, _RESET, _DRAIN_RESET, _MEMORY_TEMPERATURE = 230, 226, 227, 82
 _POWER_TIME, _THERMAL_TIME, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 74, 75, 269, 270, 271

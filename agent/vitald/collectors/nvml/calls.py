@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from vitald.collectors.nvml import board_calls, link_calls, memory_calls, readings
+from vitald.collectors.nvml import board_calls, link_calls, memory_calls, tiers
 from vitald.collectors.nvml.query import Ask, PolledGpu, Reading
 
 
@@ -27,4 +27,4 @@ def _find_calls(names: Iterable[str]) -> tuple[Call, ...]:
     return tuple(Call(name, functions[f"read_{name}"]) for name in names)
 
 
-FAST, SLOW, INVENTORY = map(_find_calls, (readings.FAST, readings.SLOW, readings.INVENTORY))
+FAST, SLOW, INVENTORY = map(_find_calls, (tiers.FAST, tiers.SLOW, tiers.INVENTORY))

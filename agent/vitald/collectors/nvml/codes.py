@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitald.collectors.nvml.readings import MISSING
+from vitald.collectors.nvml.tiers import MISSING
 
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, TIMEOUT, FUNCTION_NOT_FOUND = 2, 3, 6, 10, 13
 LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 25, 999

@@ -15,7 +15,8 @@ from typing import Any
 from vitald.collectors.nvml.codes import EXCLUDED
 from vitald.collectors.nvml.links import Links, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
-from vitald.collectors.nvml.readings import MISSING, NOT_SUPPORTED, RACK_LOCATION, TIER_OF
+from vitald.collectors.nvml.readings import RACK_LOCATION
+from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.model import Component, Readings, Sample
 
 # By NVML's code of a failed look-up: the fault that it means.

@@ -30,7 +30,7 @@ from vitald.collectors.nvml.query import (
     read_fields,
     require_any,
 )
-from vitald.collectors.nvml.readings import MISSING
+from vitald.collectors.nvml.tiers import MISSING
 
 _LINKS, _DL_REPLAY, _DL_RECOVERY, _DL_CRC = 91, 161, 162, 163
 _RECOVERY_FAILED, _RECOVERED, _EFFECTIVE, _MALFORMED = 214, 213, 219, 206

@@ -15,13 +15,13 @@ from typing import Any
 
 from vitald.catalog import Catalog
 from vitald.collectors.device_registry import MISSED
-from vitald.collectors.event_factory import Facts, plain
+from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
 from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
 from vitald.collectors.nvml.links import Links
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.resets import ResetDetector
-from vitald.collectors.thresholds import Sign, Watcher
+from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
 
 NAME = "nvml"
@@ -60,12 +60,15 @@ class GpuNode:
         self._configured = configured
         self._vbios = ",".join(vbios)
         self._overdue_s = overdue_s or {}
-        self._facts = Facts(NAME, boot_id)
+        self._facts = EventFactory(NAME, boot_id)
         self._forget_all()
 
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
-        self._gpus, self._watcher = GpuRegistry(), Watcher(self._catalog.find_thresholds(NAME))
+        self._gpus, self._watcher = (
+            GpuRegistry(),
+            ThresholdEvaluator(self._catalog.find_thresholds(NAME)),
+        )
         self._resets = ResetDetector()
         self._hung: dict[str, Fields] = {}  # components on which a call hangs: its event's fields
         self.holding: tuple[Event, ...] = ()
@@ -108,7 +111,7 @@ class GpuNode:
             gpus, links = GpuRegistry(stored["gpus"]), Links(stored["links"])
             missed, simulated = dict(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
-            watcher = Watcher(self._catalog.find_thresholds(NAME), stored["watch"])
+            watcher = ThresholdEvaluator(self._catalog.find_thresholds(NAME), stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), stored["hung"]
             # A former version stored the names only.
             named = [(name, {}) for name in hung] if isinstance(hung, list) else hung
@@ -274,7 +277,7 @@ class GpuNode:
             node["gpus_expected"] = float(self._expected)
         if versions := self.current.group_vbios_versions():
             node["vbios_versions"] = float(max(map(len, versions.values())))
-        readings.append(plain(NODE, node, simulated=self.simulated))
+        readings.append(derive_readings(NODE, node, simulated=self.simulated))
         known = tuple(self.current.by_gpu.values())
         crossings = self._watcher.look(readings, time.monotonic(), known)
         events = [self._report_crossing(crossing) for crossing in crossings]
@@ -285,13 +288,17 @@ class GpuNode:
     def _derive_missing(self, missing: Sequence[KnownGpu]) -> list[Readings]:
         """Of GPUs that are missing, and of those that are no longer so."""
         readings = [
-            plain(gpu.component, {"missing": 1.0}, MISSED + gpu.uuid, simulated=self.simulated)
+            derive_readings(
+                gpu.component, {"missing": 1.0}, MISSED + gpu.uuid, simulated=self.simulated
+            )
             for gpu in missing
         ]
         found = self._missed.keys() - {gpu.uuid for gpu in missing}
         for uuid in [uuid for uuid in self._missed if uuid in found]:
             slot = Component(ComponentKind.GPU, self._missed.pop(uuid))
-            readings.append(plain(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated))
+            readings.append(
+                derive_readings(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated)
+            )
         self._missed |= {gpu.uuid: gpu.address for gpu in missing}
         return readings
 
@@ -318,7 +325,7 @@ class GpuNode:
             return []
         return self._gpus.list_missing(on_pci)
 
-    def _report_crossing(self, sign: Sign) -> Event:
+    def _report_crossing(self, sign: Crossing) -> Event:
         fields: dict[str, Value] = dict(sign.fields)
         name = sign.component.name
         if sign.component.kind is ComponentKind.GPU:

@@ -23,7 +23,7 @@ from vitald.collectors.nvml.codes import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
 )
-from vitald.collectors.nvml.readings import MISSING
+from vitald.collectors.nvml.tiers import MISSING
 
 # In a list, NaN is the value of a link that cannot be read.
 Reading = Union[float, str, "list[float]"]

@@ -32,12 +32,12 @@ from typing import Any
 import pynvml
 
 from vitald.backoff import Backoff
-from vitald.collectors.nvml import calls, codes, readings
+from vitald.collectors.nvml import calls, codes, tiers
 from vitald.collectors.nvml.board_calls import read_processes
 from vitald.collectors.nvml.calls import Call
 from vitald.collectors.nvml.marker import MARKER
 from vitald.collectors.nvml.query import PolledGpu, Reading
-from vitald.collectors.nvml.readings import MISSING
+from vitald.collectors.nvml.tiers import MISSING
 from vitald.text import replace_unprintable
 
 SIMULATED = "vitald_simulated_nvml"  # a symbol that only the simulated library has
@@ -218,7 +218,7 @@ class NvmlWorker:
                 code, got = (codes.LOST, {}) if lost else self._make_call(gpu, call)
                 returned.add(code)
                 values |= got
-                for name in readings.OF[call.name]:
+                for name in tiers.OF[call.name]:
                     # A reading that is there in part is missing too, with the part's code.
                     if code or name not in got or name in gpu.refused:
                         refused = _find_refusal(gpu, name) or code or codes.NOT_SUPPORTED

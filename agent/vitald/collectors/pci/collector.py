@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.event_factory import plain
+from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
+from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.polling import Device, Found
 from vitald.collectors.small_files import Files, Look, names, why
@@ -46,7 +47,7 @@ _LINK = (
 )  # sysfs tells gigatransfers
 _SEVERITIES = ("correctable", "nonfatal", "fatal")
 _TOTAL = ""
-_MOST = 4096  # devices remembered
+_MAX_MODELS = 4096  # devices remembered
 _OF_REGISTERS = (*(name for name, _, _ in _LINK), *(f"aer_{severity}" for severity in _SEVERITIES))
 
 
@@ -123,7 +124,7 @@ class Pci:
         ]
         absent = "" if devices else "no accelerator, switch or network adapter on PCI"
         self._found = _Functions(
-            devices, absent, parts=parts, bound=frozenset(sorted(bound)[:_MOST])
+            devices, absent, parts=parts, bound=frozenset(sorted(bound)[:_MAX_MODELS])
         )
         return self._found
 
@@ -134,7 +135,7 @@ class Pci:
     ) -> Iterable[Readings]:
         """Who went, and who came. Of those that are here their own look says so."""
         if deaf := self._deaf():
-            yield plain(
+            yield derive_readings(
                 NODE,
                 {},
                 missing={"uevents": f"{deaf}: what comes and goes is seen at the next round"},
@@ -152,7 +153,7 @@ class Pci:
             if component not in here
         }
         for component, part in self._gone.items():
-            yield plain(component, {"present": 0.0, "part": part})
+            yield derive_readings(component, {"present": 0.0, "part": part})
         for component in here.keys() - before.keys():
             yield from self._arrival(component, here[component])
 
@@ -161,7 +162,7 @@ class Pci:
         before = self._arrivals.get(component, 0)
         self._arrivals[component] = before + 1
         for count in (before, before + 1):
-            yield plain(component, {"arrivals": float(count), "part": part})
+            yield derive_readings(component, {"arrivals": float(count), "part": part})
 
     def _excluded(self, address: str) -> bool:
         return any(fnmatch(address, pattern) for pattern in self._exclude)
@@ -356,7 +357,8 @@ def _build(context: CollectorContext) -> Pci:
 COLLECTOR = CollectorDefinition(
     name=Pci.name,
     section=SECTION,
+    readings=READINGS,
     catalog_kinds=("pci",),
     subsystems=("pci",),
-    build_subject=_build,
+    build_collector=_build,
 )

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from vitald.collectors.inventory.collector import KINDS, VERSIONS, Expected, Unsettled
-from vitald.collectors.polling import Polled
+from vitald.collectors.polling import PollingSource
 from vitald.model import Batch
 from vitald.server.request import (
     RequestRefused,
@@ -41,7 +41,7 @@ class ExpectRoutes:
     """
 
     def __init__(
-        self, expected: Expected, source: Polled, store: Callable[[Batch], Awaitable[None]]
+        self, expected: Expected, source: PollingSource, store: Callable[[Batch], Awaitable[None]]
     ) -> None:
         self._expected = expected
         self._source = source

@@ -22,7 +22,7 @@ import structlog
 from aiohttp import web
 
 from vitald.checking import read_flag, read_line, read_match, read_whole
-from vitald.collectors.event_factory import Facts
+from vitald.collectors.event_factory import EventFactory
 from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
 from vitald.core.node_state import NodeState
 from vitald.ledger import EventQuery, read_events
@@ -74,7 +74,7 @@ class JobRoutes:
         self._board = board
         self._store = store
         self._diagnostics = diagnostics
-        self._facts = Facts(SOURCE, board.boot_id)
+        self._facts = EventFactory(SOURCE, board.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
         # By job: the task that stores its begin.
         self._beginning: dict[str, asyncio.Task[None]] = {}

@@ -1,0 +1,1 @@
+"""Linux hwmon: temperatures and fans of the machine."""

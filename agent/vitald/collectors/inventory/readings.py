@@ -1,0 +1,49 @@
+"""What is counted of this node's devices, and what is expected."""
+
+from __future__ import annotations
+
+from vitald.collectors.reading_definitions import (
+    FLAG,
+    ReadingTable,
+    gauges,
+    text_reading,
+)
+from vitald.model import ComponentKind
+
+_KINDS = ("gpus", "neuron", "efa", "nics", "nvme")
+_VERSIONS = ("gpu_driver", "neuron_driver", "efa_driver", "kernel")
+_EXPECT = ReadingTable(
+    component=ComponentKind.NODE,
+    prefix="vitald",
+    readings=(
+        *gauges(
+            "devices", "Devices that are here, by kind.", "kind", {kind: kind for kind in _KINDS}
+        ),
+        *gauges(
+            "devices_expected",
+            "Devices that should be here.",
+            "kind",
+            {kind: f"{kind}_expected" for kind in _KINDS},
+        ),
+        *gauges(
+            "devices_expected_confirmed",
+            "1 where the expected number is confirmed, 0 where it is being learned.",
+            "kind",
+            {kind: f"{kind}_confirmed" for kind in _KINDS},
+            unit=FLAG,
+        ),
+        *gauges(
+            "devices_most",
+            "Devices that an instance of this type can have.",
+            "kind",
+            {"efa": "efa_most"},
+        ),
+        *(text_reading(name, f"Version: {name}.") for name in _VERSIONS),
+        *(
+            text_reading(f"{name}_expected", f"Versions that the node may run: {name}.")
+            for name in _VERSIONS
+        ),
+    ),
+)
+
+READINGS = (_EXPECT,)
