@@ -61,7 +61,7 @@ def load_catalog(
     folder: Path = FOLDER,
     extra: Path | None = None,
 ) -> Catalog:
-    """Load a profile's catalogue, then `overrides`, then the files of `extra`. Raises CatalogError."""
+    """Load a profile's catalogue, `overrides`, and the files of `extra`. Raises CatalogError."""
     errors: list[str] = []
     raw: Raw = {}
     trial: Raw = {}
