@@ -61,9 +61,7 @@ def load_catalog(
     folder: Path = FOLDER,
     extra: Path | None = None,
 ) -> Catalog:
-    """Load the catalogue of a profile, with the user's overrides, and the files of `extra` over
-    these. Raises CatalogError.
-    """
+    """Load a profile's catalogue, `overrides`, and the files of `extra`. Raises CatalogError."""
     errors: list[str] = []
     raw: Raw = {}
     trial: Raw = {}
