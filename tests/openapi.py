@@ -200,7 +200,8 @@ def _names() -> dict[str, object]:
 
 def _name_of(kind: object) -> str:
     if typing.is_typeddict(kind):
-        return str(getattr(kind, "__name__", ""))
+        # Types that share their name with one of the model begin with Api here.
+        return str(getattr(kind, "__name__", "")).removeprefix("Api")
     return next((name for name, value in _names().items() if value == kind), "")
 
 

@@ -113,7 +113,7 @@ def _say(*words: str) -> None:
 class _Told(NodeState):
     """Says when it shows something."""
 
-    def publish(
+    def publish_changes(
         self,
         judge: Judge,
         events: Iterable[Event] = (),
@@ -122,7 +122,7 @@ class _Told(NodeState):
     ) -> None:
         for one in (shown := tuple(events)):
             _say("shown", one.identity)
-        super().publish(judge, shown, transitions, incidents)
+        super().publish_changes(judge, shown, transitions, incidents)
 
 
 def _event(identity: str, device: int) -> Event:

@@ -219,7 +219,7 @@ def test_a_whole_kind_that_cannot_be_observed(told: Told) -> None:
 def test_who_is_switched_off(told: Told) -> None:
     told.source("nvml")
     off = components.in_full(told.board, told.inventory)["off"]
-    assert off == ["neuron", "network", "pci", "host"]
+    assert off == ["neuron", "network", "pci", "host", "hwmon"]
 
 
 # --- the command line

@@ -71,7 +71,7 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
             said.append("watched")
 
     pipeline: Any = SimpleNamespace(
-        put=put, booted=booted, own=own, position=lambda _: None, orderly=True
+        put=put, booted=booted, own=own, position=lambda _: None, was_stopped=True
     )
     sources = SimpleNamespace(
         kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)

@@ -436,7 +436,7 @@ def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     "found",
     [
         finding(simulated_until=1e12),
-        finding(shadow=True),
+        finding(on_trial=True),
         finding(state=FindingState.IN_REMEDY),
         finding(Action.INSPECT),
         finding(Action.RESTART_WORKLOAD),

@@ -60,8 +60,8 @@ class CollectorDefinition:
 
     `catalog_kinds`: kinds of the catalogue's entries whose thresholds apply to its readings.
     `counted`: kinds of devices of the inventory that it reads. `subsystems`: it polls at once when
-    the kernel announces a device of these. Exactly one of `build_collector`, for what is polled, and
-    `build_source` is given. `every_s` and `deadline_s` are the section's where they are 0.
+    the kernel announces a device of these. Exactly one of `build_collector`, for what is polled,
+    and `build_source` is given. `every_s` and `deadline_s` are the section's where they are 0.
     """
 
     name: str

@@ -286,7 +286,9 @@ class ThresholdEvaluator:
             return []
         if held is not None:
             wait = held[0].for_s
-        else:  # what was seen in a window is over when that has passed; else what is near its limit would come and go
+        else:
+            # What was seen in a window is over when that has passed; else what is near its limit
+            # would come and go.
             wait = max(
                 (watch.clears_after_s for watch in watched.thresholds if watch.of == said_of),
                 default=0.0,
@@ -359,27 +361,7 @@ class ThresholdEvaluator:
         hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
         if not hit:
             return ()
-        fields: dict[str, Value] = {
-            name: _plain(one.values[name]) for name in (watch.of, *watch.only)
-        } | _carried(watch, one)
-        if watch.test in (Comparison.ABOVE, Comparison.BELOW):
-            fields["limit"] = round(limit, 6)
-        where = ""
-        if isinstance(one.values[watch.of], tuple):
-            fields[watch.of] = [int(_number(values[place])) for place in hit]
-            part = _PARTS.get(one.component.kind, "port")
-            fields[f"{part}s"] = list(hit)
-            where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
-        value = values[hit[0]]
-        if watch.over_s:
-            fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
-            said = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
-        else:
-            said = f"{watch.of} is {_said(value)}{where}"
-        if watch.test in (Comparison.ABOVE, Comparison.BELOW):
-            name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
-            said += f", {watch.test.value} {name}{limit:g}"
-        return fields, said
+        return _describe_crossing(watch, one, values, hit, limit)
 
     def _among(
         self, watch: Threshold, one: Readings, all_: Sequence[Readings], now: float
@@ -440,55 +422,63 @@ class ThresholdEvaluator:
             if any(one.values.get(name) not in wanted for name, wanted in watch.only.items()):
                 continue
             if watch.test is Comparison.CHANGES:
-                # What was never said is taken to be calm: 0, or whatever is there first of a text.
-                if value != (
-                    before if before is not None else value if isinstance(value, str) else 0
-                ):
-                    changed = {
-                        watch.of: _plain(value),
-                        "was": _plain(before),
-                        **_carried(watch, one),
-                    }
-                    signs.append(_sign(one, watched.code, changed, f"{watch.of} is {_said(value)}"))
-                if value != before:
-                    known.said[key] = value
-                continue
-            now_at, base = _numbers(value), _numbers(before)
-            if len(base) != len(now_at):
-                base = (0.0,) * len(now_at)
-            now_at = _known_parts(now_at, base)
-            if before is None and watch.baseline:
-                base = now_at
-            if key in known.booted:  # it began anew, unless it is one that nothing begins anew
-                base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))
-            elif (
-                not watch.returns
-            ):  # it fell for no reason that is known: what it fell to is nothing new
-                base = tuple(map(min, base, now_at))
-            risen = [
-                place
-                for place, (was, at) in enumerate(zip(base, now_at))
-                if at - was >= max(_number(watch.limit), 1e-9)
-            ]
-            if risen:
-                by = sum(now_at[place] - base[place] for place in risen)
-                rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
-                if isinstance(value, tuple):
-                    rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
-                since = "" if before is not None else ", at the first look"
-                signs.append(
-                    _sign(
-                        one,
-                        watched.code,
-                        rise,
-                        f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}",
-                    )
-                )
-            known.said[key] = tuple(
-                at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at))
-            )
-            known.booted.discard(key)
+                crossing = self._compare_word(watched.code, watch, one, known)
+            else:
+                crossing = self._compare_counter(watched.code, watch, one, known)
+            if crossing is not None:
+                signs.append(crossing)
         return signs
+
+    def _compare_word(
+        self, code: str, watch: Threshold, one: Readings, known: _Known
+    ) -> Crossing | None:
+        """A crossing if the reading differs from what was reported before.
+
+        If nothing was reported, 0 counts as reported, or whatever text is there first.
+        """
+        key = f"{code}:{watch.of}"
+        value, before = one.values[watch.of], known.said.get(key)
+        unreported = value if isinstance(value, str) else 0
+        if value != before:
+            known.said[key] = value
+        if value == (unreported if before is None else before):
+            return None
+        fields = {watch.of: _plain(value), "was": _plain(before), **_carried(watch, one)}
+        return _sign(one, code, fields, f"{watch.of} is {_said(value)}")
+
+    def _compare_counter(
+        self, code: str, watch: Threshold, one: Readings, known: _Known
+    ) -> Crossing | None:
+        """A crossing if a counter, or a part of it, rose by the limit since it was reported."""
+        key = f"{code}:{watch.of}"
+        value, before = one.values[watch.of], known.said.get(key)
+        now_at, base = _numbers(value), _numbers(before)
+        if len(base) != len(now_at):
+            base = (0.0,) * len(now_at)
+        now_at = _known_parts(now_at, base)
+        if before is None and watch.baseline:
+            base = now_at
+        if key in known.booted:
+            # It began anew, unless it is one that nothing begins anew.
+            base = tuple(was if was <= at else 0.0 for was, at in zip(base, now_at))
+        elif not watch.returns:
+            # It fell for no known reason: what it fell to is nothing new.
+            base = tuple(map(min, base, now_at))
+        least = max(_number(watch.limit), 1e-9)
+        risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= least]
+        known.said[key] = tuple(
+            at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at))
+        )
+        known.booted.discard(key)
+        if not risen:
+            return None
+        by = sum(now_at[place] - base[place] for place in risen)
+        rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+        if isinstance(value, tuple):
+            rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+        since = "" if before is not None else ", at the first look"
+        text = f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"
+        return _sign(one, code, rise, text)
 
     # --- values
 
@@ -666,3 +656,35 @@ def _said(value: Sample | None) -> str:
     if isinstance(value, str):
         return value or "empty"
     return str(value) if isinstance(value, tuple) else f"{value:g}"
+
+
+def _describe_crossing(
+    watch: Threshold,
+    one: Readings,
+    values: Sequence[float | str],
+    hit: Sequence[int],
+    limit: float,
+) -> tuple[dict[str, Value], str]:
+    """The event's fields and text. `hit`: places of the values that crossed the limit."""
+    fields: dict[str, Value] = {
+        name: _plain(one.values[name]) for name in (watch.of, *watch.only)
+    } | _carried(watch, one)
+    compares_limit = watch.test in (Comparison.ABOVE, Comparison.BELOW)
+    if compares_limit:
+        fields["limit"] = round(limit, 6)
+    where = ""
+    if isinstance(one.values[watch.of], tuple):
+        fields[watch.of] = [int(_number(values[place])) for place in hit]
+        part = _PARTS.get(one.component.kind, "port")
+        fields[f"{part}s"] = list(hit)
+        where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
+    value = values[hit[0]]
+    if watch.over_s:
+        fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
+        text = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
+    else:
+        text = f"{watch.of} is {_said(value)}{where}"
+    if compares_limit:
+        name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
+        text += f", {watch.test.value} {name}{limit:g}"
+    return fields, text

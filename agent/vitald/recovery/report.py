@@ -1,4 +1,4 @@
-"""How `vitald recover` reports: a decision on one line for people, and log lines for the journal."""
+"""How `vitald recover` reports: a line for people, and log lines for the journal."""
 
 from __future__ import annotations
 

@@ -257,8 +257,8 @@ def open_raw_ledger(folder: Path) -> Iterator[list[tuple[str, int, IO[bytes]]]]:
                 with suppress(*((FileNotFoundError,) if files else ())):
                     fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                     files.append((name, stack.enter_context(os.fdopen(fd, "rb"))))
-            # During a read transaction the write-ahead log is not restarted: what is copied first and
-            # what is copied later fit together.
+            # During a read transaction the write-ahead log is not restarted: what is copied first
+            # and what is copied later fit together.
             with suppress(sqlite3.Error):  # damaged: it is taken as it is
                 db = stack.enter_context(
                     closing(

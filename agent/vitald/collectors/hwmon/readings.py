@@ -1,4 +1,4 @@
-"""What is read of hwmon's chips. Sensors keep the numbers of their files: temp1_input is sensor 1."""
+"""Readings of hwmon's chips. Sensors keep the numbers of their files: temp1_input is sensor 1."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def pci_address(domain: str | None, bus: str, device: str, function: str | None 
     """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no
     function.
     """
-    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or '0'}".lower()
+    slot = f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
+    return f"{slot}.{function or '0'}".lower()
 
 
 def normal_pci(text: str) -> str:

@@ -18,7 +18,8 @@ from vitald.model import Value
 
 _HEADER = re.compile(
     r"NVRM: Xid"
-    r" \((?:PCI:)?(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}|00[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<function>[0-7]))?"
+    r" \((?:PCI:)?(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}|00[0-9a-fA-F]{2})"
+    r":(?P<device>[0-9a-fA-F]{2})(?:\.(?P<function>[0-7]))?"
     r"(?: GPU-I:(?P<gi>\d{1,4}))?(?: GPU-CI:(?P<ci>\d{1,4}))?\):"
     r" (?P<code>\d{1,4})(?:,\s*(?P<rest>.*))?\s*\Z",
     re.S,

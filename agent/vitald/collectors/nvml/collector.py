@@ -16,6 +16,8 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
+from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import exclusions
 from vitald.collectors.nvml.attachment import Attachment
 from vitald.collectors.nvml.batches import GpuState
@@ -24,9 +26,10 @@ from vitald.collectors.nvml.inbox import Inbox, Pids
 from vitald.collectors.nvml.node import NAME, GpuNode
 from vitald.collectors.nvml.outlet import Emit, iterate_batches
 from vitald.collectors.nvml.pci_gpus import PciGpus
+from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
-from vitald.collectors.nvml.settings import NvmlSettings as Settings
-from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.nvml.settings import SECTION, NvmlSettings
+from vitald.collectors.pci.inventory import PciInventory, machine_type
 from vitald.model import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -42,7 +45,7 @@ class Nvml:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NvmlSettings,
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
@@ -179,3 +182,26 @@ class Nvml:
         return ReleaseReport(
             holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
         )
+
+
+def _build(context: CollectorContext) -> Nvml:
+    settings, catalog = context.settings, context.catalog
+    return Nvml(
+        settings[NvmlSettings],
+        catalog,
+        context.inventory,
+        context.boot_id,
+        WorkerThread("nvml"),
+        expected=catalog.find_instance(machine_type(context.paths.sysfs)).gpus,
+        vbios=settings[ExpectSettings].vbios,
+    )
+
+
+COLLECTOR = CollectorDefinition(
+    name=NAME,
+    section=SECTION,
+    readings=READINGS,
+    catalog_kinds=(NAME,),
+    subsystems=("pci",),
+    build_source=_build,
+)

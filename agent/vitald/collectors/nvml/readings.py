@@ -30,8 +30,8 @@ _GPU = ReadingTable(
         gauge(
             "recovery_action",
             "The driver's own advice (NVML field 230): 0 none, 1 reset, 2 reboot, 3 drain peers, 4"
-            " drain and reset, 5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7 system"
-            " reboot.",
+            " drain and reset, 5 recover the IMEX domain (driver 580: bus reset), 6 bus reset, 7"
+            " system reboot.",
             "recovery",
             unit=CODE,
         ),
@@ -176,8 +176,8 @@ _GPU = ReadingTable(
         ),
         *gauges(
             "fabric_fault",
-            "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink fabric"
-            " of the GPU.",
+            "1 (incorrect configuration: NVML's number for it) for what is wrong with the NVLink"
+            " fabric of the GPU.",
             "fault",
             {
                 name: f"fabric_{name}"

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 from vitald.collectors.nvml.client import InFlight, WorkerGone, WorkerProcess, list_thread_states
 from vitald.collectors.nvml.inbox import Inbox
-from vitald.collectors.nvml.settings import NvmlSettings as Settings
+from vitald.collectors.nvml.settings import NvmlSettings
 
 # A daemon that was stopped and continues finds the deadline passed before it reads the answer that
 # is already in the pipe.
@@ -37,7 +37,7 @@ class Session:
     def __init__(
         self,
         worker: WorkerProcess,
-        settings: Settings,
+        settings: NvmlSettings,
         inbox: Inbox,
         report_hang: Callable[[InFlight, str], Awaitable[None]],
     ) -> None:

@@ -56,7 +56,9 @@ shift 2
 server=$!
 tries=0
 until grep -qs "^ *[0-9]*: [0-9A-F]*:$hex [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6; do
-    kill -0 "$server" 2>/dev/null || { wait "$server"; code=$?; [ "$code" -ne 0 ] || code=75; exit "$code"; }
+    kill -0 "$server" 2>/dev/null || {
+        wait "$server"; code=$?; [ "$code" -ne 0 ] || code=75; exit "$code"
+    }
     tries=$((tries + 1))
     [ "$tries" -lt 200 ] || { kill "$server"; echo "the server does not listen" >&2; exit 75; }
     sleep 0.1
