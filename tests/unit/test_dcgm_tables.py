@@ -87,7 +87,7 @@ def test_a_wrong_entry_is_told(value: str, said: str) -> None:
     with pytest.raises(CatalogError) as told:
         load_catalog(
             overrides={
-                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse"]).parse(
+                "dcgm/58": __import__("vitald.tomlfile", fromlist=["parse_toml"]).parse_toml(
                     f"diagnostic = {value}", "x"
                 )
             }
