@@ -278,7 +278,7 @@ class Nccl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slurm:
+class SlurmSettings:
     """What the scripts of packaging/slurm do. They read this file themselves: a change needs no
     restart.
     """
@@ -509,7 +509,7 @@ class Config:
     efa_loopback: EfaLoopback = field(default_factory=EfaLoopback)
     nccom: Nccom = field(default_factory=Nccom)
     nccl: Nccl = field(default_factory=Nccl)
-    slurm: Slurm = field(default_factory=Slurm)
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
@@ -551,7 +551,7 @@ SECTIONS: dict[str, type] = {
     "efa_loopback": EfaLoopback,
     "nccom": Nccom,
     "nccl": Nccl,
-    "slurm": Slurm,
+    "slurm": SlurmSettings,
     "recovery": Recovery,
     "socket": Socket,
     "metrics": Metrics,

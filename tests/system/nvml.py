@@ -33,7 +33,7 @@ from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
-from vitald.simulator.node import Call, SimulatedNode
+from vitald.simulator.node import SimulatedCall, SimulatedNode
 from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
@@ -334,7 +334,7 @@ def said(finding: Finding) -> str:
     return finding.action.value + ("" if when == "now" else f"/{when}")
 
 
-def since(calls: Iterable[Call], moment_ns: int, *functions: str) -> list[Call]:
+def since(calls: Iterable[SimulatedCall], moment_ns: int, *functions: str) -> list[SimulatedCall]:
     """Those that began after this moment (CLOCK_MONOTONIC), of these functions or all."""
     return [
         call

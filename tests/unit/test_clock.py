@@ -16,7 +16,7 @@ from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
 from vitald.collectors.kernel_log.clock import _HELD, Clock, in_time_order
 from vitald.collectors.kernel_log.dates import date_in
 from vitald.collectors.kernel_log.lines import strip
-from vitald.collectors.kernel_log.saved_log import Told
+from vitald.collectors.kernel_log.saved_log import SavedEvent
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -292,14 +292,14 @@ def test_order_is_restored_within_bounds() -> None:
     chance = random.Random(5)
     places = [float(number) for number in range(5000)]
     mixed = sorted(places, key=lambda place: place + chance.uniform(0, _HELD / 4))
-    assert [one.place for one in in_time_order(Told(place, ()) for place in mixed)] == places
+    assert [one.place for one in in_time_order(SavedEvent(place, ()) for place in mixed)] == places
     taken = 0
 
-    def endless() -> Iterator[Told]:
+    def endless() -> Iterator[SavedEvent]:
         nonlocal taken
         while True:
             taken += 1
-            yield Told(0.0, ())
+            yield SavedEvent(0.0, ())
 
     next(in_time_order(endless()))
     assert taken == _HELD + 1

@@ -71,7 +71,7 @@ class Told:
             )
         }
 
-    def coverage(self) -> dict[tuple[str, str], components.Coverage]:
+    def coverage(self) -> dict[tuple[str, str], components.ComponentCoverage]:
         told = components.coverage(components.sights(self.board, self.inventory))
         return {(one.source, one.kind.value): one for one in told}
 

@@ -32,7 +32,7 @@ from vitald.collectors.kernel_log import backfill
 from vitald.collectors.kernel_log.backfill import CRASH_LOGS, Earlier, Ring
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.collectors.kernel_log.log_position import Place
+from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.pstore import read
 from vitald.collectors.kernel_log.record import KernelRecord, escape, split
 from vitald.judge.engine import Judge
@@ -42,7 +42,7 @@ from vitald.worker_thread import WorkerThread
 
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile
-NEVER = Place(-1)
+NEVER = LogPosition(-1)
 LOOK = backfill.look
 
 
@@ -71,8 +71,8 @@ def faults(*seqs: int) -> list[KernelRecord]:
     return [record(seq) for seq in range(*seqs)]
 
 
-def place(of: KernelRecord, boot: str = NEW) -> Place:
-    return Place(of.seq, of.usec, zlib.crc32(of.text), STARTED[boot] + of.usec / 1e6)
+def place(of: KernelRecord, boot: str = NEW) -> LogPosition:
+    return LogPosition(of.seq, of.usec, zlib.crc32(of.text), STARTED[boot] + of.usec / 1e6)
 
 
 def kept(records: Iterable[KernelRecord], boot: str = NEW) -> list[bytes]:
@@ -118,16 +118,16 @@ class Machine:
             file=f"system@{self.files:032x}-{1:016x}-{self.files:016x}.journal",
         )
 
-    def at(self, where: Place, boot: str = NEW) -> None:
+    def at(self, where: LogPosition, boot: str = NEW) -> None:
         """The daemon had read so far when it ended."""
         self.position = Position(NAME, boot, str(where))
 
-    def reached(self) -> Place:
+    def reached(self) -> LogPosition:
         assert self.position is not None
         assert self.position.boot_id == self.boot
-        return Place.parse(self.position.cursor)
+        return LogPosition.parse(self.position.cursor)
 
-    def look(self, path: str, where: Place) -> Ring | None:
+    def look(self, path: str, where: LogPosition) -> Ring | None:
         """At this ring instead of the real one: a pipe of packets gives one record a read, as
         /dev/kmsg does.
         """
@@ -187,7 +187,7 @@ class Machine:
     def read_ring(self) -> None:
         """What the source does next: the ring from the position on, gaps counted by number."""
         last = (
-            Place.parse(self.position.cursor).seq
+            LogPosition.parse(self.position.cursor).seq
             if self.position is not None and self.position.boot_id == self.boot
             else None
         )
@@ -478,7 +478,7 @@ def test_an_empty_ring_and_one_that_cannot_be_read(
         machine.position = None if after is None else Position(NAME, NEW, str(after))
         assert machine.start()
 
-    def refused(path: str, where: Place) -> Ring:
+    def refused(path: str, where: LogPosition) -> Ring:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(backfill, "look", refused)
@@ -488,7 +488,7 @@ def test_an_empty_ring_and_one_that_cannot_be_read(
 
 def test_a_position_from_before_stamps_were_kept(overrun: Machine) -> None:
     """It cannot be found in the journal; the gap is counted whole."""
-    overrun.at(Place(10))
+    overrun.at(LogPosition(10))
     overrun.keep(*kept(faults(70)))
     assert overrun.start()
     assert (overrun.pids, overrun.lost) == ([], 49)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Look
 from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
 
@@ -74,7 +74,7 @@ class Things:
             raise self.error
         return Found(
             [
-                Device(slot(name), part.look, expected=part.expected)
+                PolledDevice(slot(name), part.look, expected=part.expected)
                 for name, part in self.slots.items()
             ]
         )

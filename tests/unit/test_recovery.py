@@ -16,8 +16,17 @@ from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, Finding, FindingState, When
 from vitald.recovery import action_log as books
-from vitald.recovery.action_log import DAY_S, Book, BookBroken, Clock, Entry
-from vitald.recovery.decision import CHECKS, MOST_AGE_S, Facts, Node, Standing, Step, Told, decide
+from vitald.recovery.action_log import DAY_S, ActionRecord, Book, BookBroken, BootClock
+from vitald.recovery.decision import (
+    CHECKS,
+    MOST_AGE_S,
+    Facts,
+    Node,
+    OpenFinding,
+    Standing,
+    Step,
+    decide,
+)
 from vitald.recovery.request import (
     MOST_BYTES,
     Ground,
@@ -32,7 +41,7 @@ from vitald.recovery.request import (
 )
 
 GPU = "gpu/0000:65:00.0"
-NOW = Clock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
+NOW = BootClock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
 GROUND = Ground(
     id=7,
     component=GPU,
@@ -54,7 +63,7 @@ REQUEST = Request(
     reasons=("gpu: fell",),
     grounds=(GROUND,),
 )
-TOLD = Told(
+TOLD = OpenFinding(
     component=GPU,
     code="xid/79",
     action="reboot_node",
@@ -98,8 +107,8 @@ def done(
     kind: Kind = Kind.REBOOT,
     cause: tuple[str, str] = (GPU, "xid/79"),
     boot: str = NOW.boot_id,
-) -> Entry:
-    return Entry(
+) -> ActionRecord:
+    return ActionRecord(
         id="x" * 8,
         kind=kind,
         causes=(cause,),
@@ -121,7 +130,7 @@ def with_standing(**changes: Any) -> Facts:
     return replace(FACTS, standing=replace(STANDING, **changes))
 
 
-def booked(*entries: Entry, **changes: Any) -> Facts:
+def booked(*entries: ActionRecord, **changes: Any) -> Facts:
     return replace(FACTS, book=Book(entries), **changes)
 
 
@@ -298,8 +307,8 @@ class World:
     done: list[tuple[float, Kind, tuple[str, str]]] = field(default_factory=list)
 
     @property
-    def clock(self) -> Clock:
-        return Clock(
+    def clock(self) -> BootClock:
+        return BootClock(
             wall=max(0.0, self.true + self.wall_is_off),
             uptime=self.true - self.booted,
             boot_id=f"boot-{self.boots}",
@@ -321,7 +330,7 @@ class World:
             ),
             standing=Standing(
                 findings={
-                    7: Told(
+                    7: OpenFinding(
                         component=cause[0],
                         code=cause[1],
                         action=action,
@@ -341,7 +350,7 @@ class World:
             replacements_per_day=1000,
         )
         if decide(facts).step is Step.ACT:
-            entry = Entry(
+            entry = ActionRecord(
                 id="x",
                 kind=kind,
                 causes=(cause,),
@@ -587,7 +596,7 @@ def test_a_book_that_is_not_whole_is_no_book() -> None:
 def test_old_entries_make_room_but_none_that_counts() -> None:
     now = replace(NOW, uptime=40 * DAY_S)
     many = tuple(
-        Entry(
+        ActionRecord(
             id="x",
             kind=Kind.REBOOT,
             causes=(("c", str(n)),),

@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import require
 from vitald.config import Config, Means, Paths, Recovery
 from vitald.recovery import cluster
-from vitald.recovery.cluster import Kubernetes, Nobody, Program, Slurm, Wish
+from vitald.recovery.cluster import Kubernetes, Nobody, Program, SlurmCluster, Wish
 from vitald.recovery.decision import Node
 from vitald.slurm.scontrol import SlurmNode
 
@@ -118,15 +118,15 @@ def test_what_slurm_says_of_the_node(
     monkeypatch.setattr(
         "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
     )
-    assert Slurm(config()).look(WISH) == node
+    assert SlurmCluster(config()).look(WISH) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = "scontrol did not answer within 10.0 s"
     monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: problem)
-    assert Slurm(config()).look(WISH).trouble == problem
-    assert Slurm(config()).drain(WISH).trouble
-    assert Slurm(config()).mark(WISH)
+    assert SlurmCluster(config()).look(WISH).trouble == problem
+    assert SlurmCluster(config()).drain(WISH).trouble
+    assert SlurmCluster(config()).mark(WISH)
 
 
 # --- nobody is asked

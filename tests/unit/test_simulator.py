@@ -24,7 +24,7 @@ from tests.pace import patient
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
-from vitald.simulator.node import Call, SimulatedNode, exported, profiles
+from vitald.simulator.node import SimulatedCall, SimulatedNode, exported, profiles
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
     0,
@@ -943,7 +943,7 @@ def test_the_trace_names_every_call(node: SimulatedNode, client: Client) -> None
     with node.trace.open("a") as trace:
         trace.write("1 2 3 half")
     assert node.calls() == calls
-    assert isinstance(calls[0], Call)
+    assert isinstance(calls[0], SimulatedCall)
 
 
 def test_a_node_without_a_trace_has_no_calls(

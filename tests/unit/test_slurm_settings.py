@@ -12,7 +12,7 @@ from vitald.slurm.settings import Settings, read_settings
 
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     """Read twice, for speed: keys, defaults and values agree."""
-    own = config.Slurm()
+    own = config.SlurmSettings()
     assert {
         name: getattr(Settings(), name)
         for name in Settings._fields

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         status = str(verdict["status"])
         line = f"{status}: {summarize_reasons(verdict)}"
         answer: Mapping[str, object] = verdict
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         answer, status = {"status": "unknown", "reasons": [str(error)]}, "unknown"
         line = f"unknown: {error}"
     code = _choose_exit_code(arguments, status)
@@ -91,7 +91,7 @@ def _choose_exit_code(arguments: argparse.Namespace, status: str) -> int:
     return PROTOCOLS[arguments.protocol]["healthy" if is_fit else status]
 
 
-def summarize_reasons(verdict: schema.Verdict) -> str:
+def summarize_reasons(verdict: schema.ApiVerdict) -> str:
     """The strongest reason, and how many more there are."""
     reasons = verdict["reasons"]
     if not reasons:

@@ -54,7 +54,7 @@ class UntrustedListener(NoAnswer):
     """The process that listens on the socket is not the daemon."""
 
 
-class RequestRefused(CommandFailed):
+class DaemonRefused(CommandFailed):
     """The daemon answered with an error."""
 
     exit_code = EX_UNAVAILABLE
@@ -183,7 +183,7 @@ def call_api(
     path: Literal["/v1/diagnostics"],
     body: None = None,
     **query: object,
-) -> schema.Diagnostics: ...
+) -> schema.ApiDiagnostics: ...
 @overload
 def call_api(
     arguments: argparse.Namespace,
@@ -205,7 +205,7 @@ def call_api(
 @overload
 def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/expect"], body: None = None, **query: object
-) -> schema.Expected: ...
+) -> schema.ApiExpected: ...
 @overload
 def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/findings"], body: None = None, **query: object
@@ -238,7 +238,7 @@ def call_api(
 @overload
 def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/jobs"], body: None = None, **query: object
-) -> schema.Jobs: ...
+) -> schema.ApiJobs: ...
 @overload
 def call_api(
     arguments: argparse.Namespace, path: Literal["/v1/status"], body: None = None, **query: object
@@ -392,7 +392,7 @@ class _Response:
             if self._foreign and self._response.status in (400, 404, 405):
                 hints.append(f"of the daemon: {self._foreign}")
             hint = "; ".join(filter(None, hints))
-            raise RequestRefused(self._response.status, str(value.get("error", "")), hint)
+            raise DaemonRefused(self._response.status, str(value.get("error", "")), hint)
         return value
 
     def _read_body(self) -> bytearray:

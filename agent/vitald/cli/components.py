@@ -112,7 +112,7 @@ def _format_last_read(observation: schema.Sight) -> str:
 
 
 def _format_coverage(
-    coverage: Sequence[schema.Coverage], sources: Sequence[schema.Source], *, whole: bool
+    coverage: Sequence[schema.ApiCoverage], sources: Sequence[schema.ApiSource], *, whole: bool
 ) -> Iterator[str]:
     """By source: its state, and how many readings of each kind it observes."""
     for source in sources:
@@ -129,7 +129,7 @@ def _format_coverage(
                 yield f"      {_format_gap(gap, part['components'], whole=whole)}"
 
 
-def _format_state(source: schema.Source) -> str:
+def _format_state(source: schema.ApiSource) -> str:
     state = str(source["state"])
     if state != "not present":
         state = render.colour_text(state.upper(), "bold", "magenta")
@@ -137,7 +137,7 @@ def _format_state(source: schema.Source) -> str:
     return f"  {source['name']}: {state}{detail}"
 
 
-def _format_gap(gap: schema.Gap, total: int, *, whole: bool) -> str:
+def _format_gap(gap: schema.ApiGap, total: int, *, whole: bool) -> str:
     """Readings that cannot be observed, on which components of `total`, and why."""
     readings, components = gap["readings"], gap["components"]
     names = join_first(readings, len(readings) if whole else _MAX_READINGS)

@@ -120,7 +120,7 @@ def _print_changes(
     return 30
 
 
-def _is_chosen(event: schema.Event, arguments: argparse.Namespace) -> bool:
+def _is_chosen(event: schema.ApiEvent, arguments: argparse.Namespace) -> bool:
     wanted = (
         (arguments.component, event["component"]),
         (arguments.code, event["code"]),
@@ -129,7 +129,7 @@ def _is_chosen(event: schema.Event, arguments: argparse.Namespace) -> bool:
     return all(value in (None, own) for value, own in wanted)
 
 
-def _print_events(arguments: argparse.Namespace, events: Iterable[schema.Event]) -> set[object]:
+def _print_events(arguments: argparse.Namespace, events: Iterable[schema.ApiEvent]) -> set[object]:
     for event in events:
         print(json.dumps(event) if arguments.json else render.format_event(event), flush=True)
     return {event["identity"] for event in events}

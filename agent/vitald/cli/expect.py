@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--confirm needs a reason: --reason TEXT")
     if arguments.reason and not arguments.confirm:
         raise UsageError("--reason is for --confirm")
-    answer: schema.Expected
+    answer: schema.ApiExpected
     confirmed = None
     if arguments.confirm:
         answer = result = client.call_api(
@@ -58,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _format_answer(answer: schema.Expected, confirmed: Mapping[str, int] | None) -> Iterator[str]:
+def _format_answer(
+    answer: schema.ApiExpected, confirmed: Mapping[str, int] | None
+) -> Iterator[str]:
     """`confirmed`: how many of each kind were confirmed just now; None if nothing was."""
     counts = answer["counts"]
     if confirmed is not None:
@@ -111,7 +113,9 @@ def _format_unknown(uncounted: Sequence[schema.ExpectedCount]) -> Iterator[str]:
         yield f"not known yet: {_join_titles(group)}: {reason}"
 
 
-def _format_advice(answer: schema.Expected, rows: Sequence[schema.ExpectedCount]) -> Iterator[str]:
+def _format_advice(
+    answer: schema.ApiExpected, rows: Sequence[schema.ExpectedCount]
+) -> Iterator[str]:
     """What the operator can do, or wait for."""
     learns = (
         answer["healthyBoots"]
@@ -158,7 +162,7 @@ def _format_table(
         yield "  ".join(cells).rstrip()
 
 
-def _build_count_row(count: schema.ExpectedCount, answer: schema.Expected) -> tuple[str, ...]:
+def _build_count_row(count: schema.ExpectedCount, answer: schema.ApiExpected) -> tuple[str, ...]:
     here, expected = count["here"], count["expected"]
     remark = ""
     if here is not None and expected is not None and here != expected:

@@ -78,7 +78,7 @@ def _describe_unknown_kind(kind: str, kinds: Iterable[str]) -> str:
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 
-def _list_kind(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
+def _list_kind(kind: str, rules: list[schema.ApiRule], as_json: bool) -> int:
     chosen = [rule for rule in rules if rule["code"].partition("/")[0] == kind]
     if not chosen:
         raise UsageError(
@@ -92,7 +92,7 @@ def _list_kind(kind: str, rules: list[schema.Rule], as_json: bool) -> int:
     return 0
 
 
-def _show_rule(rule: schema.Rule, profile: str) -> None:
+def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     print(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
         print(render.colour_text(f"  {rule['mnemonic']}", "dim"))

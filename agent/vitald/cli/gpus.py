@@ -66,7 +66,7 @@ def _show_table(gpus: Sequence[schema.Gpu], codes: Sequence[str]) -> None:
 
 def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
     """The codes of the open findings of each GPU."""
-    found: list[schema.Finding] = []
+    found: list[schema.ApiFinding] = []
     if any(gpu["findings"] for gpu in gpus):
         found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
     return [

@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         drill = _announce_and_write(arguments, log, line)
     except files.Untrusted as error:
         return _report_failure(f"{error}: the drill was not written")
-    except client.RequestRefused as error:
+    except client.DaemonRefused as error:
         if error.status != 403:
             raise
         return _report_failure(f"{_ROOT_ONLY}: {error}")

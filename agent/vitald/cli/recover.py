@@ -20,7 +20,7 @@ from vitald.cli import EX_CONFIG, client
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
-from vitald.recovery.decision import Standing, Told
+from vitald.recovery.decision import OpenFinding, Standing
 from vitald.recovery.report import emit_log_line
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def query_daemon(config: Config) -> DaemonReport:
         findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
         jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
         return DaemonReport(read_daemon_state(status, findings, jobs), "", status)
-    except (client.NoAnswer, client.RequestRefused, files.Untrusted) as error:
+    except (client.NoAnswer, client.DaemonRefused, files.Untrusted) as error:
         return DaemonReport(None, str(error), {})
     except OSError as error:
         return DaemonReport(None, f"{path}: {error.strerror}", {})
@@ -95,7 +95,7 @@ def query_daemon(config: Config) -> DaemonReport:
 
 
 def read_daemon_state(
-    status: schema.NodeStatus, findings: schema.Findings, jobs: schema.Jobs
+    status: schema.NodeStatus, findings: schema.Findings, jobs: schema.ApiJobs
 ) -> Standing:
     """The daemon's answers as facts. Raises KeyError, TypeError, ValueError, AttributeError for an
     answer of another shape.
@@ -121,9 +121,9 @@ def read_daemon_state(
     )
 
 
-def _read_finding(found: schema.Finding) -> Told:
+def _read_finding(found: schema.ApiFinding) -> OpenFinding:
     deferred = found["when"] == "maintenance" and found["unusable"] is not True
-    return Told(
+    return OpenFinding(
         component=str(found["component"]),
         code=str(found["code"]),
         action=str(found["action"]),
@@ -134,7 +134,7 @@ def _read_finding(found: schema.Finding) -> Told:
     )
 
 
-def _describe_job(job: schema.Job) -> str:
+def _describe_job(job: schema.ApiJob) -> str:
     return f"job {job['job']}" + (f" of {job['user']}" if job["user"] else "")
 
 

@@ -13,7 +13,7 @@ from vitald.cli import EX_CONFIG, client, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
 from vitald.recovery import decision_log, files, inputs
-from vitald.recovery.action_log import Book, Clock
+from vitald.recovery.action_log import Book, BootClock
 from vitald.recovery.report import format_decision
 from vitald.recovery.request import Kind, Request, asks_for
 from vitald.timestamps import format_rfc3339
@@ -144,7 +144,7 @@ def gather_state(config: Config) -> RecoveryState:
     }
 
 
-def _build_request(request: Request, now: Clock) -> RequestSummary:
+def _build_request(request: Request, now: BootClock) -> RequestSummary:
     age_s = None
     if request.boot_id == now.boot_id:
         age_s = round(now.uptime - request.uptime, 1)
@@ -178,11 +178,11 @@ def _list_unconfirmed(config: Config) -> tuple[list[UnconfirmedFinding], str]:
             for found in findings
             if _is_unconfirmed(found, device_reset=device_reset)
         ], ""
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         return [], str(error)
 
 
-def _build_unconfirmed(found: schema.Finding) -> UnconfirmedFinding:
+def _build_unconfirmed(found: schema.ApiFinding) -> UnconfirmedFinding:
     return {
         "id": found["id"],
         "component": found["component"],
@@ -193,13 +193,13 @@ def _build_unconfirmed(found: schema.Finding) -> UnconfirmedFinding:
     }
 
 
-def _is_unconfirmed(found: schema.Finding, *, device_reset: bool) -> bool:
+def _is_unconfirmed(found: schema.ApiFinding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
     asked = asks_for(Action(found["action"]), device_reset=device_reset)
     return bool(counts and asked and not found["simulated"] and not found["confirmed"])
 
 
-def _build_budget(book: Book | None, kind: Kind, most: int, now: Clock) -> ActionBudget:
+def _build_budget(book: Book | None, kind: Kind, most: int, now: BootClock) -> ActionBudget:
     used = list(book.recent(kind, now)) if book is not None else []
     causes: list[BudgetCause] = [
         {"component": component, "code": code, "time": format_rfc3339(entry.time)}

@@ -53,7 +53,7 @@ def colour_status(status: str) -> str:
     return colour_text(status.upper(), "bold", _STATUS_COLOURS.get(status, "bold"))
 
 
-def describe_flags(findings: Iterable[schema.Finding], flags: Mapping[str, object]) -> list[str]:
+def describe_flags(findings: Iterable[schema.ApiFinding], flags: Mapping[str, object]) -> list[str]:
     """The flags that are up, whether they are confirmed, and why a reboot is required if no finding
     requires it.
     """
@@ -70,7 +70,7 @@ def describe_flags(findings: Iterable[schema.Finding], flags: Mapping[str, objec
     return flagged
 
 
-def _requires_reboot(finding: schema.Finding) -> bool:
+def _requires_reboot(finding: schema.ApiFinding) -> bool:
     is_reboot = finding["action"] == "reboot_node" and finding["when"] != "maintenance"
     return is_reboot and finding["accepted"] is None
 
@@ -94,7 +94,7 @@ def makes_unfit(action: object) -> bool:
     return action in ("reset_device", "reboot_node", "replace_node")
 
 
-def describe_action(finding: schema.Finding) -> str:
+def describe_action(finding: schema.ApiFinding) -> str:
     unusable = ""
     if finding["unusable"] and not makes_unfit(finding["action"]):
         # As in the verdict's reasons: that the device is unusable matters more than the action.
@@ -104,13 +104,13 @@ def describe_action(finding: schema.Finding) -> str:
     return colour_text(text, colour) if colour else text
 
 
-def format_title(finding: schema.Finding) -> str:
+def format_title(finding: schema.ApiFinding) -> str:
     """`#1: gpu/0000:65:00.0  GPU has fallen off the bus  xid/79`, without colour."""
     component, title = escape_text(finding["component"]), escape_text(finding["title"])
     return f"#{finding['id']}: {component}  {title}  {finding['code']}"
 
 
-def _format_heading(finding: schema.Finding) -> str:
+def _format_heading(finding: schema.ApiFinding) -> str:
     """`gpu/0000:65:00.0  GPU has fallen off the bus  xid/79`, the code in colour."""
     component, title = escape_text(finding["component"]), escape_text(finding["title"])
     return f"{component}  {title}  {colour_text(str(finding['code']), 'dim')}  #{finding['id']}"
@@ -194,7 +194,7 @@ def emit_json(value: object) -> None:
     print(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
 
 
-def format_finding(finding: schema.Finding, *, full: bool = False) -> Iterable[str]:
+def format_finding(finding: schema.ApiFinding, *, full: bool = False) -> Iterable[str]:
     """What, which device, since when, the raw line, what to do."""
     columns = get_width()
     component, title = escape_text(finding["component"]), escape_text(finding["title"])
@@ -225,11 +225,11 @@ def format_finding(finding: schema.Finding, *, full: bool = False) -> Iterable[s
     yield f"      line   {_format_raw(finding, None if full else columns)}"
 
 
-def _mark_drill(finding: schema.Finding) -> str:
+def _mark_drill(finding: schema.ApiFinding) -> str:
     return colour_text("SIMULATED ", "bold", "magenta") if finding["simulated"] else ""
 
 
-def _format_raw(finding: schema.Finding, columns: int | None) -> str:
+def _format_raw(finding: schema.ApiFinding, columns: int | None) -> str:
     """The raw line of the log, cut to the width of the terminal; None: whole."""
     absent = ""
     if finding["fields"].get("on_pci") is False:
@@ -240,7 +240,7 @@ def _format_raw(finding: schema.Finding, columns: int | None) -> str:
     return f"{raw}{absent}"
 
 
-def describe_witness(finding: schema.Finding, *, full: bool) -> str:
+def describe_witness(finding: schema.ApiFinding, *, full: bool) -> str:
     """Whether a second source confirmed it, if recovery or the scheduler depend on that, and which
     sources could.
     """
@@ -262,7 +262,7 @@ def describe_witness(finding: schema.Finding, *, full: bool) -> str:
     return f"{source}, unconfirmed: no other source can see it"
 
 
-def _describe_occurrences(finding: schema.Finding) -> str:
+def _describe_occurrences(finding: schema.ApiFinding) -> str:
     """Since when, how often, and when a drill ends."""
     since, count = finding["since"], describe_count(finding["count"])
     text = f"since {format_time(since)} ({format_age(since)} ago), {count}"
@@ -274,7 +274,7 @@ def _describe_occurrences(finding: schema.Finding) -> str:
 
 
 def format_incident(
-    incident: schema.Incident, findings: Mapping[int, schema.Finding]
+    incident: schema.ApiIncident, findings: Mapping[int, schema.ApiFinding]
 ) -> Iterable[str]:
     """One incident: the finding that heads it, the others that require an action, and the
     consequences.
@@ -306,7 +306,7 @@ def format_incident(
         yield f"      {'':<6} and {len(jobs) - _MAX_JOBS} more: vitald why"
 
 
-def _format_member(member: schema.Member, component: str) -> str:
+def _format_member(member: schema.ApiMember, component: str) -> str:
     """`xid/45 on gpu/0000:ca:00.0 x 2`; the component only if it is another."""
     text = str(member["code"])
     if member["component"] != component:
@@ -316,7 +316,7 @@ def _format_member(member: schema.Member, component: str) -> str:
     return text
 
 
-def describe_jobs(incident: schema.Incident) -> Iterable[str]:
+def describe_jobs(incident: schema.ApiIncident) -> Iterable[str]:
     """The jobs near an incident, relative to its start: `job 1234 of alice ended with exit 1, 12 s
     after`.
     """
@@ -333,7 +333,7 @@ def describe_jobs(incident: schema.Incident) -> Iterable[str]:
         yield f"{name} {_describe_end(job)}{reason}, {format_span(abs(seconds))} {side}"
 
 
-def _describe_end(job: schema.Job) -> str:
+def _describe_end(job: schema.ApiJob) -> str:
     if job["state"] == "lost":
         return "was lost"
     if job["state"] != "died":
@@ -350,7 +350,7 @@ def _wrap_text(label: str, text: str, columns: int) -> Iterable[str]:
         yield f"      {label if number == 0 else '':<6} {line}"
 
 
-def format_event(event: schema.Event) -> str:
+def format_event(event: schema.ApiEvent) -> str:
     """An event on one line: time, code, component, marks, raw line."""
     marks = _list_marks(event)
     mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
@@ -362,7 +362,7 @@ def format_event(event: schema.Event) -> str:
     return f"{stamp}  {code}  {component}  {mark}{escape_text(event['raw'])}{tail}"
 
 
-def _list_marks(event: schema.Event) -> list[str]:
+def _list_marks(event: schema.ApiEvent) -> list[str]:
     fields = event.get("fields") or {}
     marks = []
     if event["simulated"]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.collectors.kernel_log.saved_log import Coverage, SavedLog, Stamp, Told
+    from vitald.collectors.kernel_log.saved_log import LogCoverage, SavedEvent, SavedLog, Stamp
     from vitald.config import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
@@ -141,7 +141,7 @@ class _LogScan:
         self._until = saved.until
         self._note_lines(self._judge.expire_findings(self._until), self._until, None)
 
-    def _show_lines(self, lines: Iterator[Told]) -> Iterator[Told]:
+    def _show_lines(self, lines: Iterator[SavedEvent]) -> Iterator[SavedEvent]:
         from vitald.model import Trust
 
         for line in lines:
@@ -196,7 +196,7 @@ class _LogScan:
         raw = render.cut_text(event.raw, render.get_width() - 36)
         print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
-    def report_verdict(self, coverage: Coverage, *, device_reset: bool) -> int:
+    def report_verdict(self, coverage: LogCoverage, *, device_reset: bool) -> int:
         """Prints the verdict, and what could not be read. Returns the exit code."""
         from vitald.judge.verdict import compute_verdict, sort_by_strength
 
@@ -214,7 +214,7 @@ class _LogScan:
             self._print_report(verdict, coverage, findings)
         return EXIT[verdict.status.value]
 
-    def _add_lines(self, found: Finding) -> schema.Finding:
+    def _add_lines(self, found: Finding) -> schema.ApiFinding:
         from vitald.server import serialize
 
         first, last = self._stamps[found.key]
@@ -229,7 +229,7 @@ class _LogScan:
             "simulatedUntil": None,
             "seen": f"{_describe_stamp(first)}, {render.describe_count(found.count)}{until}",
         }
-        return cast("schema.Finding", shown)  # as in an answer, with what a log lacks
+        return cast("schema.ApiFinding", shown)  # as in an answer, with what a log lacks
 
     def _list_ended(self) -> list[Json]:
         """What ended within the log, the strongest first. What recurred is among the open findings,
@@ -258,7 +258,7 @@ class _LogScan:
         ]
 
     def _print_json(
-        self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
+        self, verdict: Verdict, coverage: LogCoverage, findings: list[schema.ApiFinding]
     ) -> None:
         from vitald.server import serialize
 
@@ -289,7 +289,7 @@ class _LogScan:
         print(json.dumps({**summary, **findings_of_log}))
 
     def _print_report(
-        self, verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]
+        self, verdict: Verdict, coverage: LogCoverage, findings: list[schema.ApiFinding]
     ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         events = f"{self._events} events{drills}"
@@ -326,7 +326,7 @@ def _mark_event(event: Event) -> str:
     return "written by a process " if event.is_hearsay else ""
 
 
-def _print_coverage(coverage: Coverage) -> None:
+def _print_coverage(coverage: LogCoverage) -> None:
     """What could not be read, and lines of several hosts."""
     if coverage.unread:
         print(f"{coverage.unread} not read, though they have words that fault lines have:")
@@ -338,7 +338,9 @@ def _print_coverage(coverage: Coverage) -> None:
         print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
 
 
-def _print_heading(verdict: Verdict, coverage: Coverage, findings: list[schema.Finding]) -> None:
+def _print_heading(
+    verdict: Verdict, coverage: LogCoverage, findings: list[schema.ApiFinding]
+) -> None:
     flags = {
         "rebootRequired": verdict.reboot_required,
         "replacementRequired": verdict.replacement_required,

@@ -27,7 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         status = client.read_status(arguments)
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         if arguments.json:
             render.emit_json({"status": "unknown", "error": str(error)})
         else:
@@ -89,7 +89,7 @@ def _show_incidents(status: schema.NodeStatus) -> None:
         render.print_line(f"  and {more} more incidents: vitald findings")
 
 
-def _count_kinds(watched: list[schema.Component]) -> str:
+def _count_kinds(watched: list[schema.ApiComponent]) -> str:
     """`8 gpu, 4 nvswitch`: the components that are here."""
     counts: dict[str, int] = {}
     for component in watched:
@@ -99,7 +99,7 @@ def _count_kinds(watched: list[schema.Component]) -> str:
     return counted or "no accelerators on PCI"
 
 
-def _show_sources(sources: list[schema.Source]) -> None:
+def _show_sources(sources: list[schema.ApiSource]) -> None:
     """Sources without a problem share a line, and so do those that have nothing to observe here."""
     working, absent = [], []
     for source in sources:
@@ -144,7 +144,7 @@ def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
             )
 
 
-def _show_recovery(outline: schema.Recovery | None) -> None:
+def _show_recovery(outline: schema.ApiRecovery | None) -> None:
     """What is requested of root."""
     request = outline.get("request") if outline is not None else None
     if request is not None:

@@ -88,7 +88,7 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
         yield f"  cleared by {'; '.join(finding['clears'])}"
 
 
-def _format_incident(incident: schema.Incident) -> Iterable[str]:
+def _format_incident(incident: schema.ApiIncident) -> Iterable[str]:
     rule = f": {incident['story']}" if incident["story"] else ""
     yield f"  incident {incident['id']}, {incident['state']}{rule}"
     for member in incident["members"]:

@@ -56,7 +56,7 @@ _OFTEN_S = 1.0  # while a read is under way past its round, its end and its dead
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PolledDevice:
     """Something to look at. `expected`: once seen, it should be there. `look` may block, and may
     raise OSError.
     """
@@ -74,7 +74,7 @@ class Found:
     `excluded`: patterns of names and addresses that the site wants to be left alone.
     """
 
-    devices: Sequence[Device] = ()
+    devices: Sequence[PolledDevice] = ()
     absent: str = ""
     trouble: str = ""
     excluded: Sequence[str] = ()
@@ -372,7 +372,7 @@ class PollingSource:
             who=before.who if before is not None else {},
         )
 
-    def _met(self, device: Device, look: Look, here: Collection[str]) -> list[Event]:
+    def _met(self, device: PolledDevice, look: Look, here: Collection[str]) -> list[Event]:
         """It answered. An event where that is news."""
         met = self._roster.met(device.component, look, here, expected=device.expected)
         if met.former:

@@ -1,9 +1,9 @@
 """
 What a reading is: name, unit, kind, labels and help.
 
-Each collector lists its readings in its `readings.py`, one `ReadingTable` for each kind of component
-and prefix of metrics. The metrics, the reference page and the check of the catalogue's thresholds
-derive from these tables.
+Each collector lists its readings in its `readings.py`, one `ReadingTable` for each kind of
+component and prefix of metrics. The metrics, the reference page and the check of the catalogue's
+thresholds derive from these tables.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class BoardCollector(Collector):
         yield number
         yield from self._coverage(components.coverage(seen))
 
-    def _coverage(self, told: Sequence[components.Coverage]) -> Iterator[Metric]:
+    def _coverage(self, told: Sequence[components.ComponentCoverage]) -> Iterator[Metric]:
         """How much of what is asked is answered. It falls when a driver no longer shows something,
         and when nobody looks.
         """

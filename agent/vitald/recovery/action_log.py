@@ -44,7 +44,7 @@ class BookBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class BootClock:
     """This moment: the wall clock, seconds since the boot (those in suspend included), and which
     boot that is.
     """
@@ -55,7 +55,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ActionRecord:
     """One thing that was done. Written before it is done, and never taken back."""
 
     id: str  # of the request
@@ -65,17 +65,17 @@ class Entry:
     uptime: float
     boot_id: str
 
-    def ago(self, now: Clock) -> float:
+    def ago(self, now: BootClock) -> float:
         """Seconds that have passed since for certain."""
         if self.boot_id == now.boot_id:
             return now.uptime - self.uptime
         return min(now.wall - self.time, now.uptime)
 
-    def counts(self, now: Clock) -> bool:
+    def counts(self, now: BootClock) -> bool:
         """Whether it may be less than a day ago."""
         return self.ago(now) < DAY_S
 
-    def ahead(self, now: Clock) -> bool:
+    def ahead(self, now: BootClock) -> bool:
         """Whether it says that it was done after this moment."""
         return self.time > now.wall + _AHEAD_S or (
             self.boot_id == now.boot_id and self.uptime > now.uptime
@@ -84,15 +84,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ActionRecord, ...] = ()
 
-    def recent(self, kind: Kind, now: Clock) -> tuple[Entry, ...]:
+    def recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
         return tuple(one for one in self.entries if one.kind is kind and one.counts(now))
 
-    def ahead(self, now: Clock) -> Entry | None:
+    def ahead(self, now: BootClock) -> ActionRecord | None:
         return next((one for one in self.entries if one.ahead(now)), None)
 
-    def with_entry(self, entry: Entry, now: Clock) -> Book:
+    def with_entry(self, entry: ActionRecord, now: BootClock) -> Book:
         """Old entries make room, but never one that still counts. Raises BookBroken where it is
         full of those.
         """
@@ -136,14 +136,14 @@ def parse(data: bytes) -> Book:
 _ENTRY = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
 
 
-def _entry(value: object) -> Entry:
+def _entry(value: object) -> ActionRecord:
     told = table(value, "an action", _ENTRY)
     try:
         kind = Kind(told["action"])
     except ValueError:
         raise BookBroken("action: none of reboot, replace") from None
     causes = items(told, "causes", 1, _CAUSES)
-    return Entry(
+    return ActionRecord(
         id=text(told, "id", 64, least=1),
         kind=kind,
         causes=tuple(_cause(one) for one in causes),

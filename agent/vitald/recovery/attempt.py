@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from vitald.config import Config
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
-from vitald.recovery.action_log import Book, BookBroken, Clock, Entry
+from vitald.recovery.action_log import ActionRecord, Book, BookBroken, BootClock
 from vitald.recovery.cluster import Scheduler, Wish
 from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
@@ -170,16 +170,18 @@ class RecoveryAttempt:
         trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
         return Node(trouble=trouble) if trouble else self._scheduler.look(wish)
 
-    def _read_clock(self) -> tuple[Clock, str]:
+    def _read_clock(self) -> tuple[BootClock, str]:
         try:
             return inputs.read_clock(self._config), ""
         except OSError as error:
-            unknown = Clock(wall=time.time(), uptime=0.0, boot_id="")
+            unknown = BootClock(wall=time.time(), uptime=0.0, boot_id="")
             return unknown, f"which boot this is cannot be told: {error.strerror}"
 
     # --- record and action
 
-    def _act(self, decision: Decision, request: Request, book: Book, now: Clock, wish: Wish) -> int:
+    def _act(
+        self, decision: Decision, request: Request, book: Book, now: BootClock, wish: Wish
+    ) -> int:
         trouble = self._record_action(request, book, now)
         if trouble:
             because = (("book", f"it cannot be written down: {trouble}"),)
@@ -196,9 +198,9 @@ class RecoveryAttempt:
         self._report(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return FAILED if trouble else DONE
 
-    def _record_action(self, request: Request, book: Book, now: Clock) -> str:
+    def _record_action(self, request: Request, book: Book, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""
-        entry = Entry(
+        entry = ActionRecord(
             id=request.id,
             kind=request.kind,
             causes=request.causes,
@@ -217,7 +219,7 @@ class RecoveryAttempt:
         return ""
 
     def _report(
-        self, decision: Decision, request: Request | None, now: Clock, outcome: str = ""
+        self, decision: Decision, request: Request | None, now: BootClock, outcome: str = ""
     ) -> None:
         """To the journal, and to the decision log that `vitald recovery` reads; a dry run prints
         it instead.

@@ -97,7 +97,7 @@ def of(means: Means, config: Config) -> Scheduler:
     if means.argv:
         return Program(means.argv, config)
     if means.word == "slurm":
-        return Slurm(config)
+        return SlurmCluster(config)
     return Kubernetes(config) if means.word == "kubernetes" else Nobody(config)
 
 
@@ -162,7 +162,7 @@ class Nobody:
         return '[recovery] replace is "none"'
 
 
-class Slurm:
+class SlurmCluster:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod

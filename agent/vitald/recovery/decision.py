@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, FindingState
-from vitald.recovery.action_log import Book, Clock
+from vitald.recovery.action_log import Book, BootClock
 from vitald.recovery.request import Kind, Request, asks_for
 from vitald.text import join_first
 
@@ -35,7 +35,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class OpenFinding:
     """One open finding, in the daemon's own words over its socket."""
 
     component: str
@@ -54,7 +54,7 @@ class Standing:
     devices, and why.
     """
 
-    findings: Mapping[int, Told] = field(default_factory=dict)
+    findings: Mapping[int, OpenFinding] = field(default_factory=dict)
     reboot_required: bool = False
     replacement_required: bool = False
     reboot_confirmed: bool = False
@@ -81,7 +81,7 @@ class Node:
 class Facts:
     """All that counts. Where something is None or in trouble, the text beside it says why."""
 
-    now: Clock
+    now: BootClock
     automatic: bool
     kill_switch: str  # why it stops everything; empty where it does not
     maintenance: str

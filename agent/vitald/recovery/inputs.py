@@ -14,7 +14,7 @@ from vitald import tomlfile
 from vitald.config import Config, ConfigError
 from vitald.config import parse as parse_config
 from vitald.recovery import action_log, files
-from vitald.recovery.action_log import Book, BookBroken, Clock
+from vitald.recovery.action_log import Book, BookBroken, BootClock
 from vitald.recovery.request import FILE, MOST_BYTES, Request, RequestBroken
 from vitald.recovery.request import parse as parse_request
 
@@ -37,10 +37,12 @@ def read_config(path: Path) -> Config:
     return parse_config(text, tables, str(path))
 
 
-def read_clock(config: Config) -> Clock:
+def read_clock(config: Config) -> BootClock:
     """Wall clock, uptime and boot id, now. Raises OSError."""
     boot_id = (config.paths.procfs / "sys/kernel/random/boot_id").read_text().strip()
-    return Clock(wall=time.time(), uptime=time.clock_gettime(time.CLOCK_BOOTTIME), boot_id=boot_id)
+    return BootClock(
+        wall=time.time(), uptime=time.clock_gettime(time.CLOCK_BOOTTIME), boot_id=boot_id
+    )
 
 
 def read_request(config: Config, owners: Collection[int]) -> tuple[Request | None, str]:

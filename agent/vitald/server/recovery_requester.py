@@ -76,7 +76,7 @@ class RecoveryRequester:
     def mode(self) -> str:
         return self._settings().mode
 
-    def describe_request(self) -> schema.Recovery:
+    def describe_request(self) -> schema.ApiRecovery:
         """For /v1/status."""
         asked = self.request
         if asked is None:

@@ -51,7 +51,7 @@ def count_damaged(listed: Sequence[object]) -> int:
     return listed.damaged if isinstance(listed, RowList) else 0
 
 
-def format_event(stored: StoredEvent) -> schema.Event:
+def format_event(stored: StoredEvent) -> schema.ApiEvent:
     seen = stored.event
     return {
         "id": stored.id,
@@ -70,7 +70,7 @@ def format_event(stored: StoredEvent) -> schema.Event:
     }
 
 
-def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
+def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
     entry = find_rule(found, catalog)
     ruling = entry.apply_to(found.fields)
     asked = found.requirement
@@ -114,7 +114,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.Finding:
     }
 
 
-def format_acceptance(accepted: Acceptance | None) -> schema.Acceptance | None:
+def format_acceptance(accepted: Acceptance | None) -> schema.ApiAcceptance | None:
     """Who lives with a finding until when; null where nobody does."""
     if accepted is None:
         return None
@@ -136,7 +136,7 @@ def format_flags(judged: Verdict) -> schema.Flags:
     }
 
 
-def format_verdict(judged: Verdict) -> schema.Verdict:
+def format_verdict(judged: Verdict) -> schema.ApiVerdict:
     return {
         "status": judged.status.value,
         **format_flags(judged),
@@ -155,7 +155,7 @@ def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFind
     }
 
 
-def format_source(health: SourceHealth) -> schema.Source:
+def format_source(health: SourceHealth) -> schema.ApiSource:
     """`deadline` is the moment by which it must have looked again."""
     fresh = health.is_fresh(time.monotonic())
     return {
@@ -184,7 +184,7 @@ def _plain_part(value: float | str) -> float | str | None:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def format_job(seen: Job) -> schema.Job:
+def format_job(seen: Job) -> schema.ApiJob:
     """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
     any more.
     """
@@ -210,7 +210,7 @@ def format_job(seen: Job) -> schema.Job:
 
 def format_incident(
     told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
-) -> schema.Incident:
+) -> schema.ApiIncident:
     """One story: its root, what it asks for, and its members, the root first. `findings` are its
     open ones, `jobs` the work near it.
     """
@@ -250,7 +250,7 @@ def format_incident(
     }
 
 
-def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Member:
+def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.ApiMember:
     return {
         "component": member.component.name,
         "code": member.code,
@@ -362,7 +362,7 @@ def scan_event(number: int, raw: str, seen: Event, time: float | None = None) ->
     }
 
 
-def format_rule(entry: Rule) -> schema.Rule:
+def format_rule(entry: Rule) -> schema.ApiRule:
     """A catalogue entry, as `vitald explain` and the API show it."""
     return {
         "code": entry.code,

@@ -74,7 +74,7 @@ _COUNT = re.compile(r"-?(?:0|[1-9]\d*)|0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SimulatedCall:
     """One call into the library, from the trace. `gpu` is the node's own index, whatever index NVML
     gave it meanwhile.
     """
@@ -377,7 +377,7 @@ class SimulatedNode:
             if gpu is None:
                 self._put(key, None)
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[SimulatedCall]:
         """What the library was asked so far, by whichever process; needs `trace`. A call is written
         down when it has returned.
         """
@@ -387,7 +387,7 @@ class SimulatedNode:
             return []
         lines = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [
-            Call(
+            SimulatedCall(
                 int(at),
                 int(pid),
                 int(tid),

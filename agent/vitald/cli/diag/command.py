@@ -266,7 +266,7 @@ def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRu
     while True:
         try:
             return client.call_api(arguments, "/v1/diagnostics/runs/{id}", id=id_)
-        except client.RequestRefused as error:
+        except client.DaemonRefused as error:
             if error.status not in (404, 503) or time.monotonic() > until:
                 if error.status == 404:
                     return None

@@ -17,7 +17,7 @@ _RUN_TITLES = ("began", "run", "outcome", "took", "why", "asked by", "id")
 
 
 def format_overview(
-    answer: schema.Diagnostics, runs: Sequence[schema.DiagnosticRun]
+    answer: schema.ApiDiagnostics, runs: Sequence[schema.DiagnosticRun]
 ) -> Iterator[str]:
     yield from views.format_table(_CHECK_TITLES, _build_check_rows(answer))
     if answer["blocked"]:
@@ -36,7 +36,7 @@ def format_overview(
     yield from views.format_table(_RUN_TITLES, [_build_run_row(run) for run in runs])
 
 
-def _build_check_rows(answer: schema.Diagnostics) -> list[tuple[str, ...]]:
+def _build_check_rows(answer: schema.ApiDiagnostics) -> list[tuple[str, ...]]:
     last = {(run["check"], run["level"]): run for run in answer["last"]}
     due = {(run["check"], run["level"]): run for run in answer["due"]}
     rows = []

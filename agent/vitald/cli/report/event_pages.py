@@ -68,7 +68,7 @@ class EventPages:
         self.cut = f"those before {self._kept[-1][2]} are left out: {why}" if self._kept else why
 
 
-def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schema.Event]]:
+def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schema.ApiEvent]]:
     """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so
     each page is what follows a number.
     """
@@ -87,5 +87,5 @@ def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schem
         upper = lower
 
 
-def _read_id(event: schema.Event) -> int:
+def _read_id(event: schema.ApiEvent) -> int:
     return int(str(event["id"]))

@@ -27,13 +27,13 @@ class HistorySource(Protocol):
     @property
     def origin(self) -> str: ...
     def read_status(self) -> Mapping[str, object]: ...
-    def list_open(self) -> list[schema.Finding]: ...
-    def list_cleared(self) -> list[schema.Finding]: ...
-    def list_incidents(self) -> list[schema.Incident]: ...
+    def list_open(self) -> list[schema.ApiFinding]: ...
+    def list_cleared(self) -> list[schema.ApiFinding]: ...
+    def list_incidents(self) -> list[schema.ApiIncident]: ...
     def explain_finding(self, finding: object) -> schema.Why: ...
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
-    ) -> list[schema.Event]: ...
+    ) -> list[schema.ApiEvent]: ...
     def list_runs(self) -> list[schema.DiagnosticRun]: ...
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull: ...
 
@@ -62,15 +62,15 @@ class DaemonHistory:
         answer: schema.NodeStatus = self.call_api("/v1/status")
         return answer
 
-    def list_open(self) -> list[schema.Finding]:
+    def list_open(self) -> list[schema.ApiFinding]:
         return _read_list(self.call_api("/v1/findings", limit=MAX_PAGE), "findings")
 
-    def list_cleared(self) -> list[schema.Finding]:
+    def list_cleared(self) -> list[schema.ApiFinding]:
         return _read_list(
             self.call_api("/v1/findings", state="cleared", limit=MAX_PAGE), "findings"
         )
 
-    def list_incidents(self) -> list[schema.Incident]:
+    def list_incidents(self) -> list[schema.ApiIncident]:
         return _read_list(self.call_api("/v1/incidents", limit=MAX_PAGE), "incidents")
 
     def explain_finding(self, finding: object) -> schema.Why:
@@ -79,7 +79,7 @@ class DaemonHistory:
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
-    ) -> list[schema.Event]:
+    ) -> list[schema.ApiEvent]:
         begin = str(after) if after is not None else f"{max(0, time.time() - since):.0f}s"
         return _read_list(
             self.call_api(

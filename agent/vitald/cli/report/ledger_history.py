@@ -110,7 +110,7 @@ class LedgerHistory:
         }
         return {**serialize.format_verdict(judged), "status": "unknown", **known}
 
-    def list_open(self) -> list[schema.Finding]:
+    def list_open(self) -> list[schema.ApiFinding]:
         from vitald.judge.verdict import sort_by_strength
         from vitald.server import serialize
 
@@ -119,7 +119,7 @@ class LedgerHistory:
             for one in sort_by_strength(self._read_findings()[0])
         ]
 
-    def list_cleared(self) -> list[schema.Finding]:
+    def list_cleared(self) -> list[schema.ApiFinding]:
         from vitald.ledger import read_findings
         from vitald.server import serialize
 
@@ -129,9 +129,9 @@ class LedgerHistory:
                 for one in read_findings(self._path, MAX_PAGE)
             ]
 
-    def list_incidents(self) -> list[schema.Incident]:
+    def list_incidents(self) -> list[schema.ApiIncident]:
         """The incidents of the stored findings."""
-        told: dict[int, schema.Incident] = {}
+        told: dict[int, schema.ApiIncident] = {}
         for one in [*self.list_open(), *self.list_cleared()]:
             if one["incident"] and one["incident"] not in told:
                 incident = self.explain_finding(one["id"])["incident"]
@@ -186,7 +186,7 @@ class LedgerHistory:
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
-    ) -> list[schema.Event]:
+    ) -> list[schema.ApiEvent]:
         from vitald.ledger import read_events
         from vitald.server import serialize
 

@@ -226,9 +226,9 @@ class SupportReport(PartWriter):
 
     def _add_findings(
         self, history: HistorySource
-    ) -> tuple[list[schema.Finding], list[schema.Finding]]:
-        opened: list[schema.Finding] = []
-        cleared: list[schema.Finding] = []
+    ) -> tuple[list[schema.ApiFinding], list[schema.ApiFinding]]:
+        opened: list[schema.ApiFinding] = []
+        cleared: list[schema.ApiFinding] = []
         with self.guard_part("findings.json"):
             opened = history.list_open()
             ended = history.list_cleared()
@@ -399,7 +399,7 @@ def _separate(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterato
         yield ""
 
 
-def _read_end(finding: schema.Finding) -> float:
+def _read_end(finding: schema.ApiFinding) -> float:
     return _parse_timestamp(finding["clearedAt"])
 
 

@@ -89,7 +89,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
     """The cached verdict first: a job that may not begin need not pre-empt anything."""
     try:
         verdict = daemon.read_verdict(1 - FOR_SCONTROL)
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         return _decide_unknown(settings, str(error), daemon.seconds_left)
     code = _apply_verdict(settings, verdict, daemon)
     if code:
@@ -101,18 +101,18 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
     name = str(job["job"])
     try:
         daemon.call_api("/v1/jobs", {"event": "begin", **job})
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         trouble = "vitald did not say that the devices are free"
         report(f"job {name} may begin, but {trouble}: {error}")
         return _ALLOWED
     if settings.level_1_age_s and run_level_1(settings, daemon, name):
         try:
             code = _apply_verdict(settings, daemon.read_verdict(1 - FOR_SCONTROL), daemon)
-        except (client.NoAnswer, client.RequestRefused) as error:
+        except (client.NoAnswer, client.DaemonRefused) as error:
             report(f"going by the verdict before the diagnostic: {error}")
             return _ALLOWED
         if code:
-            with suppress(client.NoAnswer, client.RequestRefused):  # the epilog tells it, too
+            with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog tells it, too
                 reason = "refused by the prolog"
                 daemon.call_api("/v1/jobs", {"event": "end", **job, "reason": reason})
     return code
@@ -128,7 +128,7 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
     body = {"event": "end", **job, **_read_exit_state(name)}
     try:
         answer = daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         report(f"the end of job {name} was not noted: {error}")
         return 0
     run = answer.get("diagnostic")

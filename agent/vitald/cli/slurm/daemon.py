@@ -57,7 +57,7 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
     """Run a diagnostic where the last one is too old and there is time. Whether one has ended."""
     for_scontrol_s = settings.budget_s * FOR_SCONTROL
     try:
-        shown: schema.Diagnostics = daemon.call_api("/v1/diagnostics")
+        shown: schema.ApiDiagnostics = daemon.call_api("/v1/diagnostics")
         active = _find_level_1(shown)
         # What one that has just ended found is in the verdict once it is no longer active.
         if active is None or active["stage"] != "ending":
@@ -71,12 +71,12 @@ def run_level_1(settings: Settings, daemon: DaemonClient, job: str) -> bool:
                 return True
             time.sleep(_POLL_S)
         report("the level 1 diagnostic has not ended in time: going by the verdict before it")
-    except (client.NoAnswer, client.RequestRefused, KeyError, TypeError, ValueError) as error:
+    except (client.NoAnswer, client.DaemonRefused, KeyError, TypeError, ValueError) as error:
         report(f"no level 1 diagnostic: {error}")
     return False
 
 
-def _is_level_1_due(settings: Settings, shown: schema.Diagnostics, time_left: float) -> bool:
+def _is_level_1_due(settings: Settings, shown: schema.ApiDiagnostics, time_left: float) -> bool:
     """Whether the last one is too old, and as long a run fits into the time left, in seconds."""
     from vitald.cli import render  # most prologs do without
 
@@ -105,7 +105,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
     try:
         asked: schema.OneGoing = daemon.call_api("/v1/diagnostics/run", body)
         return asked["going"]
-    except client.RequestRefused:
+    except client.DaemonRefused:
         # The prolog of a job beside this one was quicker.
         active = _find_level_1(daemon.call_api("/v1/diagnostics"))
         if active is None:
@@ -113,7 +113,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
         return active
 
 
-def _find_level_1(shown: schema.Diagnostics) -> schema.DiagnosticGoing | None:
+def _find_level_1(shown: schema.ApiDiagnostics) -> schema.DiagnosticGoing | None:
     """The level 1 run of all GPUs that is queued or active, whoever requested it."""
     for run in shown["going"]:
         if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):

@@ -29,7 +29,7 @@ def check_node(settings: Settings, daemon: DaemonClient) -> None:
     """Drain an unfit node, resume one that we drained, report the job ends that no epilog did."""
     try:
         _drain_or_resume(settings, daemon)
-    except (client.NoAnswer, client.RequestRefused) as error:
+    except (client.NoAnswer, client.DaemonRefused) as error:
         report(f"unknown, nothing done: {error}")
     else:
         report_ended_jobs(settings, daemon)
@@ -72,8 +72,8 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     a step.
     """
     try:
-        jobs: list[schema.Job] = daemon.call_api("/v1/jobs")["running"]
-    except (client.NoAnswer, client.RequestRefused):
+        jobs: list[schema.ApiJob] = daemon.call_api("/v1/jobs")["running"]
+    except (client.NoAnswer, client.DaemonRefused):
         return
     names = [str(job["job"]) for job in jobs]
     here = find_jobs_with_steps(_PROCFS) if names else []
@@ -86,7 +86,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
         body = {"event": "end", "job": name, **end.exit_state}
         try:
             daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
-        except (client.NoAnswer, client.RequestRefused) as error:
+        except (client.NoAnswer, client.DaemonRefused) as error:
             report(f"the end of job {name} was not noted: {error}")
         else:
             state = end.state or "Slurm does not know it any more"

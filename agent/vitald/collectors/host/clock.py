@@ -19,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Look, why
 from vitald.model import Component, ComponentKind
 
@@ -97,8 +97,8 @@ class SystemClock:
         self._kept = False
         self._ask_at = float("-inf")
 
-    def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "clock"), self._read_clock)
+    def devices(self) -> Iterator[PolledDevice]:
+        yield PolledDevice(Component(ComponentKind.NODE, "clock"), self._read_clock)
 
     def _read_clock(self) -> Look:
         look = Look()

@@ -23,17 +23,17 @@ from vitald.collectors.host.processors import Processors
 from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, why
 from vitald.model import Component, Readings
 
 
-class Part(Protocol):
+class HostPart(Protocol):
     """A part of the host. Called at each round; may raise OSError where nothing can be said of what
     there is.
     """
 
-    def devices(self) -> Iterator[Device]: ...
+    def devices(self) -> Iterator[PolledDevice]: ...
 
 
 class Host:
@@ -63,7 +63,7 @@ class Host:
         self.units = Units(settings.units, settings.units_if_enabled)
         memory, processors = HostMemory(sysfs, procfs, files), Processors(sysfs, files)
         self._recalled = False
-        self._parts: tuple[Part, ...] = (
+        self._parts: tuple[HostPart, ...] = (
             memory,
             processors,
             self.filesystems,
@@ -86,7 +86,7 @@ class Host:
                 else []
             )
             self._recalled = True
-        devices: dict[Component, Device] = {}
+        devices: dict[Component, PolledDevice] = {}
         trouble: list[str] = []
         for part in self._parts:
             try:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.host.fstab import Fstab, unescape_text
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Look, attribute, names, read, why
 from vitald.model import Component, ComponentKind
 
@@ -87,7 +87,7 @@ class FileSystems:
             str, frozenset[str]
         ] = {}  # of each disk, when something was last seen there
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> Iterator[PolledDevice]:
         mounts = self._read_mounts()
         held: dict[Component, tuple[Mount | None, list[str]]] = {}
         for path in self._paths:
@@ -100,7 +100,7 @@ class FileSystems:
                 Component(ComponentKind.DISK, self._get_disk_name(mount, path)), (mount, [])
             )[1].append(path)
         for component, (mount, paths) in held.items():
-            yield Device(component, partial(self._read_filesystem, mount, paths))
+            yield PolledDevice(component, partial(self._read_filesystem, mount, paths))
         points = self._fstab.points
         for mount in mounts:
             component = Component(ComponentKind.DISK, self._get_disk_name(mount, mount.point))
@@ -110,7 +110,7 @@ class FileSystems:
                 and self._of_the_node(mount, component.id)
             ):
                 held[component] = (mount, [])
-                yield Device(component, partial(self._read_filesystem, mount, []))
+                yield PolledDevice(component, partial(self._read_filesystem, mount, []))
 
     def list_disks(self) -> frozenset[str]:
         """The names of the disks that hold them, as the kernel's lines call them. Read anew after

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind
 
@@ -36,11 +36,11 @@ class HostMemory:
         self._procfs = procfs
         self._files = files
 
-    def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "memory"), self._read_meminfo)
+    def devices(self) -> Iterator[PolledDevice]:
+        yield PolledDevice(Component(ComponentKind.NODE, "memory"), self._read_meminfo)
         controllers = [name for name in names(self._controllers) if _CONTROLLER.fullmatch(name)]
         if not controllers:
-            yield Device(
+            yield PolledDevice(
                 Component(ComponentKind.DIMM),
                 lambda: Look(
                     missing={"corrected_errors": _NO_EDAC, "uncorrected_errors": _NO_EDAC}
@@ -54,12 +54,12 @@ class HostMemory:
                 for dimm in names(folder)
                 if _DIMM.fullmatch(dimm) and (folder / dimm / "dimm_ce_count").exists()
             ]
-            yield Device(
+            yield PolledDevice(
                 Component(ComponentKind.DIMM, above),
                 partial(self._read_controller, folder, bool(dimms)),
             )
             for dimm in dimms:
-                yield Device(
+                yield PolledDevice(
                     Component(ComponentKind.DIMM, f"{above}.{dimm}"),
                     partial(self._read_dimm, folder / dimm, above),
                 )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind, Value
 
@@ -72,7 +72,7 @@ class NvmeDrives:
                 role["needed"] = int(name in needed)
         return role
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> Iterator[PolledDevice]:
         who = {
             name: self._read_identity(self._root / name)
             for name in names(self._root)
@@ -91,7 +91,7 @@ class NvmeDrives:
             look = partial(
                 self._read_drive, self._root / name, fields, serial if twins[serial] == 1 else ""
             )
-            yield Device(Component(ComponentKind.DISK, name), look, expected=own)
+            yield PolledDevice(Component(ComponentKind.DISK, name), look, expected=own)
 
     def _read_identity(self, folder: Path) -> dict[str, str]:
         fields = {}

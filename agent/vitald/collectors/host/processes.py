@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Files, Look, read
 from vitald.model import Component, ComponentKind
 from vitald.text import join_first, replace_unprintable
@@ -74,8 +74,8 @@ class StuckProcesses:
         self._turn: list[int] = []  # processes still to be read before the turn begins anew
         self._waiting: dict[int, WaitingProcess] = {}
 
-    def devices(self) -> Iterator[Device]:
-        yield Device(Component(ComponentKind.NODE, "processes"), self._read_processes)
+    def devices(self) -> Iterator[PolledDevice]:
+        yield PolledDevice(Component(ComponentKind.NODE, "processes"), self._read_processes)
 
     def _read_processes(self) -> Look:
         look, began = Look(), time.monotonic()

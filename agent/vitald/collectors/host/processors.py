@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Files, Look, names, read
 from vitald.model import Component, ComponentKind
 
@@ -33,7 +33,7 @@ class Processors:
         self._online = ""
         self._packages: dict[str, Path] = {}
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> Iterator[PolledDevice]:
         try:
             online = read(self._root / "online")
         except FileNotFoundError:
@@ -41,12 +41,12 @@ class Processors:
         if online != self._online or not online:
             self._online, self._packages = online, self._read_topology()
         for package, folder in self._packages.items():
-            yield Device(
+            yield PolledDevice(
                 Component(ComponentKind.CPU, f"package{package}"),
                 partial(self._read_throttling, folder),
             )
         if not self._packages:
-            yield Device(
+            yield PolledDevice(
                 Component(ComponentKind.CPU),
                 lambda: Look(missing={"package_throttles": _NOT_COUNTED}),
             )

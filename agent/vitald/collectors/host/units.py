@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from vitald.collectors.polling import Device
+from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import Look
 from vitald.model import Component, ComponentKind
 
@@ -102,7 +102,7 @@ class Units:
         self._released = {unit: now for unit in watched if unit not in self._required}
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))
 
-    def devices(self) -> Iterator[Device]:
+    def devices(self) -> Iterator[PolledDevice]:
         if not self._units:
             return  # systemctl would tell of itself
         answer = self._ask_systemd()
@@ -117,7 +117,7 @@ class Units:
         for number, unit in enumerate(self._units):
             must_run = unit in self._required or unit in self._enabled
             if must_run or unit in self._released or not self._heard:
-                yield Device(
+                yield PolledDevice(
                     Component(ComponentKind.NODE, unit),
                     partial(self._read_unit, number, unit, must_run=must_run),
                 )

@@ -20,7 +20,7 @@ from typing import Any
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look, attribute, names
 from vitald.model import Component, ComponentKind, Readings
 
@@ -52,7 +52,7 @@ class Hwmon:
 
     def find(self) -> Found:
         """Chips with a temperature or a fan. Raises OSError."""
-        devices: dict[str, Device] = {}
+        devices: dict[str, PolledDevice] = {}
         for name in names(self._root)[:_MAX_CHIPS]:
             folder = self._root / name
             if not _FOLDER.fullmatch(name):
@@ -64,7 +64,7 @@ class Hwmon:
                 id_ = f"{chip}-{_find_device(folder) or _NO_DEVICE}"
                 id_ = f"{id_}-{name}" if id_ in devices else id_
                 component = Component(ComponentKind.NODE, id_)
-                devices[id_] = Device(component, partial(self._read_chip, folder, chip, id_))
+                devices[id_] = PolledDevice(component, partial(self._read_chip, folder, chip, id_))
         return Found(tuple(devices.values()), absent="" if devices else "hwmon shows no sensor")
 
     def together(

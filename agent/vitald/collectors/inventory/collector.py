@@ -24,7 +24,7 @@ from vitald.collectors.inventory.readings import READINGS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look, names, read, why
 from vitald.model import NODE, Component, ComponentKind, Readings
 
@@ -185,7 +185,7 @@ class Expected:
                 self._files.text(Look(), "tag", self._sysfs / "class/dmi/id/board_asset_tag") or ""
             )  # on EC2 the instance's id
             self._identity = f"{self.machine} {tag}".strip()
-        return Found([Device(NODE, self._look)])
+        return Found([PolledDevice(NODE, self._look)])
 
     def _look(self) -> Look:
         look = Look()

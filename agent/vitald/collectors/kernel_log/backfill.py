@@ -33,7 +33,7 @@ from vitald.collectors.kernel_log.interpret import NAME, Interpreter, boot_event
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from vitald.collectors.kernel_log.kmsg import wall_time
 from vitald.collectors.kernel_log.lines import Sequel, strip
-from vitald.collectors.kernel_log.log_position import Place
+from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.model import Batch, Event, Position, Value
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -73,7 +73,7 @@ class _Part:
     """
 
     boot_id: str
-    place: Place  # the last record that was read; seq -1 is the boot's beginning
+    place: LogPosition  # the last record that was read; seq -1 is the boot's beginning
     ring: Ring | None = None  # where to end
     found: bool = True  # `place` was in the journal, so nothing is missing behind it
     whole: bool = True  # it was read to its end
@@ -147,7 +147,7 @@ class Earlier:
 
         `crashes`: which crash logs have been read.
         """
-        place = Place.of(after)
+        place = LogPosition.of(after)
         if after is None or place is None or after.boot_id == self.boot_id:
             if crashes is None:  # they are from before us, or from before this was remembered
                 async for batch in self._crashes(None, crashes):
@@ -170,7 +170,7 @@ class Earlier:
                 again=True,
             )
         for boot in boots:
-            part = _Part(boot, place if boot == after.boot_id else Place(-1), orderly=orderly)
+            part = _Part(boot, place if boot == after.boot_id else LogPosition(-1), orderly=orderly)
             async for batch in self._journal(part):
                 last = batch.position or last
                 yield batch
@@ -189,8 +189,8 @@ class Earlier:
         another one.
         """
         place = (
-            Place.of(after) if after is not None and after.boot_id == self.boot_id else None
-        ) or Place(-1)
+            LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None
+        ) or LogPosition(-1)
         ring = await self._ring(place)
         if ring is None or ring.oldest.seq <= place.seq + 1:
             return
@@ -205,7 +205,7 @@ class Earlier:
         reached = (
             replace(part.place, seq=ring.oldest.seq - 1)
             if missing <= 0
-            else Place(ring.oldest.seq - 1, time=wall_time(ring.oldest.usec))
+            else LogPosition(ring.oldest.seq - 1, time=wall_time(ring.oldest.usec))
         )
         yield Batch(NAME, lost, Position(NAME, self.boot_id, str(reached)), again=True)
 
@@ -247,7 +247,7 @@ class Earlier:
                     0, self._unknown(part.boot_id, begin, at, missed or None, orderly=part.orderly)
                 )
             part.read += len(records)
-            part.place = Place(
+            part.place = LogPosition(
                 begin.seq + len(records), last.usec, zlib.crc32(last.text), last.time
             )
             yield Batch(
@@ -323,7 +323,7 @@ class Earlier:
         """Of these crash logs, oldest first. A panic's holds what the oops before it left, too:
         such a line is one record.
         """
-        place = Place.parse(last.cursor)
+        place = LogPosition.parse(last.cursor)
         told: set[tuple[int | None, bytes]] = set()
         for crash in logs:
             if crash.time <= place.time or crash.reason in _NO_CRASH:
@@ -368,7 +368,7 @@ class Earlier:
                     doubt=doubt,
                 )
 
-    async def _boots_since(self, boot_id: str, place: Place) -> list[str]:
+    async def _boots_since(self, boot_id: str, place: LogPosition) -> list[str]:
         """The boots from the given one on, before this one; where the journal does not know it,
         those that are younger than the place.
         """
@@ -392,14 +392,14 @@ class Earlier:
         boots = [boot for boot in boots if boot != self.boot_id]
         return boots[boots.index(boot_id) :] if boot_id in boots else boots
 
-    async def _ring(self, place: Place) -> Ring | None:
+    async def _ring(self, place: LogPosition) -> Ring | None:
         try:
             return await self.lane.call(partial(look, self.path, place), _LANE_S)
         except (OSError, ThreadStuck) as error:
             log.debug("ring_not_looked_at", error=str(error))  # the source itself will say so
             return None
 
-    def _gap(self, place: Place, part: _Part, oldest: KernelRecord, missing: int) -> Event:
+    def _gap(self, place: LogPosition, part: _Part, oldest: KernelRecord, missing: int) -> Event:
         fields: dict[str, Value] = {
             "first_seq": place.seq + 1,
             "last_seq": oldest.seq - 1,
@@ -420,7 +420,7 @@ class Earlier:
         return {"journal": self._trouble} if self._trouble else {}
 
     def _unknown(
-        self, boot_id: str, place: Place, at: float, count: int | None, *, orderly: bool
+        self, boot_id: str, place: LogPosition, at: float, count: int | None, *, orderly: bool
     ) -> Event:
         """What nobody kept of a former boot. `at`: when what was last read was written; what comes
         behind it is younger.
@@ -437,7 +437,7 @@ class Earlier:
         )
 
 
-def _goes_on(ring: Ring, place: Place) -> bool:
+def _goes_on(ring: Ring, place: LogPosition) -> bool:
     """Whether the ring can be the one that `place` was read from, although that has been
     overwritten: the host has been up since.
     """
@@ -451,7 +451,7 @@ def _stamp_of(line: bytes) -> int | None:
     return int(stamp["seconds"]) * 1_000_000 + int(stamp["micros"]) if stamp is not None else None
 
 
-def look(path: str, place: Place) -> Ring | None:
+def look(path: str, place: LogPosition) -> Ring | None:
     """The ring's oldest record, its first ones, and whether the record at `place` is in it. None
     where it is empty. Raises OSError.
     """

@@ -35,7 +35,7 @@ _PACKED = {".gz", ".xz", ".zst", ".bz2"}
 
 
 @dataclass(slots=True)
-class _Place:
+class _FilePosition:
     inode: int
     offset: int = 0
     tail: int = 0  # crc32 of the bytes before the offset, `_TAIL` at most
@@ -86,11 +86,11 @@ class LogFile:
                     place = None
                 else:
                     fd = _swap(fd, self._open(rotated))
-            here = place if place is not None else _Place(os.fstat(fd).st_ino)
+            here = place if place is not None else _FilePosition(os.fstat(fd).st_ino)
             said, seen = -1.0, -1
             while True:
                 if not _same(fd, here):  # truncated, and perhaps grown again
-                    here = _Place(here.inode)
+                    here = _FilePosition(here.inode)
                 before = here.offset
                 events, until, more = self._read(fd, here, seen)
                 if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
@@ -109,7 +109,7 @@ class LogFile:
                     await anyio.sleep(_POLL_S)  # whether the last record goes on
                 elif (newer := self._newer(fd, here)) is not None:
                     fd = _swap(fd, self._open(newer))
-                    here, seen = _Place(os.fstat(fd).st_ino), -1
+                    here, seen = _FilePosition(os.fstat(fd).st_ino), -1
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
@@ -134,7 +134,7 @@ class LogFile:
             found.append((stat.st_mtime_ns, stat.st_ino, path))
         return sorted(found)
 
-    def _rotated(self, place: _Place) -> Path | None:
+    def _rotated(self, place: _FilePosition) -> Path | None:
         """Where the file that `place` is in has been moved to."""
         for _, inode, path in self._siblings():
             if inode == place.inode:
@@ -146,7 +146,7 @@ class LogFile:
                     os.close(fd)
         return None
 
-    def _newer(self, fd: int, here: _Place) -> Path | None:
+    def _newer(self, fd: int, here: _FilePosition) -> Path | None:
         """The file to go on with, where another stands at the path: the next in time, so that a
         second rotation skips none.
         """
@@ -165,7 +165,7 @@ class LogFile:
         )
         return next(later, self.path)
 
-    def _lost(self, place: _Place) -> Event:
+    def _lost(self, place: _FilePosition) -> Event:
         return lost_event(
             identity=f"file:{place.inode:x}:{place.offset}:lost",
             time=time.time(),
@@ -174,7 +174,7 @@ class LogFile:
             fields={"file": self.path.name, "offset": place.offset},
         )
 
-    def _read(self, fd: int, here: _Place, seen: int) -> tuple[list[Event], int, bool]:
+    def _read(self, fd: int, here: _FilePosition, seen: int) -> tuple[list[Event], int, bool]:
         """The events of the whole records of one chunk, where its whole lines end, and whether
         there is more.
 
@@ -267,13 +267,13 @@ def _lines(data: bytes, until: int) -> Iterator[bytes]:
         begin = end
 
 
-def _stored(position: Position | None) -> _Place | None:
+def _stored(position: Position | None) -> _FilePosition | None:
     """A position that is not a file's (the source was kmsg before) counts as none."""
     if position is None:
         return None
     try:
         inode, offset, tail, inside = json.loads(position.cursor)
-        return _Place(int(inode), int(offset), int(tail), bool(inside))
+        return _FilePosition(int(inode), int(offset), int(tail), bool(inside))
     except (TypeError, ValueError):
         return None
 
@@ -282,7 +282,7 @@ def _checksum(fd: int, offset: int) -> int:
     return zlib.crc32(os.pread(fd, min(_TAIL, offset), max(0, offset - _TAIL)))
 
 
-def _same(fd: int, place: _Place) -> bool:
+def _same(fd: int, place: _FilePosition) -> bool:
     """Whether the bytes before the place are still those that were read."""
     stat = os.fstat(fd)
     return (

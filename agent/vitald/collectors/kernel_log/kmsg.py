@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
-from vitald.collectors.kernel_log.log_position import Place
+from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.record import split
 from vitald.model import Batch, Event, Position, SourceFailed, Value
 
@@ -34,7 +34,7 @@ _HEARTBEAT_S = 10.0
 class _Cursor:
     """The last record read; None before the first, when what came earlier is not ours to miss."""
 
-    place: Place | None
+    place: LogPosition | None
 
 
 class Kmsg:
@@ -55,7 +55,7 @@ class Kmsg:
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the record after `after`, or from the oldest that the ring still holds."""
         cursor = _Cursor(
-            Place.of(after) if after is not None and after.boot_id == self.boot_id else None
+            LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None
         )
         try:
             fd = self._open()
@@ -175,7 +175,7 @@ class Kmsg:
             return events, False
         finally:
             if last is not None and usec:
-                cursor.place = Place(
+                cursor.place = LogPosition(
                     last, int(usec), zlib.crc32(text), time.time() if live else wall_time(int(usec))
                 )
             if gaps:
@@ -184,7 +184,7 @@ class Kmsg:
             counters.userspace += userspace
 
     def _lost(
-        self, gaps: list[tuple[int, int]], before: Place | None, after: Place | None
+        self, gaps: list[tuple[int, int]], before: LogPosition | None, after: LogPosition | None
     ) -> Event:
         """One event for what one drain found missing, however often the ring overtook us in it."""
         count = sum(last - first + 1 for first, last in gaps)

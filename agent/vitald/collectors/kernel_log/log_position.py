@@ -12,7 +12,7 @@ from vitald.model import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPosition:
     """The last record that was read. `usec` is on the kernel's clock, `time` in seconds since the
     epoch, about.
     """
@@ -30,19 +30,19 @@ class Place:
         )
 
     @staticmethod
-    def parse(text: str) -> Place:
+    def parse(text: str) -> LogPosition:
         """Raises ValueError."""
         words = text.split()
         if len(words) == 1:
-            return Place(int(words[0]))
+            return LogPosition(int(words[0]))
         seq, usec, check, time = words
-        return Place(int(seq), int(usec), int(check), float(time))
+        return LogPosition(int(seq), int(usec), int(check), float(time))
 
     @staticmethod
-    def of(position: Position | None) -> Place | None:
+    def of(position: Position | None) -> LogPosition | None:
         """A position that is not the ring's (the source was a file before) counts as none."""
         try:
-            return Place.parse(position.cursor) if position is not None else None
+            return LogPosition.parse(position.cursor) if position is not None else None
         except ValueError:
             return None
 

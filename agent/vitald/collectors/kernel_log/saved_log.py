@@ -98,7 +98,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Coverage:
+class LogCoverage:
     """What was read, and what could not be."""
 
     lines: int = 0
@@ -146,7 +146,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SavedEvent:
     """What a record reports, to each reader, or a boot that the log tells of. `place`: see
     clock.py.
     """
@@ -191,7 +191,7 @@ class SavedLog:
         self, opened: tuple[io.BufferedReader, Unpacked, float | None], *readers: Interpreter
     ) -> None:
         """`readers`: one for each catalogue that the log is read by."""
-        self.coverage = Coverage()
+        self.coverage = LogCoverage()
         self._stream, self._unpacked, latest = opened
         self._readers = readers
         # Stamps that leave the year out are before it
@@ -217,7 +217,7 @@ class SavedLog:
         """The place of the latest line, once all have been read."""
         return max(self._top[0], 0.0)
 
-    def lived(self, told: Iterable[Told]) -> Iterator[Told]:
+    def lived(self, told: Iterable[SavedEvent]) -> Iterator[SavedEvent]:
         """What `told` gave, as a daemon that lived through the log had met it.
 
         Of several hosts nobody can say whose findings a boot ends.
@@ -236,7 +236,7 @@ class SavedLog:
             else:
                 yield one
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[SavedEvent]:
         """Every record that is recognised, context included, and the boots, in the order in which
         they are read.
         """
@@ -266,7 +266,7 @@ class SavedLog:
             coverage.kernel += not line.shaped
             boot, place, time = self._report_line(record, line, clock, recognised=True)
             yield from self._boots(clock)
-            yield Told(
+            yield SavedEvent(
                 place,
                 self._events(record, line, sightings, boot, place),
                 Stamp(record.number, time, line.usec),
@@ -303,7 +303,7 @@ class SavedLog:
             for reader, sighting in zip(self._readers, sightings)
         )
 
-    def _read_once(self, record: Record, line: Line, clock: Clock) -> Iterator[Told]:
+    def _read_once(self, record: Record, line: Line, clock: Clock) -> Iterator[SavedEvent]:
         """A line that reports nothing, of which the date may say more than its stamp."""
         boot, _, _ = self._report_line(record, line, clock)
         if (anchor := anchor_in(line.message)) is not None and line.usec is not None:
@@ -326,9 +326,11 @@ class SavedLog:
             self._top = place, record
         return boot, place, date
 
-    def _boots(self, clock: Clock) -> Iterator[Told]:
+    def _boots(self, clock: Clock) -> Iterator[SavedEvent]:
         for boot in clock.begun:
-            yield Told(boot.place, tuple(boot_event(boot.name, boot.place) for _ in self._readers))
+            yield SavedEvent(
+                boot.place, tuple(boot_event(boot.name, boot.place) for _ in self._readers)
+            )
         clock.begun.clear()
 
     def _end(self) -> None:

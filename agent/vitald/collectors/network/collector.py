@@ -29,7 +29,7 @@ from vitald.collectors.network.adapter import NetworkAdapter
 from vitald.collectors.network.learned import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look
 from vitald.model import NODE, Component, ComponentKind, Readings
 
@@ -163,14 +163,14 @@ class Network:
         except OSError:
             return False
 
-    def _device(self, adapter: NetworkAdapter) -> Device:
+    def _device(self, adapter: NetworkAdapter) -> PolledDevice:
         component = Component(ComponentKind.NIC, adapter.address)
         if self._excluded(adapter):
             # It is named, so that one that was known before is not taken for missing.
-            return Device(
+            return PolledDevice(
                 component, lambda: Look(missing={"link": "left alone: [network] exclude names it"})
             )
-        return Device(
+        return PolledDevice(
             component,
             adapter.read_adapter,
             expected=adapter.is_lasting or bool(self._learned.find_rdma(adapter.address)[0]),

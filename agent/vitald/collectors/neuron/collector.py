@@ -25,7 +25,7 @@ from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
@@ -159,7 +159,7 @@ class Neuron:
             self._known = {}
             self._files.refused.clear()
 
-    def _entry(self, index: int) -> Device:
+    def _entry(self, index: int) -> PolledDevice:
         component = self._places.get_component(index)
         address = self._places.find_address(index)
         device = NeuronDevice(
@@ -170,7 +170,7 @@ class Neuron:
             version=layout.parse_version(self._version),
             known=self._known[index],
         )
-        return Device(component, partial(self._look, device), expected=True)
+        return PolledDevice(component, partial(self._look, device), expected=True)
 
     def _look(self, device: NeuronDevice) -> Look:
         if self._moving:
@@ -182,7 +182,7 @@ class Neuron:
             look.values["initialised"] = 1.0
         return look
 
-    def _function(self, address: str) -> Device:
+    def _function(self, address: str) -> PolledDevice:
         """A card on PCI that the driver does not show."""
 
         def look() -> Look:
@@ -198,9 +198,9 @@ class Neuron:
                 words=words,
             )
 
-        return Device(Component(ComponentKind.NEURON, address), look)
+        return PolledDevice(Component(ComponentKind.NEURON, address), look)
 
-    def _another(self, address: str, driver: str) -> Device:
+    def _another(self, address: str, driver: str) -> PolledDevice:
         """A card that somebody gave to another driver, such as a virtual machine's. It is named, so
         that it is not taken for missing.
         """
@@ -210,9 +210,11 @@ class Neuron:
             fields=fields,
             words=f"Neuron device, PCI {address}",
         )
-        return Device(Component(ComponentKind.NEURON, address), lambda: replace(look))
+        return PolledDevice(Component(ComponentKind.NEURON, address), lambda: replace(look))
 
-    def _empty(self, indexes: Collection[int], ours: Collection[str], machine: str) -> list[Device]:
+    def _empty(
+        self, indexes: Collection[int], ours: Collection[str], machine: str
+    ) -> list[PolledDevice]:
         """Addresses where machines of this type have a card, and nothing is. Once the site says
         that so many are enough, that is over.
         """
@@ -227,10 +229,10 @@ class Neuron:
         self._absent = set(places)
         return [self._none_at(address, index, 1.0) for address, index in places.items()]
 
-    def _none_at(self, address: str, index: int, absent: float) -> Device:
+    def _none_at(self, address: str, index: int, absent: float) -> PolledDevice:
         fields = {"index": str(index), "pci": address}
         words = f"Neuron device neuron{index}, PCI {address}"
-        return Device(
+        return PolledDevice(
             Component(ComponentKind.NEURON, address),
             lambda: Look({"absent": absent}, fields=fields, words=words),
         )

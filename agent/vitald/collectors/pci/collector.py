@@ -25,7 +25,7 @@ from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
-from vitald.collectors.polling import Device, Found
+from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look, names, why
 from vitald.collectors.small_files import table as counters
 from vitald.model import NODE, Component, ComponentKind, Readings
@@ -107,7 +107,7 @@ class Pci:
         parts = {Component(one.kind, one.address): self._part(one) for one in watched}
         self._fabric = {component.id for component, part in parts.items() if part == FABRIC}
         devices = [
-            Device(
+            PolledDevice(
                 component := Component(one.kind, one.address),
                 partial(self._look, one, parts[component]),
             )
@@ -119,7 +119,7 @@ class Pci:
             if one.port is not None and not one.virtual and not self._excluded(one.port)
         }
         devices += [
-            Device(Component(ComponentKind.PCI, port), partial(self._look_at_port, port))
+            PolledDevice(Component(ComponentKind.PCI, port), partial(self._look_at_port, port))
             for port in sorted(ports)
         ]
         absent = "" if devices else "no accelerator, switch or network adapter on PCI"

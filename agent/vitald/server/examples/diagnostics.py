@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitald.server import schema
 from vitald.server.examples.facts import GOING, RUN
 
-DIAGNOSTICS: schema.Diagnostics = {
+DIAGNOSTICS: schema.ApiDiagnostics = {
     "checks": [
         {
             "name": "dcgm",

@@ -17,7 +17,7 @@ FLAGS: schema.Flags = {
     "replacementConfirmed": False,
 }
 
-FINDING: schema.Finding = {
+FINDING: schema.ApiFinding = {
     "id": 7,
     "incident": 3,
     "state": "open",
@@ -59,7 +59,7 @@ FINDING: schema.Finding = {
     "source": "NVIDIA Xid catalogue: REBOOT_NODE; nverror.h",
 }
 
-ROOT: schema.Member = {
+ROOT: schema.ApiMember = {
     "component": "gpu/0000:65:00.0",
     "code": "xid/79",
     "title": "GPU has fallen off the bus",
@@ -70,7 +70,7 @@ ROOT: schema.Member = {
     "raw": LINE,
 }
 
-CONSEQUENCE: schema.Member = {
+CONSEQUENCE: schema.ApiMember = {
     "component": "gpu/0000:65:00.0",
     "code": "xid/45",
     "title": "Channels of a killed application were cleaned up",
@@ -81,7 +81,7 @@ CONSEQUENCE: schema.Member = {
     "raw": "NVRM: Xid (PCI:0000:65:00): 45, pid=1234, name=python3, Ch 00000008",
 }
 
-INCIDENT: schema.Incident = {
+INCIDENT: schema.ApiIncident = {
     "id": 3,
     "state": "open",
     "component": "gpu/0000:65:00.0",
@@ -102,7 +102,7 @@ INCIDENT: schema.Incident = {
     "members": [ROOT, CONSEQUENCE],
 }
 
-EVENT: schema.Event = {
+EVENT: schema.ApiEvent = {
     "id": 41,
     "time": SEEN,
     "source": "kernel_log",
@@ -125,7 +125,7 @@ EVENT: schema.Event = {
     "identity": IDENTITY,
 }
 
-RULE: schema.Rule = {
+RULE: schema.ApiRule = {
     "code": "xid/79",
     "title": "GPU has fallen off the bus",
     "mnemonic": "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS",
@@ -183,7 +183,7 @@ RUN: schema.DiagnosticRun = {
     "deviceIds": ["2330", "2330"],
 }
 
-JOB: schema.Job = {
+JOB: schema.ApiJob = {
     "job": "1234",
     "user": "alice",
     "uid": 1000,

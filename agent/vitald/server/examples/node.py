@@ -157,7 +157,7 @@ COMPONENTS: schema.Components = {
     "off": ["nvml"],
 }
 
-EXPECT: schema.Expected = {
+EXPECT: schema.ApiExpected = {
     "instanceType": "trn2.48xlarge",
     "counts": [
         {

@@ -32,7 +32,9 @@ OPERATIONS = (
                 example="79",
             ),
         ),
-        answer=Answer(schema.Rule, "The catalogue's entry, or its kind's default.", examples.RULE),
+        answer=Answer(
+            schema.ApiRule, "The catalogue's entry, or its kind's default.", examples.RULE
+        ),
         problems=(NOT_FOUND,),
     ),
 )

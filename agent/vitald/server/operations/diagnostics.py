@@ -17,7 +17,7 @@ OPERATIONS = (
         "diagnostics",
         "What can be run here, what runs, what comes next",
         answer=Answer(
-            schema.Diagnostics,
+            schema.ApiDiagnostics,
             "The checks, the runs under way, and the last ones.",
             examples.DIAGNOSTICS,
         ),

@@ -18,7 +18,7 @@ OPERATIONS = (
             "kept for longer."
         ),
         parameters=(LIMIT,),
-        answer=Answer(schema.Jobs, "The latest first.", examples.JOBS),
+        answer=Answer(schema.ApiJobs, "The latest first.", examples.JOBS),
     ),
     Operation(
         "tellJob",

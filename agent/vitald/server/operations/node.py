@@ -41,7 +41,7 @@ OPERATIONS = (
         "node",
         "What this node should have, who says so, and what is here",
         answer=Answer(
-            schema.Expected,
+            schema.ApiExpected,
             "Of each kind of device how many, and the versions that may run.",
             examples.EXPECT,
         ),

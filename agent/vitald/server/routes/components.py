@@ -40,7 +40,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class ComponentCoverage:
     """How much of what a source asks of its components of one kind it observes now, counted in
     readings. No components: none of this kind can be looked at here, and the gaps say why.
     """
@@ -71,7 +71,7 @@ def listed(
     whole: Verdict,
     seen: Sights,
     work: WorkPhase = WorkPhase.RUNNING,
-) -> list[schema.Component]:
+) -> list[schema.ApiComponent]:
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
     node has the `whole` one.
     """
@@ -81,7 +81,7 @@ def listed(
     }
     for found in board.findings:
         own.setdefault(found.component, []).append(found)
-    shown: list[schema.Component] = []
+    shown: list[schema.ApiComponent] = []
     for component, findings in sorted(own.items(), key=lambda one: _order(one[0])):
         unseen = [
             f"{sight.source}: {sight.unseen}" for sight in seen.get(component, ()) if sight.unseen
@@ -137,7 +137,7 @@ def status(unseen: bool, judged: Status) -> Status:
     return Status.UNKNOWN if unseen and judged is not Status.UNHEALTHY else judged
 
 
-def coverage(seen: Sights) -> list[Coverage]:
+def coverage(seen: Sights) -> list[ComponentCoverage]:
     """For each source and kind of component, what it asks for and what of that it observes.
 
     A component that is not seen now has nothing observable; where it never answered, as much is
@@ -153,7 +153,7 @@ def coverage(seen: Sights) -> list[Coverage]:
     ):
         asked = [len(_asked(sight)) for _, sight in own]
         told.append(
-            Coverage(
+            ComponentCoverage(
                 source=source,
                 kind=kind,
                 components=sum(_one(component) for component, _ in own),
@@ -242,7 +242,7 @@ def _sight(sight: Observation) -> schema.Sight:
     }
 
 
-def _coverage(one: Coverage) -> schema.Coverage:
+def _coverage(one: ComponentCoverage) -> schema.ApiCoverage:
     return {
         "source": one.source,
         "kind": one.kind.value,

@@ -105,7 +105,7 @@ class DiagnosticRoutes:
         """Shows the checks, the active and scheduled runs, and the last run of each check."""
         read_query(request)
         shown = self._diagnostics
-        answer: schema.Diagnostics = {
+        answer: schema.ApiDiagnostics = {
             "checks": [
                 serialize_check(one, shown.unavailable.get(name, "not looked for yet"))
                 for name, one in shown.checks.items()

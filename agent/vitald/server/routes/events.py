@@ -159,8 +159,8 @@ class EventRoutes:
         return serialize.format_transition(change, catalog)
 
     async def _write_verdict(
-        self, response: web.StreamResponse, shown: schema.Verdict | None
-    ) -> schema.Verdict:
+        self, response: web.StreamResponse, shown: schema.ApiVerdict | None
+    ) -> schema.ApiVerdict:
         """Write the verdict if it differs from the one shown last. Returns the present one."""
         verdict = serialize.format_verdict(self._context.board.verdict())
         if verdict != shown:

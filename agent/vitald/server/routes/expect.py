@@ -93,7 +93,7 @@ def _explain_count(expected: Expected, kind: str) -> str:
     return "" if kind in expected.judged else _BY_NVML
 
 
-def make_answer(expected: Expected) -> schema.Expected:
+def make_answer(expected: Expected) -> schema.ApiExpected:
     """The answer of `GET /v1/expect`. Unknown values are null."""
     counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():

@@ -87,7 +87,7 @@ class JobRoutes:
         """Lists the running and the ended jobs, the latest first."""
         most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
-        answer: schema.Jobs = {
+        answer: schema.ApiJobs = {
             "running": [serialize.format_job(job) for job in running[:most]],
             "recent": [serialize.format_job(job) for job in recent[:most]],
         }

@@ -169,7 +169,7 @@ class NodeRoutes:
         )
 
 
-def _describe_ledger(ledger: LedgerHealth) -> schema.Ledger:
+def _describe_ledger(ledger: LedgerHealth) -> schema.ApiLedger:
     return {
         "ok": ledger.ok,
         "error": ledger.error,

@@ -26,7 +26,7 @@ class _Document(TypedDict):
     paths: Mapping[str, object]
 
 
-class Verdict(TypedDict):
+class ApiVerdict(TypedDict):
     """The fold of all open findings, and of how fresh the sources are."""
 
     status: Status
@@ -50,7 +50,7 @@ class Verdict(TypedDict):
     read."""
 
 
-class Source(TypedDict):
+class ApiSource(TypedDict):
     """Something that vitald reads, and when it last truly looked. Silence is not health."""
 
     name: Annotated[str, Keywords(examples=("kernel_log", "nvml"))]

@@ -8,7 +8,7 @@ from typing import TypedDict
 from vitald.server.schema.values import Action, Code, When, _FaultClassed
 
 
-class Case(TypedDict):
+class ApiCase(TypedDict):
     """What in the line changes the action."""
 
     when: Mapping[str, list[str | int | bool]]
@@ -23,7 +23,7 @@ class Case(TypedDict):
     """Advice in this case."""
 
 
-class Rule(_FaultClassed):
+class ApiRule(_FaultClassed):
     """What the catalogue says about a code."""
 
     code: Code
@@ -43,9 +43,9 @@ class Rule(_FaultClassed):
     """What closes a finding, besides a named person."""
     escalation: str
     """Name of its ladder of escalation."""
-    shadow: Rule | None
+    shadow: ApiRule | None
     """The rule on trial beside it: what that asks for is shown, without effect."""
-    cases: list[Case]
+    cases: list[ApiCase]
     """Context that changes the action."""
     known: bool
     """The catalogue has the code; otherwise this is its kind's default."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
-from vitald.server.schema.answers import Source
+from vitald.server.schema.answers import ApiSource
 from vitald.server.schema.values import (
     Action,
     ComponentKind,
@@ -32,7 +32,7 @@ class PciAttributes(TypedDict, total=False):
     """Driver bound to it."""
 
 
-class Component(TypedDict):
+class ApiComponent(TypedDict):
     """One thing that is watched, or that has an open finding."""
 
     name: ComponentName
@@ -53,7 +53,7 @@ class Component(TypedDict):
     """What PCI says of it; empty where it is not on PCI."""
 
 
-class WatchedComponent(Component):
+class WatchedComponent(ApiComponent):
     """One thing that is watched: who it is, how it is, and who looks at it."""
 
     identity: str | None
@@ -85,7 +85,7 @@ class Sight(TypedDict):
     """What was asked for and cannot be read of it, and why."""
 
 
-class Coverage(TypedDict):
+class ApiCoverage(TypedDict):
     """How much of what a source asks of its components of one kind it observes now. What is not
     seen now is not observed."""
 
@@ -99,11 +99,11 @@ class Coverage(TypedDict):
     """Readings that it observes, over all of them."""
     asked: _Count
     """Readings that it asks for, over all of them."""
-    gaps: list[Gap]
+    gaps: list[ApiGap]
     """What it cannot observe, each reason once for the same components; the widest first."""
 
 
-class Gap(TypedDict):
+class ApiGap(TypedDict):
     """Readings that cannot be observed."""
 
     reason: str
@@ -119,9 +119,9 @@ class Components(TypedDict):
 
     components: Annotated[list[WatchedComponent], Keywords(min_items=1)]
     """The node first, then by kind."""
-    coverage: list[Coverage]
+    coverage: list[ApiCoverage]
     """By source and kind of component."""
-    sources: Annotated[list[Source], Keywords(min_items=1)]
+    sources: Annotated[list[ApiSource], Keywords(min_items=1)]
     """How the sources fare."""
     off: list[str]
     """Sources that the configuration switched off: `enabled = false` in the section of that

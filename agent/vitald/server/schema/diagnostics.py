@@ -190,7 +190,7 @@ class DiagnosticMeasure(TypedDict):
     """It should be at most this."""
 
 
-class Diagnostics(TypedDict):
+class ApiDiagnostics(TypedDict):
     """What can be run here, what runs, what comes next, and how it went the last time."""
 
     checks: list[DiagnosticCheck]

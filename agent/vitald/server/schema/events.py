@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias, TypedDict, Union
 
-from vitald.server.schema.answers import Verdict
-from vitald.server.schema.findings import Event, Finding, Incident
+from vitald.server.schema.answers import ApiVerdict
+from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
 from vitald.server.schema.values import Keywords, Moment, _Count
 
 
 class Events(TypedDict):
     """A page of events, oldest first."""
 
-    events: Annotated[list[Event], Keywords(max_items=1000)]
+    events: Annotated[list[ApiEvent], Keywords(max_items=1000)]
     """The events."""
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""
@@ -44,7 +44,7 @@ class AnnouncedDrill(Drill):
     """The line must come within so many seconds."""
 
 
-class WatchVerdict(Verdict):
+class WatchVerdict(ApiVerdict):
     """The verdict: as the first line, and whenever it has changed."""
 
     type: Literal["verdict"]
@@ -54,7 +54,7 @@ class WatchEvent(TypedDict):
     """Something happened."""
 
     type: Literal["event"]
-    event: Event
+    event: ApiEvent
 
 
 class WatchFinding(TypedDict):
@@ -65,7 +65,7 @@ class WatchFinding(TypedDict):
     """Why."""
     event: str | None
     """Identity of the event that caused it."""
-    finding: Finding
+    finding: ApiFinding
 
 
 class WatchIncident(TypedDict):
@@ -73,7 +73,7 @@ class WatchIncident(TypedDict):
     its lines."""
 
     type: Literal["incident"]
-    incident: Incident
+    incident: ApiIncident
 
 
 class WatchHeartbeat(TypedDict):

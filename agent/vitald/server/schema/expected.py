@@ -38,7 +38,7 @@ class ExpectedVersion(TypedDict):
     """Those that the configuration allows; empty for any."""
 
 
-class Expected(TypedDict):
+class ApiExpected(TypedDict):
     """What this node should have, and what is here."""
 
     instanceType: str
@@ -55,7 +55,7 @@ class Expected(TypedDict):
     """This boot has been counted as a healthy one, or somebody confirmed what is here."""
 
 
-class Confirmed(Expected):
+class Confirmed(ApiExpected):
     """What was confirmed, and what is expected now."""
 
     confirmed: Annotated[Mapping[DeviceKind, _Count], Keywords(min_properties=1)]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypedDict
 
 from vitald import model
 from vitald.server.schema.answers import Flags
-from vitald.server.schema.catalogue import Rule
-from vitald.server.schema.jobs import Job
+from vitald.server.schema.catalogue import ApiRule
+from vitald.server.schema.jobs import ApiJob
 from vitald.server.schema.values import (
     Action,
     Code,
@@ -23,7 +23,7 @@ from vitald.server.schema.values import (
 )
 
 
-class Acceptance(TypedDict):
+class ApiAcceptance(TypedDict):
     """A person knows of a finding and lives with it, until a moment or until it gets worse."""
 
     by: str
@@ -36,7 +36,7 @@ class Acceptance(TypedDict):
     """When that ends by itself."""
 
 
-class Finding(_FaultClassed):
+class ApiFinding(_FaultClassed):
     """One problem of one component."""
 
     id: _Positive
@@ -58,7 +58,7 @@ class Finding(_FaultClassed):
     """The device cannot be used: the node is unfit for work whatever the action."""
     todo: str
     """The action in words."""
-    accepted: Acceptance | None
+    accepted: ApiAcceptance | None
     """Who lives with it until when: meanwhile it changes no fitness and no flag. Null where nobody
     does."""
     because: str
@@ -104,7 +104,7 @@ class Finding(_FaultClassed):
     """Where the catalogue has this from."""
 
 
-class Event(TypedDict):
+class ApiEvent(TypedDict):
     """One fact, once."""
 
     id: _Count
@@ -136,7 +136,7 @@ class Event(TypedDict):
     """Where it came from. The same record read twice has the same identity."""
 
 
-class Member(TypedDict):
+class ApiMember(TypedDict):
     """One code of one component in an incident, however often it was printed."""
 
     component: ComponentName
@@ -155,7 +155,7 @@ class Member(TypedDict):
     """The first line of it."""
 
 
-class Incident(TypedDict):
+class ApiIncident(TypedDict):
     """One physical story: a cause and its consequences, told once."""
 
     id: _Positive
@@ -190,9 +190,9 @@ class Incident(TypedDict):
     """When its last finding was closed."""
     simulated: bool
     """It is a drill's, or was read from a simulated library."""
-    members: Annotated[list[Member], Keywords(min_items=1, max_items=64)]
+    members: Annotated[list[ApiMember], Keywords(min_items=1, max_items=64)]
     """The cause first."""
-    jobs: Annotated[list[Job], Keywords(max_items=8)]
+    jobs: Annotated[list[ApiJob], Keywords(max_items=8)]
     """The work that ran at its time, or ended within 10 minutes of it: what failed first, then what
     is nearest in time."""
 
@@ -200,7 +200,7 @@ class Incident(TypedDict):
 class Incidents(TypedDict):
     """A list of incidents."""
 
-    incidents: Annotated[list[Incident], Keywords(max_items=1000)]
+    incidents: Annotated[list[ApiIncident], Keywords(max_items=1000)]
     """The incidents."""
 
 
@@ -251,7 +251,7 @@ class Layer(TypedDict):
     """This is what the finding asks for."""
 
 
-class PastTransition(TypedDict):
+class ApiPastTransition(TypedDict):
     """A change of a finding."""
 
     time: Moment
@@ -269,18 +269,18 @@ class PastTransition(TypedDict):
 class Why(TypedDict):
     """The chain of one finding, from the lines to the flags."""
 
-    finding: Finding
-    events: Annotated[list[Event], Keywords(max_items=8)]
+    finding: ApiFinding
+    events: Annotated[list[ApiEvent], Keywords(max_items=8)]
     """The events that it was seen in; of many, the first four and the last four."""
-    incident: Incident | None
+    incident: ApiIncident | None
     """Its incident; null where a rule on trial asks for it."""
-    rule: Rule
+    rule: ApiRule
     """The catalogue's entry, as the daemon applies it."""
     asked: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
     """What it asks for, layer by layer."""
     flags: Flags
     """The flags that it raises."""
-    transitions: list[PastTransition]
+    transitions: list[ApiPastTransition]
     """How it changed, oldest first."""
 
 
@@ -289,14 +289,14 @@ class Findings(TypedDict):
 
     damaged: _Count
     """So many more are left out: the ledger no longer has them as they were written."""
-    findings: Annotated[list[Finding], Keywords(max_items=1000)]
+    findings: Annotated[list[ApiFinding], Keywords(max_items=1000)]
     """The findings."""
 
 
 class OneFinding(TypedDict):
     """The finding, as it stands now."""
 
-    finding: Finding
+    finding: ApiFinding
 
 
 class _OptionalClearRequest(TypedDict, total=False):

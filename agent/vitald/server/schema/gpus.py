@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
-from vitald.server.schema.answers import Source
+from vitald.server.schema.answers import ApiSource
 from vitald.server.schema.values import (
     ComponentName,
     Keywords,
@@ -74,7 +74,7 @@ class Gpus(TypedDict):
 
     gpus: list[Gpu]
     """Ordered by PCI address."""
-    source: Source | None
+    source: ApiSource | None
     """The source `nvml`; null where NVML is not asked on this node (`[nvml] enabled = false`)."""
 
 

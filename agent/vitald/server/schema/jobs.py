@@ -16,7 +16,7 @@ class AskedDiagnostic(TypedDict):
     """What for; or why not."""
 
 
-class Job(TypedDict):
+class ApiJob(TypedDict):
     """A job on this node, as its scheduler told of it."""
 
     job: str
@@ -40,17 +40,17 @@ class Job(TypedDict):
     """Why it ended, where somebody said."""
 
 
-class Jobs(TypedDict):
-    running: list[Job]
+class ApiJobs(TypedDict):
+    running: list[ApiJob]
     """What runs."""
-    recent: list[Job]
+    recent: list[ApiJob]
     """What ended."""
 
 
 class JobTold(TypedDict):
     ok: bool
     """True."""
-    job: Job | None
+    job: ApiJob | None
     """As it is known now; null where there was nothing to note."""
     left: list[_Positive]
     """Open findings that began while it ran; empty at its begin."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from vitald.server.schema.answers import Source, Verdict
-from vitald.server.schema.components import Component
+from vitald.server.schema.answers import ApiSource, ApiVerdict
+from vitald.server.schema.components import ApiComponent
 from vitald.server.schema.diagnostics import DiagnosticOutline
-from vitald.server.schema.findings import Finding, Incident, Suspect
+from vitald.server.schema.findings import ApiFinding, ApiIncident, Suspect
 from vitald.server.schema.values import Keywords, Moment, _Count, _Positive
 
 
@@ -19,7 +19,7 @@ class Health(TypedDict):
     """Version of vitald."""
 
 
-class Ledger(TypedDict):
+class ApiLedger(TypedDict):
     """Whether what happens is stored."""
 
     ok: bool
@@ -45,7 +45,7 @@ class KernelLog(TypedDict):
     """Faults reported by processes and not judged (`[kernel_log] userspace = "ignore"`)."""
 
 
-class Recovery(TypedDict):
+class ApiRecovery(TypedDict):
     """Whether root is asked to reboot the node or to have it replaced. `vitald recovery` says what
     it made of that."""
 
@@ -70,28 +70,28 @@ class RecoveryRequest(TypedDict):
 
 class _OptionalNodeStatus(TypedDict, total=False):
     diagnostics: DiagnosticOutline
-    recovery: Recovery | None
+    recovery: ApiRecovery | None
     """What root is asked to do about it."""
 
 
-class NodeStatus(Verdict, _OptionalNodeStatus):
+class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     """The verdict, and all that it rests on."""
 
-    components: list[Component]
+    components: list[ApiComponent]
     """What is watched, and whatever else has an open finding."""
-    sources: list[Source]
+    sources: list[ApiSource]
     """What is read."""
-    findings: Annotated[list[Finding], Keywords(max_items=100)]
+    findings: Annotated[list[ApiFinding], Keywords(max_items=100)]
     """The strongest open ones, 100 at most."""
     openFindings: _Count
     """How many are open altogether."""
-    incidents: Annotated[list[Incident], Keywords(max_items=100)]
+    incidents: Annotated[list[ApiIncident], Keywords(max_items=100)]
     """The open incidents in the order of `reasons`, 100 at most."""
-    trials: Annotated[list[Finding], Keywords(max_items=100)]
+    trials: Annotated[list[ApiFinding], Keywords(max_items=100)]
     """What rules on trial would have asked for, 100 at most. Without effect."""
     suspects: Annotated[list[Suspect], Keywords(max_items=100)]
     """Devices with a record of faults, the highest score first, 100 at most. Advice to people."""
-    ledger: Ledger
+    ledger: ApiLedger
     kernelLog: KernelLog
     profile: Annotated[str, Keywords(examples=("nvidia", "hyperpod"))]
     """Profile of the catalogue."""
