@@ -160,7 +160,7 @@ class Daemon:
         answers = self._answers[path]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if "error" in answer:
-            raise command.client.RequestRefused(404, str(answer["error"]), "")
+            raise command.client.DaemonRefused(404, str(answer["error"]), "")
         return answer
 
     def prolog(self, settings: Settings) -> int:
