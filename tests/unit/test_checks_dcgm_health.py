@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
-from vitald.config import Dcgm
-from vitald.config import DcgmHealth as Settings
+from vitald.config_sections import Dcgm
+from vitald.config_sections import DcgmHealth as Settings
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm_health import (
     BoardTraits,

@@ -13,20 +13,15 @@ from tests.conftest import require
 from tests.unit.builders import ROOT
 from vitald import config as configs
 from vitald import tomlfile
-from vitald.config import (
-    POLLED,
-    SECTIONS,
+from vitald.config import POLLED, SECTIONS, Config, ConfigError, changed, settings_of
+from vitald.config_sections import (
     CatalogSettings,
-    Config,
-    ConfigError,
     LedgerSettings,
     Listen,
     Log,
     Means,
     Metrics,
     Policy,
-    changed,
-    settings_of,
 )
 
 EXAMPLE = ROOT / "config.example.toml"

@@ -17,7 +17,7 @@ from tests.pace import patient
 from tests.unit.builders import catalogue, finding, gpu
 from vitald.catalog import Clears
 from vitald.config import Config
-from vitald.config import Diagnostics as Settings
+from vitald.config_sections import Diagnostics as Settings
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import NodeState
 from vitald.diagnostics import device_access, events, planner, runner, source

@@ -97,7 +97,7 @@ LAYERS = (
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),
-    *("settings", "paths", "collectors", "config"),
+    *("settings", "paths", "collectors", "config_sections", "config"),
     *("ledger", "core"),
     *("diagnostics", "recovery"),
     *("server", "metrics"),

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
-from vitald.config import Recovery
+from vitald.config_sections import Recovery
 from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, parse

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import require
-from vitald.config import Config, Means, Paths, Recovery
+from vitald.config import Config, Paths
+from vitald.config_sections import Means, Recovery
 from vitald.recovery import cluster
 from vitald.recovery.cluster import Kubernetes, Nobody, Program, SlurmCluster, Wish
 from vitald.recovery.decision import Node

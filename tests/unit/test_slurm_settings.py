@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vitald import config
+from vitald import config, config_sections
 from vitald.slurm.settings import Settings, read_settings
 
 
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     """Read twice, for speed: keys, defaults and values agree."""
-    own = config.SlurmSettings()
+    own = config_sections.SlurmSettings()
     assert {
         name: getattr(Settings(), name)
         for name in Settings._fields

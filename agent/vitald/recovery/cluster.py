@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vitald.config import Config, Means
+from vitald.config import Config
+from vitald.config_sections import Means
 from vitald.recovery import programs
 from vitald.recovery.decision import Node
 from vitald.slurm import scontrol

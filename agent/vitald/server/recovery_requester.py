@@ -28,7 +28,7 @@ import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from vitald.collectors.small_files import presentable
-from vitald.config import Recovery
+from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
 from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted

@@ -25,7 +25,7 @@ from pathlib import Path
 from vitald import __version__
 from vitald.cli.render import Json
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
-from vitald.config import Listen
+from vitald.config_sections import Listen
 
 UNITS = ("vitald.service", "vitald.socket", "vitald-recover.service", "vitald-recover.path")
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,0 +1,469 @@
+"""Sections of the configuration that belong to no collector: their keys, defaults and help."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from vitald import catalog, tomlfile
+from vitald.checking import Unexpected, read_flag, read_match, read_number
+from vitald.settings import (
+    one_of,
+    read_count,
+    read_nonempty_text,
+    read_path,
+    read_period,
+    read_table,
+    setting,
+)
+
+# How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
+_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
+
+
+def _level(value: object) -> int:
+    if value not in (1, 2, 3, 4) or isinstance(value, bool):
+        raise Unexpected("a run level from 1 to 4", value)
+    return int(str(value))
+
+
+def _programs(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if (
+            not isinstance(item, str)
+            or not item.startswith("/")
+            or item.endswith("/")
+            or "//" in item
+        ):
+            raise Unexpected("a list of absolute paths of programs", item)
+    return tuple(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on; `off` is no address."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _listen(value: object) -> Listen | None:
+    text = read_nonempty_text(value)
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise Unexpected('an address and port such as "127.0.0.1:9820", or "off"', value) from None
+    return Listen(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """By what something is done: a word that we know, or a program with its arguments, which no
+    shell reads.
+    """
+
+    word: str = ""
+    argv: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.word or " ".join(self.argv)
+
+
+def _means(value: object) -> Means:
+    if value in ("none", "slurm", "kubernetes"):
+        return Means(word=str(value))
+    if not isinstance(value, list):
+        expected = '"none", "slurm", "kubernetes", or a list of a program and its arguments'
+        raise Unexpected(expected, value)
+    return _program(value)
+
+
+def _program(value: object) -> Means:
+    argv = value if isinstance(value, list) else []
+    if (
+        not argv
+        or not argv[0]
+        or not all(isinstance(part, str) and "\0" not in part for part in argv)
+    ):
+        expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
+        raise Unexpected(expected, value)
+    if "/" in argv[0] and not argv[0].startswith("/"):
+        raise Unexpected("an absolute path or a bare name", argv[0])
+    return Means(argv=tuple(argv))
+
+
+_LABEL = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+)
+
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/action=replace"')
+_node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """Diagnostics: programs that test the hardware."""
+
+    enabled: bool = setting(
+        True,
+        read_flag,
+        "Run them on their schedule, and where a finding asks for one. false: on request only.",
+    )
+    idle_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "What needs idle devices waits until nobody has used them for so long.",
+    )
+    ignore_processes: tuple[str, ...] = setting(
+        (),
+        _programs,
+        "More programs, by their absolute paths, that may have devices open and are no work. Their"
+        " files must be root's.",
+    )
+    keep_s: float = setting(
+        tomlfile.parse_duration("30d"),
+        tomlfile.parse_duration,
+        "What a program printed is kept for so long.",
+        reload=True,
+    )
+    deep_log: Path | None = setting(
+        None, read_path, "A file that gets lines as HyperPod's deep health checks write them."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dcgm:
+    """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
+
+    enabled: bool = setting(True, read_flag, "Run it where dcgmi is installed and GPUs are here.")
+    program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
+    level_1_s: float = setting(
+        tomlfile.parse_duration("1h"),
+        read_period,
+        'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
+    )
+    level_2_s: float = setting(
+        tomlfile.parse_duration("24h"),
+        read_period,
+        'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
+    )
+    most: int = setting(
+        2,
+        _level,
+        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two"
+        " hours, at full power, on a node without work.",
+    )
+    deadline_1_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "A level 1 run that takes longer is ended.",
+    )
+    deadline_2_s: float = setting(
+        tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."
+    )
+    deadline_3_s: float = setting(
+        tomlfile.parse_duration("60m"), tomlfile.parse_duration, "The same of level 3."
+    )
+    deadline_4_s: float = setting(
+        tomlfile.parse_duration("180m"), tomlfile.parse_duration, "The same of level 4."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmHealth:
+    """DCGM's background watches (dcgmi health), where the host engine runs."""
+
+    enabled: bool = setting(
+        True, read_flag, "Ask for them where dcgmi is installed and the host engine runs."
+    )
+    every_s: float = setting(tomlfile.parse_duration("10m"), read_period, 'How often, or "off".')
+    deadline_s: float = setting(
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
+        "An answer that takes longer is a sign of trouble itself.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfaLoopback:
+    """Each EFA adapter sends to itself, where fi_pingpong is installed."""
+
+    every_s: float = setting(
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(
+        tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
+    )
+    least_gbps: float = setting(
+        0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
+    )
+    most_latency_us: float = setting(
+        0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccom:
+    """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
+
+    every_s: float = setting(
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
+    )
+    least_gbytes: float = setting(
+        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccl:
+    """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
+
+    every_s: float = setting(
+        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+    )
+    deadline_s: float = setting(
+        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
+    )
+    program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
+    least_gbytes: float = setting(
+        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """What the scripts of packaging/slurm do. They read this file themselves: a change needs no
+    restart.
+    """
+
+    unknown: str = setting(
+        "allow",
+        one_of("allow", "refuse"),
+        "Jobs on a node of which nothing is known, such as while vitald is stopped.",
+    )
+    level_1_age_s: float = setting(
+        0.0,
+        read_period,
+        "The prolog runs a level 1 diagnostic first if the last one is older than this, and time"
+        ' allows. "off": never.',
+    )
+    budget_s: float = setting(
+        tomlfile.parse_duration("2s"),
+        tomlfile.parse_duration,
+        "The prolog takes no longer than this.",
+    )
+    level_2_after_failure: bool = setting(
+        True,
+        read_flag,
+        "The epilog asks for a level 2 diagnostic after a job that failed or left findings.",
+    )
+    reason: str = setting(
+        "vitald",
+        read_nonempty_text,
+        "How the reasons of nodes that we drain begin: only those are ever resumed by us.",
+    )
+    hyperpod: bool = setting(
+        False,
+        read_flag,
+        "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or"
+        " Action:Replace.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Whether this node is rebooted, or marked for replacement, without a person. The daemon only
+    asks; vitald-recover.service, as root, decides and acts.
+    """
+
+    mode: str = setting(
+        "none",
+        one_of("none", "automatic"),
+        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable'
+        " vitald-recover.path, too.",
+        reload=True,
+    )
+    after_s: float = setting(
+        tomlfile.parse_duration("2m"),
+        tomlfile.parse_duration,
+        "A finding must have been open for so long: a fault brings others with it, and the"
+        " strongest decides; a person may step in.",
+        reload=True,
+    )
+    drain: Means = setting(
+        Means(word="none"),
+        _means,
+        'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a'
+        " program (exit 0: nothing runs here any more, 75: something still does).",
+        reload=True,
+    )
+    replace: Means = setting(
+        Means(word="none"),
+        _means,
+        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes"'
+        " (the label), or a program.",
+        reload=True,
+    )
+    reboot: Means = setting(
+        Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
+    )
+    reboots_per_day: int = setting(
+        1,
+        read_count,
+        "No more reboots than this in a day, whatever the cause. For one cause there is never more"
+        " than one.",
+        reload=True,
+    )
+    replacements_per_day: int = setting(
+        1, read_count, "How often a day the node may be marked for replacement.", reload=True
+    )
+    deadline_s: float = setting(
+        tomlfile.parse_duration("60s"),
+        tomlfile.parse_duration,
+        "A program of those above that takes longer is ended, and has failed.",
+        reload=True,
+    )
+    kill_switch: Path = setting(
+        Path("/etc/vitald/no-recovery"),
+        read_path,
+        "While there is a file of this name, nothing is done.",
+        reload=True,
+    )
+    maintenance: Path = setting(
+        Path("/run/vitald-maintenance"),
+        read_path,
+        "The same; gone with the next boot.",
+        reload=True,
+    )
+    state: Path = setting(
+        Path("/var/lib/vitald-recover"),
+        read_path,
+        "Folder of what was done and decided. Only root may write it, and it must survive a"
+        " reboot.",
+        reload=True,
+    )
+    node: str = setting(
+        "",
+        _node_name,
+        "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for"
+        " Slurm.",
+        reload=True,
+    )
+    kubeconfig: Path = setting(
+        Path("/etc/kubernetes/kubelet.conf"),
+        read_path,
+        "Who we are to Kubernetes. The kubelet itself may do all of this to its own node.",
+        reload=True,
+    )
+    label: str = setting(
+        "vitald/action=replace",
+        _label,
+        "The label of a node that must be replaced. On HyperPod:"
+        ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Socket:
+    """The Unix socket that people, schedulers and the command line ask."""
+
+    path: Path | None = setting(None, read_path, "Default: vitald.sock in the runtime folder.")
+    group: str | None = setting(
+        None,
+        read_nonempty_text,
+        "Group that may read over the socket. Default: the daemon's own group.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The Prometheus endpoint."""
+
+    listen: Listen | None = setting(
+        Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """What codes mean."""
+
+    profile: str = setting(
+        "nvidia",
+        one_of(*catalog.PROFILES),
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was'
+        " seen to do.",
+        reload=True,
+    )
+    overrides: Mapping[str, object] = setting(
+        dict,
+        read_table,
+        "Change or add entries of the catalogue, key by key; or as tables,"
+        ' [catalog.overrides."xid/63"].',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What this site does by itself."""
+
+    device_reset: bool = setting(
+        False,
+        read_flag,
+        "The site resets devices itself, so a reset alone does not raise rebootRequired.",
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSettings:
+    """What is remembered, and for how long. Open findings are kept in any case."""
+
+    keep_s: float = setting(
+        tomlfile.parse_duration("90d"),
+        tomlfile.parse_duration,
+        'Events older than this are dropped ("90d").',
+        reload=True,
+    )
+    most_bytes: int = setting(
+        tomlfile.parse_size("512MiB"),
+        tomlfile.parse_size,
+        'Above this size the oldest events are dropped ("512MiB").',
+        reload=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The daemon's own log, on standard error."""
+
+    level: str = setting(
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "debug, info, warning or error.",
+        reload=True,
+    )
+    format: str = setting(
+        "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
+    )
