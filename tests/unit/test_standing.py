@@ -17,8 +17,9 @@ from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
 from vitald.catalog.threshold import Comparison as Kind
 from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
+from vitald.collectors.crossing import Crossing
 from vitald.collectors.event_factory import EventFactory
-from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
+from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.core.daemon_events import DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.catalog.threshold import ThresholdGroup, read_threshold
-from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
+from vitald.collectors.crossing import Crossing
+from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import Component, ComponentKind, Readings, Sample
 
 

@@ -28,11 +28,12 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.catalog.threshold import ThresholdGroup
+from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_name
 from vitald.collectors.event_factory import EventFactory
 from vitald.collectors.reader_threads import Broken, Readers
 from vitald.collectors.small_files import Look, why
-from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
+from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import (
     NODE,
     Action,

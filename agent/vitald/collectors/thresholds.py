@@ -14,7 +14,6 @@ device, begin it anew.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,21 +22,30 @@ from itertools import pairwise
 from typing import Any, Union
 
 from vitald.catalog.threshold import Comparison, Threshold, ThresholdGroup
+from vitald.collectors.crossing import (
+    MAX_SAMPLES,
+    PARTS,
+    Crossing,
+    crosses_limit,
+    describe_crossing,
+    find_difference,
+    format_value,
+    get_carried_fields,
+    list_numbers,
+    make_crossing,
+    replace_unknown_parts,
+    thin_samples,
+    to_field_value,
+    to_number,
+    to_whole_number,
+)
 from vitald.model import Component, ComponentKind, Readings, Sample, Value
-from vitald.text import join_first
 
 _SIGMA = 1.4826  # median absolute deviations to a standard deviation
 _SIBLINGS = 3  # fewer have no median worth the name
-_MAX_LISTED = 6
-_PARTS = {
-    ComponentKind.GPU: "link",
-    ComponentKind.NEURON: "core",
-}  # what a reading with several values has one of for each
 # Components remembered of which there is nothing to remember: drives and functions may come and go
 # for ever
 _MAX_COMPONENTS = 16_384
-# Of a counter in a window of more than an hour: a day's is then told to within some minutes
-_MAX_SAMPLES = 256
 # Counters with windows as long as this are remembered across a restart of the daemon, not of the
 # node
 _KEPT_S = 3600.0
@@ -47,17 +55,6 @@ _READ_STEP_S = 600.0
 # What a watch says of a component: fields and text where it holds, empty where it does not, None
 # where that cannot be told.
 _Held = Union["tuple[dict[str, Value], str]", "tuple[()]", None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """Something that a watch says about a component. `text` is for people."""
-
-    component: Component
-    identity: str
-    code: str
-    fields: Mapping[str, Value]
-    text: str
 
 
 @dataclass(slots=True)
@@ -280,7 +277,7 @@ class ThresholdEvaluator:
         if not seen or (was if held is not None else said_of is None):
             known.turning.pop(watched.code, None)
             if held is not None and self._is_present(held[0], known, now):
-                self.holding.append(_sign(one, watched.code, *held[1]))
+                self.holding.append(make_crossing(one, watched.code, *held[1]))
             elif held is None and not unseen:
                 self.calm.add((one.component, watched.code))
             return []
@@ -301,18 +298,18 @@ class ThresholdEvaluator:
             value = one.values.get(of)
             fields: dict[str, Value] = {"recovered": True}
             return [
-                _sign(
+                make_crossing(
                     one,
                     watched.code,
-                    {**fields, of: _plain(value)},
-                    f"{of} is {_said(value)} again",
+                    {**fields, of: to_field_value(value)},
+                    f"{of} is {format_value(value)} again",
                 )
             ]
         watch, (fields, text) = held
         known.stood.pop(watched.code, None)
         known.on[watched.code] = watch.of
         return [
-            _sign(
+            make_crossing(
                 one, watched.code, fields, text + (f" for {watch.for_s:g} s" if watch.for_s else "")
             )
         ]
@@ -353,15 +350,15 @@ class ThresholdEvaluator:
             return self._among(watch, one, all_, now)
         limit = one.values.get(watch.limit) if isinstance(watch.limit, str) else watch.limit
         if watch.test is Comparison.DIFFERS:
-            return _find_difference(watch, values[0], limit)
+            return find_difference(watch, values[0], limit)
         times = one.values.get(watch.times, None) if watch.times else 1.0
         if not isinstance(limit, (int, float)) or not isinstance(times, (int, float)):
             return None
         limit *= times
-        hit = [place for place, value in enumerate(values) if _against(watch, value, limit)]
+        hit = [place for place, value in enumerate(values) if crosses_limit(watch, value, limit)]
         if not hit:
             return ()
-        return _describe_crossing(watch, one, values, hit, limit)
+        return describe_crossing(watch, one, values, hit, limit)
 
     def _among(
         self, watch: Threshold, one: Readings, all_: Sequence[Readings], now: float
@@ -410,12 +407,12 @@ class ThresholdEvaluator:
             key = f"{watched.code}:{watch.of}"
             before = known.said.get(key)
             if watched.state and value == before:
-                fields = {watch.of: _plain(value), **_carried(watch, one)}
+                fields = {watch.of: to_field_value(value), **get_carried_fields(watch, one)}
                 self.holding.append(
-                    _sign(one, watched.code, fields, f"{watch.of} is {_said(value)}")
+                    make_crossing(one, watched.code, fields, f"{watch.of} is {format_value(value)}")
                 )
             if (
-                before == (value if watch.test is Comparison.CHANGES else _numbers(value))
+                before == (value if watch.test is Comparison.CHANGES else list_numbers(value))
                 and key not in known.booted
             ):
                 continue  # as it was: nearly always
@@ -443,8 +440,12 @@ class ThresholdEvaluator:
             known.said[key] = value
         if value == (unreported if before is None else before):
             return None
-        fields = {watch.of: _plain(value), "was": _plain(before), **_carried(watch, one)}
-        return _sign(one, code, fields, f"{watch.of} is {_said(value)}")
+        fields = {
+            watch.of: to_field_value(value),
+            "was": to_field_value(before),
+            **get_carried_fields(watch, one),
+        }
+        return make_crossing(one, code, fields, f"{watch.of} is {format_value(value)}")
 
     def _compare_counter(
         self, code: str, watch: Threshold, one: Readings, known: _Known
@@ -452,10 +453,10 @@ class ThresholdEvaluator:
         """A crossing if a counter, or a part of it, rose by the limit since it was reported."""
         key = f"{code}:{watch.of}"
         value, before = one.values[watch.of], known.said.get(key)
-        now_at, base = _numbers(value), _numbers(before)
+        now_at, base = list_numbers(value), list_numbers(before)
         if len(base) != len(now_at):
             base = (0.0,) * len(now_at)
-        now_at = _known_parts(now_at, base)
+        now_at = replace_unknown_parts(now_at, base)
         if before is None and watch.baseline:
             base = now_at
         if key in known.booted:
@@ -464,7 +465,7 @@ class ThresholdEvaluator:
         elif not watch.returns:
             # It fell for no known reason: what it fell to is nothing new.
             base = tuple(map(min, base, now_at))
-        least = max(_number(watch.limit), 1e-9)
+        least = max(to_number(watch.limit), 1e-9)
         risen = [place for place, (was, at) in enumerate(zip(base, now_at)) if at - was >= least]
         known.said[key] = tuple(
             at if place in risen else was for place, (was, at) in enumerate(zip(base, now_at))
@@ -473,12 +474,15 @@ class ThresholdEvaluator:
         if not risen:
             return None
         by = sum(now_at[place] - base[place] for place in risen)
-        rise: dict[str, Value] = {watch.of: _whole(sum(now_at)), "rise": _whole(by)}
+        rise: dict[str, Value] = {
+            watch.of: to_whole_number(sum(now_at)),
+            "rise": to_whole_number(by),
+        }
         if isinstance(value, tuple):
-            rise[f"{_PARTS.get(one.component.kind, 'port')}s"] = list(risen)
+            rise[f"{PARTS.get(one.component.kind, 'port')}s"] = list(risen)
         since = "" if before is not None else ", at the first look"
         text = f"{watch.of} rose by {by:g} to {sum(now_at):g}{since}"
-        return _sign(one, code, rise, text)
+        return make_crossing(one, code, rise, text)
 
     # --- values
 
@@ -489,11 +493,11 @@ class ThresholdEvaluator:
             value = one.values.get(of)
             if value is None or isinstance(value, str) or of not in one.fresh:
                 continue
-            samples, numbers = known.grown.setdefault(of, deque()), _numbers(value)
+            samples, numbers = known.grown.setdefault(of, deque()), list_numbers(value)
             if samples and len(samples[-1][1]) != len(numbers):
                 samples.clear()
             if samples:
-                numbers = _known_parts(numbers, samples[-1][1])
+                numbers = replace_unknown_parts(numbers, samples[-1][1])
             if of in known.resumed:
                 known.resumed.discard(of)
                 self._spread_growth(of, samples, numbers, stopped_s=stopped_s, now=now)
@@ -503,8 +507,8 @@ class ThresholdEvaluator:
             samples.append((now, numbers))
             while len(samples) > 1 and samples[1][0] <= now - window:
                 samples.popleft()
-            if len(samples) > _MAX_SAMPLES and window > _KEPT_S:
-                known.grown[of] = _thinned(samples)
+            if len(samples) > MAX_SAMPLES and window > _KEPT_S:
+                known.grown[of] = thin_samples(samples)
 
     def _spread_growth(
         self,
@@ -562,129 +566,3 @@ class ThresholdEvaluator:
             for place, (was, at) in enumerate(zip(earlier, later)):
                 grown[place] += max(0.0, at - was)  # it fell: that is where it counts from
         return tuple(total / watch.over_s * watch.per_s for total in grown)
-
-
-def _thinned(
-    samples: Iterable[tuple[float, tuple[float, ...]]],
-) -> deque[tuple[float, tuple[float, ...]]]:
-    """Every second sample, and each that no other may stand for: what lies before or after
-    a fall.
-    """
-    told = list(samples)
-    kept = deque(told[:1])
-    for place in range(1, len(told) - 1):
-        before, here, after = kept[-1][1], told[place][1], told[place + 1][1]
-        if place % 2 == 0 or any(
-            not was <= at <= will for was, at, will in zip(before, here, after)
-        ):
-            kept.append(told[place])
-    kept.append(told[-1])
-    while len(kept) > 4 * _MAX_SAMPLES:  # one that goes up and down all day counts nothing
-        kept.popleft()
-    return kept
-
-
-def _find_difference(
-    watch: Threshold, value: float | str, expected: Sample | None
-) -> tuple[dict[str, Value], str] | tuple[()] | None:
-    """Whether a text is none of those in `expected`, which commas separate."""
-    if not isinstance(expected, str):
-        return None
-    if value in [wanted.strip() for wanted in expected.split(",")]:
-        return ()
-    fields: dict[str, Value] = {watch.of: _plain(value), "expected": expected}
-    return fields, f"{watch.of} is {_said(value)}, expected {expected}"
-
-
-def _against(watch: Threshold, value: float | str, limit: float) -> bool:
-    if watch.test is Comparison.IS:
-        return value in watch.values
-    if watch.test in (Comparison.LISTS, Comparison.LISTS_OTHER):
-        words = {word.strip() for word in str(value).split(",")} - {""}
-        return bool(
-            words & set(watch.values)
-            if watch.test is Comparison.LISTS
-            else words - set(watch.values)
-        )
-    if isinstance(value, str):
-        return False
-    if watch.test is Comparison.HAS:
-        return any(int(value) & int(bits) for bits in watch.values if not isinstance(bits, str))
-    return value > limit if watch.test is Comparison.ABOVE else value < limit
-
-
-def _sign(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Crossing:
-    return Crossing(
-        component=one.component, identity=one.identity, code=code, fields=fields, text=text
-    )
-
-
-def _carried(watch: Threshold, one: Readings) -> dict[str, Value]:
-    return {name: _plain(one.values[name]) for name in watch.carry if name in one.values}
-
-
-def _numbers(value: Sample | None) -> tuple[float, ...]:
-    if value is None or isinstance(value, str):
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _known_parts(values: tuple[float, ...], before: tuple[float, ...]) -> tuple[float, ...]:
-    """A part that could not be read (NaN) stands where it stood."""
-    return tuple(was if math.isnan(value) else value for value, was in zip(values, before))
-
-
-def _number(value: float | str) -> float:
-    return 0.0 if isinstance(value, str) else value
-
-
-def _whole(value: float | str) -> float | int | str:
-    if isinstance(value, str):
-        return value
-    return int(value) if float(value).is_integer() else round(value, 6)
-
-
-def _plain(value: Sample | None) -> Value:
-    if isinstance(value, tuple):
-        return [int(part) for part in value if not math.isnan(part)]
-    return None if value is None else _whole(value)
-
-
-def _said(value: Sample | None) -> str:
-    if value is None:
-        return "not known"
-    if isinstance(value, str):
-        return value or "empty"
-    return str(value) if isinstance(value, tuple) else f"{value:g}"
-
-
-def _describe_crossing(
-    watch: Threshold,
-    one: Readings,
-    values: Sequence[float | str],
-    hit: Sequence[int],
-    limit: float,
-) -> tuple[dict[str, Value], str]:
-    """The event's fields and text. `hit`: places of the values that crossed the limit."""
-    fields: dict[str, Value] = {
-        name: _plain(one.values[name]) for name in (watch.of, *watch.only)
-    } | _carried(watch, one)
-    compares_limit = watch.test in (Comparison.ABOVE, Comparison.BELOW)
-    if compares_limit:
-        fields["limit"] = round(limit, 6)
-    where = ""
-    if isinstance(one.values[watch.of], tuple):
-        fields[watch.of] = [int(_number(values[place])) for place in hit]
-        part = _PARTS.get(one.component.kind, "port")
-        fields[f"{part}s"] = list(hit)
-        where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
-    value = values[hit[0]]
-    if watch.over_s:
-        fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
-        text = f"{watch.of} grows by {_said(value)} per {watch.per_s:g} s{where}"
-    else:
-        text = f"{watch.of} is {_said(value)}{where}"
-    if compares_limit:
-        name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
-        text += f", {watch.test.value} {name}{limit:g}"
-    return fields, text

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitald.catalog import Catalog
+from vitald.collectors.crossing import Crossing
 from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
@@ -21,7 +22,7 @@ from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
 from vitald.collectors.nvml.links import Links
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.resets import ResetDetector
-from vitald.collectors.thresholds import Crossing, ThresholdEvaluator
+from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
 
 NAME = "nvml"
