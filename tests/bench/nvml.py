@@ -47,7 +47,7 @@ _BARE = """
 import ctypes, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 import pynvml
-from vitald.collectors.nvml import calls
+from vitald.collectors.nvml import calls, query
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[2])
 pynvml.nvmlInitWithFlags(1)
 made = 0
@@ -59,17 +59,17 @@ def bare(name, *args, raw=False):
     return getattr(pynvml, name)(*args)
 driver = (580, 95, 5)
 gpus = [
-    calls.Gpu(address, pynvml.nvmlDeviceGetHandleByPciBusId(address.encode()), driver)
+    query.PolledGpu(address, pynvml.nvmlDeviceGetHandleByPciBusId(address.encode()), driver)
     for address in json.loads(sys.argv[3])
 ]
 def look(tiers):
     for gpu in gpus:
         for call in tiers:
-            if call.__name__ not in gpu.skipped:
+            if call.name not in gpu.skipped:
                 try:
-                    call(bare, gpu)
+                    call.read(bare, gpu)
                 except pynvml.NVMLError as error:
-                    gpu.skipped[call.__name__] = error.value
+                    gpu.skipped[call.name] = error.value
 look(calls.INVENTORY + calls.FAST + calls.SLOW)
 said = {}
 for name, tiers in (("fast", calls.FAST), ("fast_and_slow", calls.FAST + calls.SLOW)):

@@ -216,7 +216,7 @@ class Work:
         Readers._work = read_on  # type: ignore[method-assign]
         threading.Thread.start = start_counted  # type: ignore[method-assign]
         _counted(work, process.Programs, "execute")
-        _counted(work, client, "_ended")
+        _counted(work, client, "_wait_for_end")
         begin = client.WorkerProcess.__init__
 
         def begin_worker(self: Any, *given: Any) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 uid, groups, root = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
 import tests.harness, encodings.idna, vitald.tomlfile, vitald.cli
-for module in pkgutil.iter_modules(vitald.cli.__path__):
-    importlib.import_module("vitald.cli." + module.name)
+for module in pkgutil.walk_packages(vitald.cli.__path__, "vitald.cli."):
+    importlib.import_module(module.name)
 os.setgroups(groups)
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)

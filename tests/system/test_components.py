@@ -128,7 +128,7 @@ def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
     ]
     assert node.metric('vitald_coverage_ratio{kind="gpu",source="nvml"}') == 0
     assert "not known: nvml: released" in node.cli("components").stdout
-    assert "not known how they are: gpu/" in node.cli("status").stdout
+    assert "status unknown: gpu/" in node.cli("status").stdout
 
 
 def test_a_node_with_nothing(make_node: Callable[..., Node]) -> None:

@@ -21,8 +21,9 @@ CONFIRM = f"{EXPECT}/confirm"
 WHY = "card 15 is out until Monday, ticket 4711"
 # A count is told after three looks, a minute apart: tests do not wait for that.
 HURRY = (
-    "import sys; from vitald.collectors import assembly; assembly._EXPECT_EVERY_S = {}; from"
-    " vitald.cli import main; sys.exit(main())"
+    "import sys; from dataclasses import replace; from vitald.collectors.inventory import collector;"
+    " collector.COLLECTOR = replace(collector.COLLECTOR, every_s={}); from vitald.cli import main;"
+    " sys.exit(main())"
 )
 
 

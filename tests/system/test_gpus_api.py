@@ -565,7 +565,7 @@ def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
     done = node.cli("release", "--for", "1h", "--reason", "a person's reset")
     assert (done.returncode in (0, 10), done.stderr) == (True, ""), done
     assert done.stdout.startswith("released all GPUs until ")
-    assert ("nobody is seen to have them open" in done.stdout) == (done.returncode == 0)
+    assert ("no process is known to have them open" in done.stdout) == (done.returncode == 0)
     assert workers(node) == []
     status = node.wait(is_released, 2.0)
     assert "a person's reset" in str(source(status)["detail"])

@@ -692,7 +692,7 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node.configure('mode = "automatic"', 'mode = "none"')
     forge(node, handmade(node))
     assert recover(node.config)["why"] == '[recovery] mode is "none": say, do not act'
-    assert "none: nobody acts by itself" in vitald("recovery", config=node.config).stdout
+    assert "none: no automatic recovery" in vitald("recovery", config=node.config).stdout
     assert here.done == []
 
 
