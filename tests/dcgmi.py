@@ -464,7 +464,8 @@ class Dcgmi:
         """All so far, the oldest first."""
         found: list[dict[str, Any]] = []
         last: dict[int, dict[str, Any]] = {}  # by process id
-        for line in (self.folder / "calls.jsonl").read_text().splitlines():
+        written = (self.folder / "calls.jsonl").read_text()
+        for line in written[: written.rfind("\n") + 1].splitlines():  # the last may be under way
             said = json.loads(line)
             if "argv" in said:
                 last[said["pid"]] = said | {"signals": []}

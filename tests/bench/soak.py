@@ -380,7 +380,7 @@ def _sample(daemon: Any, work: Work) -> Json:
             "watchers": board.watchers,
             "jobs": len(board.jobs.running) + len(board.jobs.recent),
             "marks": len(memory.marks),
-            "settled": len(memory.settled),
+            "settled": len(memory.resolved),
             "devices": len(memory.devices),
             "queue": len(pipeline._queue),
             "held": len(pipeline.ledger_writer._held),
