@@ -18,6 +18,7 @@ from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
+from vitald.collectors.small_files import Files, Look
 from vitald.model import Position, SourceState
 
 
@@ -491,6 +492,61 @@ def test_a_lost_card_is_not_a_thousand_errors_even_where_its_place_is_unknown(
     with watching(tree) as node:
         assert told(node.look()) == {("neuron/lost", "neuron/1")}
         assert node.readings("neuron/1").values.keys() <= {"lost", "initialised", "absent", "name"}
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "unknown"])
+@pytest.mark.parametrize(
+    "counter", ["sram_ecc_uncorrected", "hbm_ecc_uncorrected", "hbm_ecc_repairable"]
+)
+def test_a_card_that_is_lost_while_it_is_read_has_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, counter: str
+) -> None:
+    """It leaves the bus between two of its counters: what the second reads is no error."""
+    addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
+    if machine != "unknown":
+        addresses = TRN2
+    tree = NeuronTree(tmp_path / "sys", addresses, machine=machine)
+    read_number = Files.number
+
+    def lose_after(files: Files, look: Look, name: str, path: Path | str) -> float | None:
+        value = read_number(files, look, name, path)
+        if name == counter and "neuron1/" in str(path):
+            tree.lose(1)
+        return value
+
+    with watching(tree) as node:
+        assert told(node.look()) == set()
+        monkeypatch.setattr(Files, "number", lose_after)
+        found = told(node.look()) | told(node.look())
+        assert {code for code, _ in found} == {"neuron/lost"}
+
+
+def test_what_a_card_reads_that_was_silent_for_a_moment_is_no_reading(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its link is trained anew while it is read: it answers again a tenth of a second later."""
+    config = next(tree.root.glob(f"devices/*/{TRN2[1]}/config"))
+    answering = config.read_bytes()
+    read_number = Files.number
+    silent: list[str] = []
+
+    def break_link(files: Files, look: Look, name: str, path: Path | str) -> float | None:
+        if name == "hbm_ecc_uncorrected" and "neuron1/" in str(path):
+            silent.append(name)
+            tree.lose_link(1)
+            tree.ecc(1, "mem_ecc_uncorrected", 60)
+        return read_number(files, look, name, path)
+
+    def answer_again(seconds: float) -> None:
+        config.write_bytes(answering)
+
+    with watching(tree) as node:
+        assert told(node.look()) == set()
+        monkeypatch.setattr(Files, "number", break_link)
+        monkeypatch.setattr("vitald.collectors.neuron.device.time.sleep", answer_again)
+        assert told(node.look()) == set()
+        assert silent == ["hbm_ecc_uncorrected"]
+        assert "hbm_ecc_uncorrected" not in node.readings(f"neuron/{TRN2[1]}").values
 
 
 def test_fewer_devices_than_functions_where_no_place_is_known(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ _TOLD_APART = (
 )  # earlier drivers mix repairable with unrepairable errors when the firmware is newer
 _MIXED = 4096  # then what they read is a multiple of this
 _RESETTING_SAID = "the device is being reset"
+_SILENT_SAID = "the device did not answer while it was read"
 # Readings from the card itself, not from the driver's memory.
 _OF_THE_CARD = (
     *(
@@ -75,19 +76,24 @@ class NeuronDevice:
         self._read_identity(look)
         if self._off_the_bus():
             return self._report_lost(look)
-        resetting = self._is_resetting(look)
-        if not resetting:
+        repairable_before = self.known.repairable
+        interruption = _RESETTING_SAID if self._is_resetting(look) else ""
+        if not interruption:
             self._ask_serial(look)
             self._read_errors(look)
             self._firmware_health(look)
-            resetting = self._is_resetting(
-                look
-            )  # it may have begun meanwhile: then what was read is worth nothing
-        if resetting:
+            # A reset may have begun, or the card left the bus, while its counters were read.
+            silent = self._reads_ones()
+            if silent and self._off_the_bus():
+                return self._report_lost(look)
+            interruption = _SILENT_SAID if silent else ""
+            interruption = _RESETTING_SAID if self._is_resetting(look) else interruption
+        if interruption:
+            self.known.repairable = repairable_before
             for reading in _OF_THE_CARD:
                 look.values.pop(reading, None)
-                look.missing.setdefault(reading, _RESETTING_SAID)
-        look.values["resetting"] = float(resetting)
+                look.missing.setdefault(reading, interruption)
+        look.values["resetting"] = float(interruption == _RESETTING_SAID)
         if look.values.get("sram_ecc_uncorrected") == ALL_ONES:
             return self._report_lost(look)
         look.values["lost"] = 0.0
@@ -95,10 +101,10 @@ class NeuronDevice:
         self._read_power(look)
         self._host_memory(look)
         look.missing.setdefault("temperature_celsius", "the driver shows none")
-        if not resetting:
+        if not interruption:
             self._judge_sight(look)
         elif not self.known.read:
-            look.blind = f"{_RESETTING_SAID}, and has not been read before"
+            look.blind = f"{interruption}, and has not been read before"
         self._set_display_name(look)
         return look
 
@@ -194,7 +200,9 @@ class NeuronDevice:
         return self.files.number(look, attribute.reading, f"{self.folder}/{attribute.path}")
 
     def _read_errors(self, look: Look) -> None:
-        for attribute in layout.ECC:
+        # `sram_ecc_uncorrected` is read last: where the card's place on PCI is not known, all ones
+        # in it are the only sign that the card left the bus before the others were read.
+        for attribute in reversed(layout.ECC):
             self._read_attribute(look, attribute)
         repairable = look.values.get("hbm_ecc_repairable")
         if isinstance(repairable, float) and repairable < self.known.repairable:
