@@ -192,6 +192,8 @@ class ControlPlane:
                 headers={
                     "Authorization": f"Bearer {token}",
                     "Content-Type": content_type or usual,
+                    # Without one, the API server does not track who manages which field.
+                    "User-Agent": "vitald-tests",
                     **(headers or {}),
                 },
             )
