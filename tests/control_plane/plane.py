@@ -192,7 +192,6 @@ class ControlPlane:
                 headers={
                     "Authorization": f"Bearer {token}",
                     "Content-Type": content_type or usual,
-                    # Without one, the API server does not track who manages which field.
                     "User-Agent": "vitald-tests",
                     **(headers or {}),
                 },
@@ -241,10 +240,12 @@ class ControlPlane:
     # --- objects
 
     def create_node(self, name: str) -> Json:
+        """As a kubelet creates it: with a label, since the API server tracks who manages which
+        field only of objects that had one when they were created.
+        """
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
         return self.demand(
-            "POST",
-            "/api/v1/nodes",
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}},
+            "POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         )
 
     def read_node(self, name: str) -> Json:
