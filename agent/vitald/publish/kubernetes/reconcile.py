@@ -1,0 +1,125 @@
+"""
+The difference between the node object and what it should say, as one patch. Pure.
+
+What is written follows from the present state and from nothing else, so that what another writer
+removed or changed is repaired by the next comparison.
+
+`lastTransitionTime` is ours to keep: the API server computes nothing. Readers count from it (after
+ten minutes, Karpenter replaces a node), so it moves only when the status changes: not with the
+reason, not with a second fault, not after a restart, and not because somebody removed the
+condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vitald.publish.kubernetes.desired import DesiredCondition, DesiredNode
+from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject
+from vitald.timestamps import format_rfc3339, parse_rfc3339
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransition:
+    """The status of a condition, and since when. Seconds since the epoch."""
+
+    status: str
+    at: float
+
+
+def decide_transition(
+    desired: DesiredCondition,
+    remembered: LastTransition | None,
+    present: NodeCondition | None,
+    now: float,
+) -> LastTransition:
+    """The present status and since when it is that.
+
+    `remembered` is this process's own record, which outlives a restart; the node's condition is
+    the fallback where that was lost. Otherwise the status is new: since the ledger's change, but
+    not before the former transition and not in the future.
+    """
+    status = desired.status.value
+    if remembered is not None and remembered.status == status:
+        return remembered
+    earliest = 0.0 if remembered is None else remembered.at
+    written = None if present is None else _read_time(present.last_transition)
+    if remembered is None and present is not None and written is not None:
+        if present.status == status:
+            return LastTransition(status, min(written, now))
+        earliest = written
+    return LastTransition(status, min(max(desired.changed_at, earliest), now))
+
+
+def build_patch(
+    desired: DesiredNode,
+    transitions: Mapping[str, LastTransition],
+    node: NodeObject,
+    now: float,
+    heartbeat_s: float,
+) -> dict[str, object] | None:
+    """A strategic merge patch of the node's status; None if the node says it all, and said so
+    within `heartbeat_s`.
+    """
+    conditions = [
+        _complete(condition, transitions[condition.type], now) for condition in desired.conditions
+    ]
+    present = [node.conditions.get(condition.type) for condition in conditions]
+    is_same = (
+        all(_says(there, here) for there, here in zip(present, conditions, strict=True))
+        and desired.labels.items() <= node.labels.items()
+        and desired.annotations.items() <= node.annotations.items()
+    )
+    if is_same and now - _find_heartbeat(present) < heartbeat_s:
+        return None
+    return {
+        "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
+        "status": {"conditions": [condition.to_json() for condition in conditions]},
+    }
+
+
+def build_removal(types: list[str], labels: list[str], annotations: list[str]) -> dict[str, object]:
+    """A strategic merge patch that removes everything that was written."""
+    return {
+        "metadata": {
+            "labels": dict.fromkeys(labels),
+            "annotations": dict.fromkeys(annotations),
+        },
+        "status": {"conditions": [{"type": type_, "$patch": "delete"} for type_ in types]},
+    }
+
+
+def _complete(condition: DesiredCondition, transition: LastTransition, now: float) -> NodeCondition:
+    return NodeCondition(
+        type=condition.type,
+        status=condition.status.value,
+        reason=condition.reason,
+        message=condition.message,
+        last_transition=format_rfc3339(transition.at, "seconds"),
+        last_heartbeat=format_rfc3339(now, "seconds"),
+    )
+
+
+def _says(there: NodeCondition | None, here: NodeCondition) -> bool:
+    """Whether the node has the condition, its heartbeat apart."""
+    return there is not None and (
+        (there.status, there.reason, there.message, there.last_transition)
+        == (here.status, here.reason, here.message, here.last_transition)
+    )
+
+
+def _find_heartbeat(conditions: list[NodeCondition | None]) -> float:
+    """The oldest heartbeat; 0 where one is missing or is no time."""
+    times = [
+        None if condition is None else _read_time(condition.last_heartbeat)
+        for condition in conditions
+    ]
+    return min((time or 0.0 for time in times), default=0.0)
+
+
+def _read_time(text: str) -> float | None:
+    try:
+        return parse_rfc3339(text).timestamp()
+    except ValueError:
+        return None
