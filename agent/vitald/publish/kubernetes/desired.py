@@ -36,7 +36,7 @@ class ConditionStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredCondition:
-    """`worsened_at`: since when the status is this, if it has just become so. Seconds since the
+    """`changed_at`: since when the status is this, if it has just become so. Seconds since the
     epoch.
     """
 
@@ -90,7 +90,7 @@ def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondit
         type=types[0],
         status=_HEALTHY[state.status],
         reason=state.reason,
-        message=format_message(state.lines, state.open_findings),
+        message=format_message(state.lines),
         changed_at=state.changed_at,
     )
     repairs = (state.reboot_reason, state.replacement_reason)
@@ -108,7 +108,7 @@ def _build_repair(type_: str, reason: str, state: NodeSummary) -> DesiredConditi
         type=type_,
         status=ConditionStatus.TRUE if reason else ConditionStatus.FALSE,
         reason=reason or NOT_REQUIRED,
-        message=format_message(state.lines, state.open_findings) if reason else "",
+        message=format_message(state.lines) if reason else "",
         changed_at=state.changed_at,
     )
 
@@ -156,8 +156,8 @@ def _describe_finding(finding: FindingSummary) -> dict[str, object]:
     }
 
 
-def format_message(lines: Sequence[str], open_findings: int) -> str:
-    """The lines that fit in MAX_MESSAGE_BYTES, and how many findings there are altogether."""
+def format_message(lines: Sequence[str]) -> str:
+    """The lines that fit in MAX_MESSAGE_BYTES, and how many more there are."""
     if not lines:
         return "no open findings"
     shown = limit_text(lines[0], MAX_MESSAGE_BYTES - 64)
