@@ -293,7 +293,7 @@ async def fill(folder: Path, killed: Path) -> list[Stand]:
             audit = AuditRecord(
                 time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test"
             )
-            await pipeline.clear_finding(number, "root", audit)
+            await pipeline.actions.clear_finding(number, "root", audit)
             stood.append(stand(pipeline))
         shutil.copytree(folder, killed)
     (killed / "ledger.db-shm").unlink()

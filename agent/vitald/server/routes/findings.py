@@ -167,7 +167,7 @@ class FindingRoutes:
                 "clear it without, or with a new node",
             )
         audit = _make_audit(peer, "clear", number, body)
-        closed = await self._context.pipeline.clear_finding(
+        closed = await self._context.pipeline.actions.clear_finding(
             number, peer.name, audit, replaced=replaced
         )
         return self._answer_action(closed, audit)
@@ -181,7 +181,8 @@ class FindingRoutes:
         seconds = read_seconds(body, "seconds", None, least=0.0, most=_MAX_ACCEPTED_S)
         audit = _make_audit(peer, "accept", number, body)
         return self._answer_action(
-            await self._context.pipeline.accept_finding(number, peer.name, audit, seconds), audit
+            await self._context.pipeline.actions.accept_finding(number, peer.name, audit, seconds),
+            audit,
         )
 
     async def begin_remedy(self, request: web.Request) -> web.Response:
@@ -192,7 +193,7 @@ class FindingRoutes:
         number, body = _read_id(request), await read_body(request, "reason")
         audit = _make_audit(peer, "remedy", number, body)
         return self._answer_action(
-            await self._context.pipeline.begin_remedy(number, peer.name, audit), audit
+            await self._context.pipeline.actions.begin_remedy(number, peer.name, audit), audit
         )
 
     def _answer_action(self, found: Finding | None, audit: AuditRecord) -> web.Response:
