@@ -53,7 +53,7 @@ from vitald.ledger import (
     read_runs,
 )
 from vitald.metrics import exporter
-from vitald.metrics.diagnostics import Tally
+from vitald.metrics.diagnostics import RunTally
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
 from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
@@ -91,12 +91,18 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path | None) -> None:
         self.config = config
         self.config_path = config_path
-        self.boot_id = _boot_id(config.paths.procfs)
-        self.board = NodeState(self.boot_id, time.time(), device_reset=config.policy.device_reset)
+        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.node_state = NodeState(
+            self.boot_id, time.time(), device_reset=config.policy.device_reset
+        )
         self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
+        self.ledger_thread, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.pipeline = Pipeline(
-            Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
+            Ledger(config.paths.state),
+            self.ledger_thread,
+            self.node_state,
+            self.catalog,
+            self.boot_id,
         )
         self.sources = Sources(
             config.paths,
@@ -104,45 +110,45 @@ class Daemon:
             self.catalog,
             self.boot_id,
             self.reader,
-            self._well,
+            self._is_well,
             kmsg=from_stdin(),
         )
-        self.tests = WorkerThread("diagnostics")
-        self.tally = Tally()
+        self.diagnostics_thread = WorkerThread("diagnostics")
+        self.tally = RunTally()
         self.diagnostics = _build_diagnostics(self)
         self.housekeeping = Housekeeping(
-            self.pipeline.ledger, self.lane, self.board, self._get_retention
+            self.pipeline.ledger, self.ledger_thread, self.node_state, self._get_retention
         )
         self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
-        self.hung_up = asyncio.Event()
-        self.past_told = asyncio.Event()
+        self.reload_requested = asyncio.Event()
+        self.past_read = asyncio.Event()
         self.recovery = RecoveryRequester(
-            self.board,
+            self.node_state,
             config.paths.runtime,
             self.reader,
             lambda: self.config.recovery,
-            self.past_told,
+            self.past_read,
         )
         self.api = Api(
-            board=self.board,
+            node_state=self.node_state,
             pipeline=self.pipeline,
             catalog=self.catalog,
             interpreter=self.sources.interpreter,
             inventory=self.sources.inventory,
             reader=self.reader,
             inject_path=config.kernel_log.path,
-            group=_group(config.socket.group),
+            group=_find_group_id(config.socket.group),
             diagnostics=self.diagnostics,
             recovery=self.recovery,
             more=_build_routes(self),
         )
-        self.collector = exporter.BoardCollector(
-            self.board,
+        self.collector = exporter.NodeStateCollector(
+            self.node_state,
             self.sources.interpreter,
             self.sources.inventory,
-            self.api.gate,
+            self.api.connection_limit,
             profile=lambda: self.catalog.profile,
             diagnostics=self.diagnostics,
             tally=self.tally,
@@ -156,7 +162,7 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload_requested.set)
         log.info(
             "starting",
             version=__version__,
@@ -165,22 +171,22 @@ class Daemon:
             profile=self.catalog.profile,
         )
         async with _hold_folders(self.config.paths):
-            await self._open()
-            async with self._served(), anyio.create_task_group() as tasks:
+            await self._open_pipeline()
+            async with self._serve(), anyio.create_task_group() as tasks:
                 for work in (
                     self.pipeline.run,
                     self._read_kernel_log,
                     self.sources.uevents.listen,
-                    self._pulse,
+                    self._notify_systemd,
                     self.housekeeping.run,
-                    self._reloads,
+                    self._reload_on_signal,
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
                 present: list[Source] = [*self.sources.present, self.diagnostics.source]
                 for source in present:
                     tasks.start_soon(self._read_present, source)
-                tasks.start_soon(self._say_ready)
+                tasks.start_soon(self._notify_ready)
                 await self.stopping.wait()
                 self.notifier.notify_stopping()
                 log.info("stopping")
@@ -190,12 +196,12 @@ class Daemon:
                     await self.pipeline.put(batch)
             await self.pipeline.close()
         self.diagnostics.close()
-        for lane in (self.lane, self.reader, self.tests):
-            lane.close()
+        for worker_thread in (self.ledger_thread, self.reader, self.diagnostics_thread):
+            worker_thread.close()
         log.info("stopped")
 
-    async def _say_ready(self) -> None:
-        await wait_until(self.board.first_look, _FIRST_LOOK_S)
+    async def _notify_ready(self) -> None:
+        await wait_until(self.node_state.first_scan, _FIRST_LOOK_S)
         self.notifier.notify_ready()
         log.info(
             "ready",
@@ -204,7 +210,7 @@ class Daemon:
             pid=os.getpid(),
         )
 
-    async def _open(self) -> None:
+    async def _open_pipeline(self) -> None:
         try:
             await self.pipeline.open(self.catalog)
         except LedgerNewer as error:
@@ -213,13 +219,13 @@ class Daemon:
             await self.reader.call(self.sources.inventory.read)
         except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
-        await self._recall()
+        await self._restore_context()
         for source in (*self.sources.all, self.diagnostics.source):
-            self.board.sources[source.name] = SourceHealth(
+            self.node_state.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )
 
-    async def _recall(self) -> None:
+    async def _restore_context(self) -> None:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
@@ -250,12 +256,14 @@ class Daemon:
             )
             return
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.board.jobs.restore_jobs(jobs, self.boot_id, booted_at, self.board.incidents.values())
+        self.node_state.jobs.restore_jobs(
+            jobs, self.boot_id, booted_at, self.node_state.incidents.values()
+        )
 
-    async def _reloads(self) -> None:
+    async def _reload_on_signal(self) -> None:
         while True:
-            await self.hung_up.wait()
-            self.hung_up.clear()
+            await self.reload_requested.wait()
+            self.reload_requested.clear()
             await self._reload()
 
     async def _reload(self) -> None:
@@ -277,7 +285,7 @@ class Daemon:
             return
         applied, restart = configs.changed(self.config, fresh)
         logs.configure_log(fresh.log.level, self.config.log.format)
-        self.board.set_policy(device_reset=fresh.policy.device_reset)
+        self.node_state.set_policy(device_reset=fresh.policy.device_reset)
         self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
@@ -286,9 +294,9 @@ class Daemon:
         await self.pipeline.reload_catalog(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
-    def _well(self) -> bool:
+    def _is_well(self) -> bool:
         """Whether what is here now may be taken for what should be here."""
-        verdict = self.board.verdict()
+        verdict = self.node_state.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
@@ -307,32 +315,34 @@ class Daemon:
                 position(source.name), position(CRASH_LOGS), orderly=orderly
             )
             await supervisor.read_past(source.name, former)
-        await self.pipeline.booted()
+        await self.pipeline.report_boot()
         if earlier is not None:
             await supervisor.read_past(
                 source.name, earlier.this_boot(self.pipeline.position(source.name))
             )
             earlier.close()
-        self.past_told.set()
+        self.past_read.set()
         await supervisor.read(source)
 
     async def _read_present(self, source: Source) -> None:
         """What is, after what was: the boot and its past are folded in first."""
-        await self.past_told.wait()
+        await self.past_read.wait()
         await self.supervisor.read(source)
 
-    async def _pulse(self) -> None:
+    async def _notify_systemd(self) -> None:
         """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
         judged, and every source reads or is told to.
         """
         interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
         told = ""
-        await wait_until(self.board.first_look, _FIRST_LOOK_S)
+        await wait_until(self.node_state.first_scan, _FIRST_LOOK_S)
         while True:
-            verdict = self.board.verdict()
+            verdict = self.node_state.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
             self.notifier.notify_status(
-                f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240]
+                f"{verdict.status.value}, {len(self.node_state.findings)} open findings{first}"[
+                    :240
+                ]
             )
             hanging = self.supervisor.cancel_hanging()
             stuck = "the judge" if self.pipeline.is_wedged() else hanging
@@ -348,23 +358,25 @@ class Daemon:
             await anyio.sleep(interval)
 
     @asynccontextmanager
-    async def _served(self) -> AsyncIterator[None]:
+    async def _serve(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
                 serve_application(
                     self.api.build_application(),
-                    self.api.gate,
+                    self.api.connection_limit,
                     open_api_sockets(self.config.socket_path, self.api.group, stack),
                     patient=True,
                 )
             )
             if self.config.metrics.listen is not None:
-                gate = exporter.new_gate()
-                application = exporter.application(exporter.registry(self.collector), gate)
+                connection_limit = exporter.make_connection_limit()
+                application = exporter.build_application(
+                    exporter.build_registry(self.collector), connection_limit
+                )
                 await stack.enter_async_context(
                     serve_application(
-                        application, gate, [open_tcp_socket(self.config.metrics.listen)]
+                        application, connection_limit, [open_tcp_socket(self.config.metrics.listen)]
                     )
                 )
             yield
@@ -384,7 +396,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         catalog=daemon.catalog,
         boot_id=daemon.boot_id,
         node=NodeView(
-            daemon.board,
+            daemon.node_state,
             sources.inventory,
             daemon.pipeline.ledger.path,
             lambda: releases.words if releases is not None else "",
@@ -396,11 +408,11 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             own=(os.getpid(),),
             ignored=config.diagnostics.ignore_processes,
         ),
-        schedule=Schedule(host=_host()),
+        schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
-        lane=daemon.tests,
+        lane=daemon.diagnostics_thread,
         deep_log=deep_log,
-        count=daemon.tally.count,
+        count=daemon.tally.count_run,
         stored=daemon.pipeline.wait_until_stored,
     )
 
@@ -417,7 +429,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.pipeline.wait_until_stored,
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
-        JobRoutes(daemon.board, daemon.pipeline.store, daemon.diagnostics),
+        JobRoutes(daemon.node_state, daemon.pipeline.store, daemon.diagnostics),
         DiagnosticRoutes(
             daemon.diagnostics,
             daemon.reader,
@@ -459,7 +471,7 @@ def _lock_folder(folder: Path, held: ExitStack) -> None:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
 
 
-def _group(name: str | None) -> int:
+def _find_group_id(name: str | None) -> int:
     if name is None:
         return os.getegid()
     try:
@@ -468,7 +480,7 @@ def _group(name: str | None) -> int:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
 
 
-def _host() -> str:
+def _read_machine_id() -> str:
     """What this machine is called for as long as it exists. Images may share a host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
@@ -476,7 +488,7 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def _boot_id(procfs: Path) -> str:
+def _read_boot_id(procfs: Path) -> str:
     path = procfs / "sys/kernel/random/boot_id"
     try:
         return path.read_text().strip()

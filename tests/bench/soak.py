@@ -349,7 +349,7 @@ def _sample(daemon: Any, work: Work) -> Json:
     as the daemon.
     """
     gc.collect()
-    board, pipeline, judge = daemon.board, daemon.pipeline, daemon.pipeline.judge
+    board, pipeline, judge = daemon.node_state, daemon.pipeline, daemon.pipeline.judge
     memory = judge.memory
     wal = daemon.pipeline.ledger.path.with_name("ledger.db-wal")
     status = _status("self")
@@ -384,7 +384,7 @@ def _sample(daemon: Any, work: Work) -> Json:
             "devices": len(memory.devices),
             "queue": len(pipeline._queue.items),
             "held": len(pipeline.ledger_writer._held.entries),
-            "clients": daemon.api.gate.clients,
+            "clients": daemon.api.connection_limit.clients,
             "announcements": len(daemon.sources.interpreter.announcements._by_id),
         },
     }

@@ -117,7 +117,7 @@ def test_letting_go_leaves_nothing_open() -> None:
         while SourceState.OK not in states:
             await asyncio.sleep(0.05)
         report = await asyncio.wait_for(nvml.releases.begin_release(30, (), "test", "test"), 10)
-        assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
+        assert os.getpid() not in [pid for pid, _ in report.device_users] and report.stuck == ()
         found, _ = list_device_users([])
         assert not [
             pid

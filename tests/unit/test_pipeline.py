@@ -334,7 +334,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
 
     async def before() -> None:
         async with running(tmp_path) as pipeline:
-            await pipeline.booted()
+            await pipeline.report_boot()
             faults = (
                 event("xid/79", boot=BOOT),
                 event("nvml/row_remap_failed", gpu(1), boot=BOOT),
@@ -360,7 +360,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await pipeline.open(catalogue())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
-            await pipeline.booted()
+            await pipeline.report_boot()
             pipeline.ledger_writer._retry_at = 0.0
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
@@ -368,7 +368,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await asyncio.sleep(0.01)
             await idle(pipeline)
             tasks.cancel_scope.cancel()
-        assert pipeline.board.ledger.ok
+        assert pipeline.node_state.ledger.ok
         assert {
             found.code for found in pipeline.judge.open_findings if found.kind in ("xid", "nvml")
         } == {
@@ -525,7 +525,7 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
             with full(tmp_path) as db:
                 await pipeline.put(faulty(2))
                 await idle(pipeline)
-                assert not pipeline.board.ledger.ok
+                assert not pipeline.node_state.ledger.ok
                 await pipeline.put(ordinary(3))
                 await noted(pipeline)
                 assert left(tmp_path) == (["record 1"], "1")
@@ -535,7 +535,7 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
                 await noted(pipeline)
                 assert left(tmp_path) == (["record 1"], "1")
                 cured(db, pipeline)
-                while not pipeline.board.ledger.ok:
+                while not pipeline.node_state.ledger.ok:
                     await asyncio.sleep(0.001)
                 await idle(pipeline)
                 stored, place = left(tmp_path)
@@ -621,7 +621,7 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as pipeline:
             seen: list[tuple[str, list[str]]] = []
-            publish, stands = pipeline.board.publish_changes, pipeline.board.update_source
+            publish, stands = pipeline.node_state.publish_changes, pipeline.node_state.update_source
 
             def published(*given: Any, **named: Any) -> None:
                 seen.append(("shown", left(tmp_path)[0]))
@@ -631,7 +631,10 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
                 seen.append(("looked", left(tmp_path)[0]))
                 stands(*given, **named)
 
-            pipeline.board.publish_changes, pipeline.board.update_source = published, stood  # type: ignore[method-assign]
+            pipeline.node_state.publish_changes, pipeline.node_state.update_source = (
+                published,
+                stood,
+            )  # type: ignore[method-assign]
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
@@ -689,10 +692,12 @@ def test_more_than_can_be_held_costs_old_events_and_nothing_else(
                     await pipeline.put(faulty(seq))
                     await idle(pipeline)
                 cured(db, pipeline)
-            while not pipeline.board.ledger.ok:
+            while not pipeline.node_state.ledger.ok:
                 await asyncio.sleep(0.001)
             await idle(pipeline)
-            assert pipeline.board.ledger.dropped == 5  # of seven, and of what is said of the ledger
+            assert (
+                pipeline.node_state.ledger.dropped == 5
+            )  # of seven, and of what is said of the ledger
 
     asyncio.run(work())
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
@@ -728,7 +733,7 @@ def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None
             await idle(pipeline)
             folder.rename(tmp_path / "elsewhere")
             await pipeline.put(ordinary(2))
-            await until(lambda: not pipeline.board.ledger.ok)
+            await until(lambda: not pipeline.node_state.ledger.ok)
 
     asyncio.run(work())
 
@@ -751,14 +756,14 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
             folder.parent.rename(moved)
             folder.parent.write_text("in the way")
             await pipeline.put(faulty(2))
-            await until(lambda: not pipeline.board.ledger.ok)
+            await until(lambda: not pipeline.node_state.ledger.ok)
             await pipeline.put(Batch("kernel_log", (step,)))
             await pipeline.put(replace(faulty(3), again=True))
             await idle(pipeline)
             folder.parent.unlink()
             pipeline.ledger_writer._retry_at = 0.0
             pipeline._queue._added.set()
-            await until(lambda: pipeline.board.ledger.ok)
+            await until(lambda: pipeline.node_state.ledger.ok)
             await idle(pipeline)
             return pipeline.judge.memory
 
@@ -843,13 +848,16 @@ def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
                 for number in range(work_queue._BACKLOG)
             )
             await pipeline.put(Batch("kernel_log", few))
-            assert not pipeline.board.answerable.is_set()
+            assert not pipeline.node_state.answerable.is_set()
             await idle(pipeline)
             many = tuple(
                 event("xid/31", time=2000.0, identity=f"many {number}")
                 for number in range(work_queue._BACKLOG + 1)
             )
             await pipeline.put(Batch("kernel_log", many))
-            assert pipeline.board.answerable.is_set() and not pipeline.board.first_look.is_set()
+            assert (
+                pipeline.node_state.answerable.is_set()
+                and not pipeline.node_state.first_scan.is_set()
+            )
 
     asyncio.run(work())

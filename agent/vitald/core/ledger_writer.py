@@ -54,7 +54,7 @@ class PipelineState(Protocol):
     def judged(self) -> Mapping[str, Position]:
         """The position of each source up to which its batches were evaluated."""
 
-    def report(self, code: str, fields: Fields, raw: str) -> None:
+    def queue_own_event(self, code: str, fields: Fields, raw: str) -> None:
         """Queue an observation about the ledger, without waiting for room in the queue."""
 
     def adopt_memory(self, remembered: RestoredState) -> LedgerEntry:
@@ -75,7 +75,7 @@ class LedgerWriter:
         self._worker_thread = worker_thread
         self._node_state = node_state
         self._pipeline = pipeline
-        self._reports = LedgerReports(pipeline.report)
+        self._reports = LedgerReports(pipeline.queue_own_event)
         self._held = HeldEntries()
         self.positions = PositionBuffer(ledger, worker_thread, self._held, self._record_failure)
         self._retry_at = 0.0

@@ -55,12 +55,12 @@ class Observation:
     """One component as one source sees it. `readings` are its last ones, None where it never
     looked.
 
-    `unseen`: why they do not say how the component is now; empty where they do.
+    `unknown_reason`: why they do not say how the component is now; empty where they do.
     """
 
     source: str
     readings: Readings | None
-    unseen: str
+    unknown_reason: str
 
 
 class Subscription:
@@ -101,7 +101,7 @@ class NodeState:
         self._serial = 0
         self.jobs = Jobs()
         self.transitions = 0
-        self.first_look = asyncio.Event()  # each source has looked, or could not
+        self.first_scan = asyncio.Event()  # each source has looked, or could not
         # That, or it will take a while: who asks is told what is known so far
         self.answerable = asyncio.Event()
         self._subscriptions: set[Subscription] = set()
@@ -207,7 +207,7 @@ class NodeState:
             **{one.component: one for one in self.readings.get(name, ())},
         }
         if all(one.state is not SourceState.STARTING for one in self.sources.values()):
-            self.first_look.set()
+            self.first_scan.set()
             self.answerable.set()
         if (source.state, source.detail) != (state, detail):
             self._notify_subscribers(None)

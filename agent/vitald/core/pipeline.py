@@ -60,18 +60,18 @@ class Pipeline:
         self,
         ledger: Ledger,
         worker_thread: WorkerThread,
-        board: NodeState,
+        node_state: NodeState,
         catalog: Catalog,
         boot_id: str,
     ) -> None:
-        self.ledger_writer = LedgerWriter(ledger, worker_thread, board, self)
-        self.board = board
+        self.ledger_writer = LedgerWriter(ledger, worker_thread, node_state, self)
+        self.node_state = node_state
         self.boot_id = boot_id
         self._daemon_events = DaemonEvents(boot_id)
         self._evaluator = Evaluator(Judge(catalog), self._daemon_events)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
         self.judged: dict[str, Position] = {}  # how far of that has been evaluated
-        self._queue = WorkQueue(self._daemon_events, board.report_backlog)
+        self._queue = WorkQueue(self._daemon_events, node_state.report_backlog)
         self.actions = FindingActions(self._queue)
         self._progress = time.monotonic()
         self._busy = False  # evaluating or committing
@@ -109,7 +109,7 @@ class Pipeline:
             ]
         )
         # What is restored is published from the first answer on.
-        self.board.publish_changes(self.judge)
+        self.node_state.publish_changes(self.judge)
 
     def _evaluate_ledger_reports(self) -> list[LedgerEntry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
@@ -123,7 +123,7 @@ class Pipeline:
         boots = {position.boot_id for position in read} | {finding.boot_id for finding in seen}
         return boots - {self.boot_id}
 
-    async def booted(self) -> None:
+    async def report_boot(self) -> None:
         """Hand in that the node was booted, if it was. Call it once what earlier boots left has
         been handed in.
         """
@@ -147,7 +147,7 @@ class Pipeline:
         # When the boot should have been reported, no earlier one was known.
         if self._past_read and self._former_boots and next(nodes, "") != self.boot_id:
             self._queue.add_item(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
-        self.board.publish_changes(self.judge)
+        self.node_state.publish_changes(self.judge)
         return entry
 
     # --- what is known
@@ -224,12 +224,14 @@ class Pipeline:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._published.wait(), _PUBLISH_S)
 
-    async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
+    async def put_own_event(
+        self, code: str, fields: Fields, component: Component, raw: str
+    ) -> None:
         """Hand in an observation of the daemon about itself."""
         event = self._daemon_events.make_event(code, fields, component, raw)
         await self.put(Batch(OWN_SOURCE, (event,)))
 
-    def report(self, code: str, fields: Fields, raw: str) -> None:
+    def queue_own_event(self, code: str, fields: Fields, raw: str) -> None:
         """The same about the node as a whole, without waiting for room in the queue."""
         event = self._daemon_events.make_event(code, fields, NODE, raw)
         self._queue.add_item(BatchItem(Batch(OWN_SOURCE, (event,))))
@@ -324,7 +326,7 @@ class Pipeline:
             self._evaluator.remember_endings(transitions)
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
-                self.board.publish_changes(self.judge, events, transitions, incidents)
+                self.node_state.publish_changes(self.judge, events, transitions, incidents)
                 _log_transitions(transitions)
         finally:
             self._published.set()
@@ -335,8 +337,8 @@ class Pipeline:
         if batch.source == KERNEL_LOG:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
-        self.board.replace_readings(batch.source, batch.readings)
-        self.board.update_source(
+        self.node_state.replace_readings(batch.source, batch.readings)
+        self.node_state.update_source(
             batch.source,
             batch.state,
             batch.detail,

@@ -85,7 +85,7 @@ class Supervisor:
                     await self._hand_in_batch(reading, batch)
         except Exception:
             log.exception("history_not_read")
-            await self._pipeline.own(
+            await self._pipeline.put_own_event(
                 "vitald/not_watched",
                 {"orderly": False},
                 NODE,
@@ -143,7 +143,7 @@ class Supervisor:
         reading.ours = False
 
     async def _report_source(self, source: Source, what: str, *, recovered: bool) -> None:
-        await self._pipeline.own(
+        await self._pipeline.put_own_event(
             "vitald/source_failed",
             {"recovered": recovered},
             make_source_component(source.name),

@@ -34,38 +34,38 @@ _STATUSES = {
 _FINE = ("pass", "skip", "not_run", "none")
 
 
-class Tally:
-    """How many runs have ended, since the daemon started. `count` is called with each."""
+class RunTally:
+    """How many runs have ended, since the daemon started. `count_run` is called with each."""
 
     def __init__(self) -> None:
         self.ended: Counter[tuple[str, int, str]] = Counter()
 
-    def count(self, run: Run) -> None:
-        self.ended[run.ask.check, run.ask.level, outcome_of(run)] += 1
+    def count_run(self, run: Run) -> None:
+        self.ended[run.ask.check, run.ask.level, name_outcome(run)] += 1
 
 
-def outcome_of(run: Run) -> str:
+def name_outcome(run: Run) -> str:
     return PREEMPTED if run.preempted else run.report.outcome.value
 
 
-def metrics(shown: DiagnosticsView, tally: Tally) -> Iterator[Metric]:
+def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]:
     last = sorted(shown.last_runs.items())
     outcome = GaugeMetricFamily(
         "vitald_diagnostic_last_outcome",
         "How the last run of a diagnostic ended: 1 for the outcome that it had.",
         labels=["check", "level", "outcome"],
     )
-    ended = _gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
-    took = _gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
+    ended = _make_gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
+    took = _make_gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
     for (check, level), run in last:
         for one in _OUTCOMES:
-            outcome.add_metric([check, str(level), one], one == outcome_of(run))
+            outcome.add_metric([check, str(level), one], one == name_outcome(run))
         ended.add_metric([check, str(level)], run.ended)
         took.add_metric([check, str(level)], max(0.0, run.ended - run.began))
     yield outcome
     yield ended
     yield took
-    yield from _now(shown)
+    yield from _collect_current(shown)
     counted = CounterMetricFamily(
         "vitald_diagnostic_runs",
         "Runs of diagnostics that have ended since the daemon started.",
@@ -74,13 +74,13 @@ def metrics(shown: DiagnosticsView, tally: Tally) -> Iterator[Metric]:
     for (check, level, how), count in sorted(tally.ended.items()):
         counted.add_metric([check, str(level), how], count)
     yield counted
-    yield _tests(run for _, run in last)
-    yield from _measures(run for _, run in last)
+    yield _collect_tests(run for _, run in last)
+    yield from _collect_measures(run for _, run in last)
 
 
-def _now(shown: DiagnosticsView) -> Iterator[Metric]:
-    running = _gauge("running", "1 while a diagnostic runs.")
-    waiting = _gauge(
+def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
+    running = _make_gauge("running", "1 while a diagnostic runs.")
+    waiting = _make_gauge(
         "waiting", "1 while a diagnostic was asked for and waits for its turn, or for idle devices."
     )
     stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.active)}
@@ -91,7 +91,7 @@ def _now(shown: DiagnosticsView) -> Iterator[Metric]:
             waiting.add_metric([name, str(level)], stage is Stage.WAITING)
     yield running
     yield waiting
-    due = _gauge(
+    due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )
     for one in shown.scheduled:
@@ -99,7 +99,7 @@ def _now(shown: DiagnosticsView) -> Iterator[Metric]:
     yield due
 
 
-def _tests(runs: Iterable[Run]) -> Metric:
+def _collect_tests(runs: Iterable[Run]) -> Metric:
     family = GaugeMetricFamily(
         "vitald_diagnostic_test_status",
         "What the last run said of a test on a GPU: 1 for the status that it had.",
@@ -113,7 +113,7 @@ def _tests(runs: Iterable[Run]) -> Metric:
                 if test.gpus
                 else [("", test.status)]
             ):
-                key = (run.ask.check, str(run.ask.level), _name(test.name), gpu)
+                key = (run.ask.check, str(run.ask.level), _clean_name(test.name), gpu)
                 known = _STATUSES.get(status.strip().lower(), "other")
                 told[key] = (
                     told.get(key, known) if known in _FINE else known
@@ -125,7 +125,7 @@ def _tests(runs: Iterable[Run]) -> Metric:
     return family
 
 
-def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
+def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     value = GaugeMetricFamily(
         "vitald_diagnostic_measure",
         "What a diagnostic measured last, in base units.",
@@ -140,7 +140,7 @@ def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
     told: dict[tuple[str, str, str], Measure] = {}
     for run in sorted(runs, key=lambda one: one.ended):
         told |= {
-            (run.ask.check, _name(one.name), _name(one.device)): one
+            (run.ask.check, _clean_name(one.name), _clean_name(one.device)): one
             for one in run.report.measures
             if math.isfinite(one.value)
         }
@@ -154,9 +154,9 @@ def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
     yield ratio
 
 
-def _name(text: str) -> str:
+def _clean_name(text: str) -> str:
     return presentable(text)[:_NAME]
 
 
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
+def _make_gauge(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"vitald_diagnostic_{name}", text, labels=["check", "level"])

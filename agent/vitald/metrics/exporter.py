@@ -21,7 +21,7 @@ from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.metrics import devices, diagnostics, gpus
-from vitald.metrics.diagnostics import Tally
+from vitald.metrics.diagnostics import RunTally
 from vitald.model import Status
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
@@ -31,25 +31,25 @@ from vitald.server.routes.diagnostics import DiagnosticsView
 _CLIENTS = 16
 
 
-class BoardCollector(Collector):
+class NodeStateCollector(Collector):
     """Makes the metric families out of the board, anew at each scrape."""
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         interpreter: Interpreter,
         inventory: PciInventory,
-        gate: ConnectionLimit,
+        connection_limit: ConnectionLimit,
         *,
         profile: Callable[[], str],
         diagnostics: DiagnosticsView,
-        tally: Tally,
+        tally: RunTally,
         recovery: RecoveryRequester,
     ) -> None:
-        self.board = board
+        self.node_state = node_state
         self.interpreter = interpreter
         self.inventory = inventory
-        self.gate = gate
+        self.connection_limit = connection_limit
         self.profile = profile
         self.diagnostics = diagnostics
         self.recovery = recovery
@@ -60,22 +60,24 @@ class BoardCollector(Collector):
         yield from self._findings()
         yield from self._suspects()
         yield from self._events()
-        yield from gpus.metrics(self.board.list_readings(NVML))
-        yield from devices.metrics(self.board)
-        yield from diagnostics.metrics(self.diagnostics, self.tally)
+        yield from gpus.collect_metrics(self.node_state.list_readings(NVML))
+        yield from devices.collect_metrics(self.node_state)
+        yield from diagnostics.collect_metrics(self.diagnostics, self.tally)
         yield from self.recovery.collect_metrics()
         yield from self._sources()
         yield from self._ledger()
-        yield _gauge("vitald_api_clients", "Clients connected to the socket.", self.gate.clients)
+        yield _gauge(
+            "vitald_api_clients", "Clients connected to the socket.", self.connection_limit.clients
+        )
         yield _counter(
             "vitald_api_clients_refused",
             "Clients refused because too many were connected.",
-            self.gate.refused,
+            self.connection_limit.refused,
         )
         yield _counter(
             "vitald_api_clients_timed_out",
             "Clients closed because they were too slow.",
-            self.gate.timed_out,
+            self.connection_limit.timed_out,
         )
         info = InfoMetricFamily(
             "vitald_build", "Version of the daemon and profile of its catalogue."
@@ -84,8 +86,8 @@ class BoardCollector(Collector):
         yield info
 
     def _verdict(self) -> Iterator[Metric]:
-        verdict = self.board.verdict()
-        seen = components.sights(self.board, self.inventory)
+        verdict = self.node_state.verdict()
+        seen = components.list_observations(self.node_state, self.inventory)
         yield _gauge(
             "vitald_reboot_required",
             "1 if an open finding asks for a reboot of the node.",
@@ -123,7 +125,7 @@ class BoardCollector(Collector):
             labels=["component", "kind", "status"],
         )
         counts: Counter[tuple[str, str]] = Counter()
-        for component in components.listed(self.board, self.inventory, verdict, seen):
+        for component in components.list_components(self.node_state, self.inventory, verdict, seen):
             of_component.add_metric(
                 [str(component["name"]), str(component["kind"]), str(component["status"])], 1
             )
@@ -138,7 +140,7 @@ class BoardCollector(Collector):
             for one in Status:
                 number.add_metric([kind, one.value], counts[kind, one.value])
         yield number
-        yield from self._coverage(components.coverage(seen))
+        yield from self._coverage(components.compute_coverage(seen))
 
     def _coverage(self, told: Sequence[components.ComponentCoverage]) -> Iterator[Metric]:
         """How much of what is asked is answered. It falls when a driver no longer shows something,
@@ -175,32 +177,34 @@ class BoardCollector(Collector):
                 found.action.value,
                 _word(found.is_simulated),
             )
-            for found in self.board.findings
+            for found in self.node_state.findings
         )
         family = GaugeMetricFamily("vitald_findings", "Open findings.", labels=labels)
         for key, count in counts.items():
             family.add_metric(key, count)
         yield family
-        open_ones = [one for one in self.board.incidents.values() if one.closed_at is None]
+        open_ones = [one for one in self.node_state.incidents.values() if one.closed_at is None]
         yield _gauge(
             "vitald_incidents",
             "Open incidents: each one physical story, however many findings it has.",
             len(open_ones),
         )
-        escalated = sum(1 for found in self.board.findings if found.escalation is not None)
+        escalated = sum(1 for found in self.node_state.findings if found.escalation is not None)
         yield _gauge(
             "vitald_findings_escalated",
             "Open findings that ask for more than their rule, as they came back.",
             escalated,
         )
-        accepted = sum(1 for found in self.board.findings if found.accepted is not None)
+        accepted = sum(1 for found in self.node_state.findings if found.accepted is not None)
         yield _gauge(
             "vitald_findings_accepted",
             "Open findings that a person accepted for a time: no effect on fitness and flags.",
             accepted,
         )
         yield _counter(
-            "vitald_transitions", "Findings opened, changed or cleared.", self.board.transitions
+            "vitald_transitions",
+            "Findings opened, changed or cleared.",
+            self.node_state.transitions,
         )
 
     def _suspects(self) -> Iterator[Metric]:
@@ -209,7 +213,7 @@ class BoardCollector(Collector):
             "How suspect a device's record of the last weeks makes it. Advice, not a fault.",
             labels=["device"],
         )
-        for device, (score, _) in self.board.score_suspects(time.time()).items():
+        for device, (score, _) in self.node_state.score_suspects(time.time()).items():
             family.add_metric([device], score)
         yield family
 
@@ -219,7 +223,7 @@ class BoardCollector(Collector):
             "Events seen since the daemon started.",
             labels=["kind", "code", "trust", "simulated"],
         )
-        for (kind, code, trust, simulated), count in self.board.events.items():
+        for (kind, code, trust, simulated), count in self.node_state.events.items():
             family.add_metric([kind, code, trust, _word(simulated)], count)
         yield family
 
@@ -232,7 +236,7 @@ class BoardCollector(Collector):
             "When a source last truly looked.",
             labels=["source"],
         )
-        for source in self.board.sources.values():
+        for source in self.node_state.sources.values():
             up.add_metric([source.name], source.is_fresh(time.monotonic()))
             if source.last_seen is not None:
                 seen.add_metric([source.name], source.last_seen)
@@ -268,7 +272,7 @@ class BoardCollector(Collector):
         )
 
     def _ledger(self) -> Iterator[Metric]:
-        ledger = self.board.ledger
+        ledger = self.node_state.ledger
         yield _gauge("vitald_ledger_ok", "1 while the ledger can be written.", ledger.ok)
         yield _gauge("vitald_ledger_size_bytes", "Size of the ledger on disk.", ledger.size_bytes)
         yield _gauge(
@@ -294,18 +298,20 @@ class BoardCollector(Collector):
         )
 
 
-def registry(collector: BoardCollector) -> CollectorRegistry:
+def build_registry(collector: NodeStateCollector) -> CollectorRegistry:
     made = CollectorRegistry()
     made.register(collector)
     ProcessCollector(registry=made)
     return made
 
 
-def application(metrics: CollectorRegistry, gate: ConnectionLimit) -> web.Application:
+def build_application(
+    metrics: CollectorRegistry, connection_limit: ConnectionLimit
+) -> web.Application:
     """`/metrics`, and nothing else."""
 
     async def scrape(request: web.Request) -> web.Response:
-        gate.restart_timer(request.transport)
+        connection_limit.restart_timer(request.transport)
         return web.Response(
             body=generate_latest(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
@@ -315,7 +321,7 @@ def application(metrics: CollectorRegistry, gate: ConnectionLimit) -> web.Applic
     return app
 
 
-def new_gate() -> ConnectionLimit:
+def make_connection_limit() -> ConnectionLimit:
     return ConnectionLimit(_CLIENTS, newest_first=True)  # nobody knows who asks on a port
 
 

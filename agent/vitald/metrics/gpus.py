@@ -16,12 +16,12 @@ LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 _FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
 
 
-def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
+def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     """The families for all GPUs. A value that is not observed has no sample: never a zero for what
     nobody knows.
     """
     who = [
-        LabelledReadings(one, _labels(one))
+        LabelledReadings(one, _list_labels(one))
         for one in readings
         if one.component.kind is ComponentKind.GPU
     ]
@@ -53,7 +53,7 @@ def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     yield from build_metrics(_FAMILIES, LABELS, who)
 
 
-def _labels(one: Readings) -> list[str]:
+def _list_labels(one: Readings) -> list[str]:
     minor = one.values.get("minor")
     number = str(int(minor)) if isinstance(minor, (int, float)) else ""
     model = str(one.values.get("name", "")) + (" (simulated)" if one.simulated else "")

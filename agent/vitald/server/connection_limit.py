@@ -112,9 +112,9 @@ class ConnectionLimit:
 
 
 class _LimitedProtocol(asyncio.Protocol):
-    def __init__(self, gate: ConnectionLimit, inner: asyncio.Protocol) -> None:
+    def __init__(self, connection_limit: ConnectionLimit, inner: asyncio.Protocol) -> None:
         self.uid: int | None = None  # of another user than root and the daemon's own
-        self._gate = gate
+        self._connection_limit = connection_limit
         self._inner = inner
         self._transport: asyncio.Transport | None = None  # once admitted
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +140,7 @@ class _LimitedProtocol(asyncio.Protocol):
         )
 
     def _close_expired(self) -> None:
-        self._gate.timed_out += 1
+        self._connection_limit.timed_out += 1
         if self._transport is None or self._expired:
             return
         if self._served:
@@ -160,8 +160,8 @@ class _LimitedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.uid = _read_uid(transport)
-        if full := self._gate.find_refusal(self.uid):
-            self._gate.refused += 1
+        if full := self._connection_limit.find_refusal(self.uid):
+            self._connection_limit.refused += 1
             transport.write(
                 _format_refusal(
                     503, "Service Unavailable", "too many clients", f"{full}; try again later"
@@ -170,7 +170,7 @@ class _LimitedProtocol(asyncio.Protocol):
             transport.close()
             return
         self._transport = transport
-        self._gate.admit_client(transport, self)
+        self._connection_limit.admit_client(transport, self)
         self.set_time_limit(_FIRST_S)
         self._inner.connection_made(transport)
 
@@ -192,7 +192,7 @@ class _LimitedProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
             self.set_time_limit(None)
-            self._gate.forget_client(self._transport)
+            self._connection_limit.forget_client(self._transport)
             self._inner.connection_lost(error)
 
 

@@ -36,7 +36,7 @@ class CannotStart(Exception):
 @asynccontextmanager
 async def serve_application(
     app: web.Application,
-    gate: ConnectionLimit,
+    connection_limit: ConnectionLimit,
     listeners: list[socket.socket],
     *,
     patient: bool = False,
@@ -57,7 +57,9 @@ async def serve_application(
     loop = asyncio.get_running_loop()
     try:
         servers = [
-            await loop.create_server(gate.wrap_factory(protocol), sock=one, backlog=_BACKLOG)
+            await loop.create_server(
+                connection_limit.wrap_factory(protocol), sock=one, backlog=_BACKLOG
+            )
             for one in listeners
         ]
         try:
@@ -69,7 +71,7 @@ async def serve_application(
             if patient:
                 for _ in range(_HANDED_OVER):
                     await asyncio.sleep(0)
-                await wait_until(gate.quiet, _NO_REQUEST_S)
+                await wait_until(connection_limit.quiet, _NO_REQUEST_S)
             for server in servers:
                 server.close()
     finally:

@@ -54,17 +54,17 @@ class RecoveryRequester:
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         runtime: Path,
-        lane: WorkerThread,
+        worker_thread: WorkerThread,
         settings: Callable[[], Recovery],
         ready: asyncio.Event,
     ) -> None:
         self.request: Request | None = None
         self.requested_at: float | None = None  # since when for the same
-        self._board = board
+        self._node_state = node_state
         self._path = runtime / FILE
-        self._lane = lane
+        self._worker_thread = worker_thread
         self._settings = settings
         self._ready = ready
         # Finding and what it asks for: since when, on the monotonic clock
@@ -133,7 +133,7 @@ class RecoveryRequester:
         asked = self._select_action(now)
         if asked is None:
             if self.request is not None:
-                await self._lane.call(self._remove_file, _WRITE_S)
+                await self._worker_thread.call(self._remove_file, _WRITE_S)
                 log.info(
                     "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
                 )
@@ -154,7 +154,7 @@ class RecoveryRequester:
         # Before it is written: whatever becomes of that, it is taken away again
         self.request = fresh
         self.requested_at = self.requested_at if same else fresh.time
-        await self._lane.call(lambda: self._write_file(render(fresh)), _WRITE_S)
+        await self._worker_thread.call(lambda: self._write_file(render(fresh)), _WRITE_S)
         self._written = now
         if not same:
             log.warning(
@@ -165,30 +165,30 @@ class RecoveryRequester:
             )
 
     def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
-        settings, board = self._settings(), self._board
-        held = any(source.state is SourceState.RELEASED for source in board.sources.values())
+        settings, node_state = self._settings(), self._node_state
+        held = any(source.state is SourceState.RELEASED for source in node_state.sources.values())
         if (
             settings.mode != "automatic"
             or held
-            or board.simulated
-            or not board.ledger.ok
-            or board.ledger.unsaved
+            or node_state.simulated
+            or not node_state.ledger.ok
+            or node_state.ledger.unsaved
         ):
             self._stands = {}
             return None
-        keys = [(one.id, one.action.value) for one in board.findings]
+        keys = [(one.id, one.action.value) for one in node_state.findings]
         self._stands = {key: self._stands.get(key, now) for key in keys}
         return wanted(
-            board.findings,
+            node_state.findings,
             lambda one: now - self._stands[one.id, one.action.value] >= settings.after_s,
-            device_reset=board.device_reset,
+            device_reset=node_state.device_reset,
         )
 
     def _make_request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
-        verdict = self._board.verdict()
+        verdict = self._node_state.verdict()
         return Request(
             id=uuid.uuid4().hex,
-            boot_id=self._board.boot_id,
+            boot_id=self._node_state.boot_id,
             time=time.time(),
             uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
             kind=kind,

@@ -36,9 +36,9 @@ _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 class EventRoutes:
     """Handlers of events. `gate`: the connections, whose time limits a stream is exempt from."""
 
-    def __init__(self, context: RouteContext, gate: ConnectionLimit) -> None:
+    def __init__(self, context: RouteContext, connection_limit: ConnectionLimit) -> None:
         self._context = context
-        self._gate = gate
+        self._connection_limit = connection_limit
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/events", self.list_events)
@@ -66,7 +66,7 @@ class EventRoutes:
                 lambda: read_events(self._context.pipeline.ledger.path, wanted)
             )
         except RequestRefused:
-            if self._context.board.ledger.ok:
+            if self._context.node_state.ledger.ok:
                 raise  # it is only slow: half an answer would look like a whole one
             stored = self._select_recent(wanted)
         damaged = serialize.count_damaged(stored)
@@ -82,7 +82,7 @@ class EventRoutes:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             one
-            for one in self._context.board.recent
+            for one in self._context.node_state.recent
             if one.id > wanted.after
             and wanted.code in (None, one.event.code)
             and wanted.kind in (None, one.event.kind)
@@ -98,19 +98,19 @@ class EventRoutes:
         verdict, and a heartbeat.
         """
         read_query(request)
-        board = self._context.board
+        node_state = self._context.node_state
         reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
-        if board.watchers >= _WATCHERS - reserved:
+        if node_state.watchers >= _WATCHERS - reserved:
             raise RequestRefused(
                 503,
                 "too many watchers",
                 f"{_WATCHERS} at once, {_WATCHERS_RESERVED} of them kept for root; try again later",
             )
-        self._gate.restart_timer(request.transport, streaming=True)
+        self._connection_limit.restart_timer(request.transport, streaming=True)
         response = web.StreamResponse(
             headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
         )
-        subscription = board.add_subscription()
+        subscription = node_state.add_subscription()
         try:
             await response.prepare(request)
             await self._write_changes(response, subscription)
@@ -119,7 +119,7 @@ class EventRoutes:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            board.remove_subscription(subscription)
+            node_state.remove_subscription(subscription)
         return response
 
     async def _write_changes(
@@ -146,12 +146,12 @@ class EventRoutes:
         )
 
     def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
-        board, catalog = self._context.board, self._context.catalog
+        node_state, catalog = self._context.node_state, self._context.catalog
         if isinstance(change, Event):
             return {"type": "event", "event": serialize.format_event(StoredEvent(0, change))}
         if isinstance(change, Incident):
-            own = [finding for finding in board.findings if finding.incident == change.id]
-            jobs = board.jobs.list_near_incident(change)
+            own = [finding for finding in node_state.findings if finding.incident == change.id]
+            jobs = node_state.jobs.list_near_incident(change)
             return {
                 "type": "incident",
                 "incident": serialize.format_incident(change, own, catalog, jobs),
@@ -162,7 +162,7 @@ class EventRoutes:
         self, response: web.StreamResponse, shown: schema.ApiVerdict | None
     ) -> schema.ApiVerdict:
         """Write the verdict if it differs from the one shown last. Returns the present one."""
-        verdict = serialize.format_verdict(self._context.board.verdict())
+        verdict = serialize.format_verdict(self._context.node_state.verdict())
         if verdict != shown:
             await _write_line(response, {"type": "verdict", **verdict})
         return verdict

@@ -60,7 +60,7 @@ class FindingRoutes:
             read_limit(query),
         )
         if state == "open":
-            ordered = sort_by_strength(self._context.board.findings)
+            ordered = sort_by_strength(self._context.node_state.findings)
             found = [
                 one
                 for one in ordered
@@ -85,7 +85,11 @@ class FindingRoutes:
         query = read_query(request, "limit")
         opened = self._context.list_open_incidents()
         closed = sorted(
-            (one for one in self._context.board.incidents.values() if one.closed_at is not None),
+            (
+                one
+                for one in self._context.node_state.incidents.values()
+                if one.closed_at is not None
+            ),
             key=lambda one: -one.last,
         )
         listed = [*opened, *((one, []) for one in closed)][: read_limit(query)]
@@ -95,7 +99,7 @@ class FindingRoutes:
                     told,
                     own,
                     self._context.catalog,
-                    self._context.board.jobs.list_near_incident(told),
+                    self._context.node_state.jobs.list_near_incident(told),
                 )
                 for told, own in listed
             ]
@@ -109,20 +113,24 @@ class FindingRoutes:
         current = self._find_open(number)
         past = await self._read_past(number, current)
         current = current or past.finding
-        board = self._context.board
-        incident = board.incidents.get(current.incident) or past.incident
+        node_state = self._context.node_state
+        incident = node_state.incidents.get(current.incident) or past.incident
         own, jobs = [], []
         if incident is not None:
-            own = [finding for finding in board.findings if finding.incident == incident.id]
-            jobs = board.jobs.list_near_incident(incident)
+            own = [finding for finding in node_state.findings if finding.incident == incident.id]
+            jobs = node_state.jobs.list_near_incident(incident)
         flags = serialize.format_flags(self._judge_alone(current))
         past = replace(past, finding=current)
         answer = serialize.format_history(past, incident, own, self._context.catalog, flags, jobs)
         return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:
-        board = self._context.board
-        opened = (finding for finding in (*board.findings, *board.trials) if finding.id == number)
+        node_state = self._context.node_state
+        opened = (
+            finding
+            for finding in (*node_state.findings, *node_state.trials)
+            if finding.id == number
+        )
         return next(opened, None)
 
     async def _read_past(self, number: int, current: Finding | None) -> FindingHistory:
@@ -145,7 +153,7 @@ class FindingRoutes:
             )
         seen = [
             stored
-            for stored in self._context.board.recent
+            for stored in self._context.node_state.recent
             if (stored.event.component, stored.event.code) == (current.component, current.code)
         ]
         return FindingHistory(current, (), tuple(seen[:_MAX_EVENTS]), None)
@@ -153,7 +161,7 @@ class FindingRoutes:
     def _judge_alone(self, finding: Finding) -> Verdict:
         """The verdict if this finding were the only one."""
         counted = [finding] if finding.is_open and not finding.on_trial else []
-        return compute_verdict(counted, [], 0.0, device_reset=self._context.board.device_reset)
+        return compute_verdict(counted, [], 0.0, device_reset=self._context.node_state.device_reset)
 
     async def clear_finding(self, request: web.Request) -> web.Response:
         peer = require_change_right(request)

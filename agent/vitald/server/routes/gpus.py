@@ -11,7 +11,7 @@ from vitald.core.node_state import NodeState
 from vitald.judge.verdict import compute_status
 from vitald.model import Component, ComponentKind
 from vitald.server import serialize
-from vitald.server.routes.components import sights, status
+from vitald.server.routes.components import degrade_unobserved, list_observations
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -31,9 +31,9 @@ _WHO = (
 )
 
 
-def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
+def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
     """Each GPU that PCI shows or that was read: who it is, how it is, and what is known of it."""
-    by_component = {one.component: one for one in board.readings.get(NVML, ())}
+    by_component = {one.component: one for one in node_state.readings.get(NVML, ())}
     components = {
         Component(device.kind, device.address)
         for device in inventory.watched()
@@ -41,13 +41,13 @@ def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
     }
     components |= set(by_component) | {
         finding.component
-        for finding in board.findings
+        for finding in node_state.findings
         if finding.component.kind is ComponentKind.GPU
     }
-    seen = sights(board, inventory, components)
+    seen = list_observations(node_state, inventory, components)
     gpus: list[schema.Gpu] = []
     for component in sorted(components, key=lambda one: one.id):
-        own = [finding for finding in board.findings if finding.component == component]
+        own = [finding for finding in node_state.findings if finding.component == component]
         read = by_component.get(component)
         values = read.values if read is not None else {}
         by = seen.get(component, ())
@@ -55,11 +55,13 @@ def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
             {
                 "component": component.name,
                 "pci": component.id,
-                "status": status(any(sight.unseen for sight in by), compute_status(own)).value,
+                "status": degrade_unobserved(
+                    any(sight.unknown_reason for sight in by), compute_status(own)
+                ).value,
                 "findings": [finding.id for finding in own],
                 "looked": serialize.format_moment(read.time) if read is not None else None,
                 "fresh": read is not None
-                and not any(sight.unseen for sight in by if sight.source == NVML),
+                and not any(sight.unknown_reason for sight in by if sight.source == NVML),
                 "simulated": read.simulated
                 if read is not None
                 else any(finding.is_simulated for finding in own),

@@ -67,14 +67,14 @@ class JobRoutes:
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         store: Callable[[Batch], Awaitable[None]],
         diagnostics: JobDiagnostics | None,
     ) -> None:
-        self._board = board
+        self._node_state = node_state
         self._store = store
         self._diagnostics = diagnostics
-        self._facts = EventFactory(SOURCE, board.boot_id)
+        self._facts = EventFactory(SOURCE, node_state.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
         # By job: the task that stores its begin.
         self._beginning: dict[str, asyncio.Task[None]] = {}
@@ -85,7 +85,7 @@ class JobRoutes:
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         """Lists the running and the ended jobs, the latest first."""
-        most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
+        most, jobs = read_limit(read_query(request, "limit")), self._node_state.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.ApiJobs = {
             "running": [serialize.format_job(job) for job in running[:most]],
@@ -106,7 +106,7 @@ class JobRoutes:
         job = _job_of(body)
         if event == "begin":
             await self._begin_job(job)
-            answer = _make_answer(self._board.jobs.running.get(job.id, job))
+            answer = _make_answer(self._node_state.jobs.running.get(job.id, job))
         else:
             answer = await self._end_job(job, diagnose=diagnose)
         log.info(
@@ -147,7 +147,7 @@ class JobRoutes:
         if (saying := self._beginning.get(job.id)) is not None:
             # An end stored before its begin would leave the job running for ever.
             await asyncio.shield(saying)
-        jobs = self._board.jobs
+        jobs = self._node_state.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
         # script may be run twice.
@@ -156,7 +156,7 @@ class JobRoutes:
         began = former.began if former is not None else None
         left = [
             found
-            for found in self._board.findings
+            for found in self._node_state.findings
             if began is not None and found.since >= began and _counts_for_job(found)
         ]
         await self._store_event(
