@@ -75,13 +75,13 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
-_FIRST_LOOK_S = 10.0
-_PULSE_S = 5.0
-_UNTOLD_S = 0.1  # for handing in what ended last
-# Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
-# again
-_PLACED = 256
-# A lane that prepares a large commit must not hold up the loop for 5 ms at a time
+_FIRST_SCAN_S = 10.0
+_NOTIFY_S = 5.0
+_PENDING_RESULTS_S = 0.1  # for handing in what ended last
+# Lines with the location of a Neuron device: a node has at most 64, and the driver may be loaded
+# again.
+_MAX_LOCATIONS = 256
+# A thread that prepares a large commit must not hold up the event loop for 5 ms at a time
 _SWITCH_S = 0.0005
 
 
@@ -114,7 +114,7 @@ class Daemon:
             kmsg=from_stdin(),
         )
         self.diagnostics_thread = WorkerThread("diagnostics")
-        self.tally = RunTally()
+        self.run_tally = RunTally()
         self.diagnostics = _build_diagnostics(self)
         self.housekeeping = Housekeeping(
             self.pipeline.ledger, self.ledger_thread, self.node_state, self._get_retention
@@ -123,7 +123,7 @@ class Daemon:
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
         self.reload_requested = asyncio.Event()
-        self.past_read = asyncio.Event()
+        self.past_read = asyncio.Event()  # what happened before the start was handed in
         self.recovery = RecoveryRequester(
             self.node_state,
             config.paths.runtime,
@@ -131,29 +131,8 @@ class Daemon:
             lambda: self.config.recovery,
             self.past_read,
         )
-        self.api = Api(
-            node_state=self.node_state,
-            pipeline=self.pipeline,
-            catalog=self.catalog,
-            interpreter=self.sources.interpreter,
-            inventory=self.sources.inventory,
-            reader=self.reader,
-            inject_path=config.kernel_log.path,
-            group=_find_group_id(config.socket.group),
-            diagnostics=self.diagnostics,
-            recovery=self.recovery,
-            more=_build_routes(self),
-        )
-        self.collector = exporter.NodeStateCollector(
-            self.node_state,
-            self.sources.interpreter,
-            self.sources.inventory,
-            self.api.connection_limit,
-            profile=lambda: self.catalog.profile,
-            diagnostics=self.diagnostics,
-            tally=self.tally,
-            recovery=self.recovery,
-        )
+        self.api = _build_api(self)
+        self.collector = _build_metrics(self)
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
@@ -192,16 +171,16 @@ class Daemon:
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
             for batch in self.diagnostics.source.take_pending_batches():
-                with anyio.move_on_after(_UNTOLD_S):
+                with anyio.move_on_after(_PENDING_RESULTS_S):
                     await self.pipeline.put(batch)
             await self.pipeline.close()
         self.diagnostics.close()
-        for worker_thread in (self.ledger_thread, self.reader, self.diagnostics_thread):
-            worker_thread.close()
+        for thread in (self.ledger_thread, self.reader, self.diagnostics_thread):
+            thread.close()
         log.info("stopped")
 
     async def _notify_ready(self) -> None:
-        await wait_until(self.node_state.first_scan, _FIRST_LOOK_S)
+        await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         self.notifier.notify_ready()
         log.info(
             "ready",
@@ -229,7 +208,9 @@ class Daemon:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(
+                    path, EventQuery(code=PLACED, newest=True, limit=_MAX_LOCATIONS)
+                )
             )
         except (LedgerError, ThreadStuck) as error:
             log.error(
@@ -238,12 +219,11 @@ class Daemon:
                 effect="lines about a Neuron device are told by its index",
             )
             stored = RowList()
+        events = (each.event for each in stored)
         placed = [
-            one.event
-            for one in stored
-            if one.event.is_trusted
-            and not one.event.is_simulated
-            and one.event.boot_id == self.boot_id
+            event
+            for event in events
+            if event.is_trusted and not event.is_simulated and event.boot_id == self.boot_id
         ]
         self.sources.recall(self.pipeline.position, placed)
         try:
@@ -269,9 +249,9 @@ class Daemon:
     async def _reload(self) -> None:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
-            fresh = await self.reader.call(lambda: configs.load(self.config_path))
+            loaded = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
@@ -283,19 +263,19 @@ class Daemon:
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
             return
-        applied, restart = configs.changed(self.config, fresh)
-        logs.configure_log(fresh.log.level, self.config.log.format)
-        self.node_state.set_policy(device_reset=fresh.policy.device_reset)
-        self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
+        applied, restart = configs.changed(self.config, loaded)
+        logs.configure_log(loaded.log.level, self.config.log.format)
+        self.node_state.set_policy(device_reset=loaded.policy.device_reset)
+        self.sources.configure(catalog, userspace=loaded.kernel_log.userspace)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
-        self.config = configs.reloaded(self.config, fresh)
+        self.config = configs.reloaded(self.config, loaded)
         await self.pipeline.reload_catalog(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
     def _is_well(self) -> bool:
-        """Whether what is here now may be taken for what should be here."""
+        """True if the devices that are present may be learned as the expected ones."""
         verdict = self.node_state.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
@@ -305,8 +285,8 @@ class Daemon:
         return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.most_bytes)
 
     async def _read_kernel_log(self) -> None:
-        """In the order in which it happened: earlier boots, this boot as far as the ring has lost
-        it, the ring.
+        """In the order of the events: earlier boots, the part of this boot that the ring has lost,
+        then the ring.
         """
         source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
         if earlier is not None:
@@ -325,17 +305,17 @@ class Daemon:
         await supervisor.read(source)
 
     async def _read_present(self, source: Source) -> None:
-        """What is, after what was: the boot and its past are folded in first."""
+        """Read a source of present state, once the events of the past have been evaluated."""
         await self.past_read.wait()
         await self.supervisor.read(source)
 
     async def _notify_systemd(self) -> None:
-        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
-        judged, and every source reads or is told to.
+        """Update the line that `systemctl status` shows, and the watchdog: it is notified while
+        queued items are evaluated and no source hangs that cannot be cancelled.
         """
-        interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
-        told = ""
-        await wait_until(self.node_state.first_scan, _FIRST_LOOK_S)
+        interval = min(self.notifier.watchdog_s or _NOTIFY_S, _NOTIFY_S)
+        reported = ""
+        await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         while True:
             verdict = self.node_state.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
@@ -348,13 +328,13 @@ class Daemon:
             stuck = "the judge" if self.pipeline.is_wedged() else hanging
             if not stuck:
                 self.notifier.notify_watchdog()
-            elif stuck != told:
+            elif stuck != reported:
                 log.critical(
                     "wedged",
                     what=stuck,
                     effect="the watchdog is not fed: systemd restarts the daemon",
                 )
-            told = stuck
+            reported = stuck
             await anyio.sleep(interval)
 
     @asynccontextmanager
@@ -412,8 +392,37 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         programs=Programs(),
         lane=daemon.diagnostics_thread,
         deep_log=deep_log,
-        count=daemon.tally.count_run,
+        count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,
+    )
+
+
+def _build_api(daemon: Daemon) -> Api:
+    return Api(
+        node_state=daemon.node_state,
+        pipeline=daemon.pipeline,
+        catalog=daemon.catalog,
+        interpreter=daemon.sources.interpreter,
+        inventory=daemon.sources.inventory,
+        reader=daemon.reader,
+        inject_path=daemon.config.kernel_log.path,
+        group=_find_group_id(daemon.config.socket.group),
+        diagnostics=daemon.diagnostics,
+        recovery=daemon.recovery,
+        more=_build_routes(daemon),
+    )
+
+
+def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
+    return exporter.NodeStateCollector(
+        daemon.node_state,
+        daemon.sources.interpreter,
+        daemon.sources.inventory,
+        daemon.api.connection_limit,
+        profile=lambda: daemon.catalog.profile,
+        diagnostics=daemon.diagnostics,
+        tally=daemon.run_tally,
+        recovery=daemon.recovery,
     )
 
 
@@ -456,7 +465,7 @@ async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
                 f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
                 " it can write ([paths] runtime)"
             ) from error
-        # A state folder that cannot be written is the ledger's trouble, and told there
+        # The ledger reports a state folder that cannot be written.
         with suppress(OSError):
             state.mkdir(mode=0o750, parents=True, exist_ok=True)
             _lock_folder(state, held)
@@ -464,7 +473,7 @@ async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
 
 
 def _lock_folder(folder: Path, held: ExitStack) -> None:
-    """Raises CannotStart where another daemon holds it, OSError where that is not known."""
+    """Raises CannotStart where another daemon holds it, OSError if that cannot be determined."""
     try:
         held.enter_context(lock.hold_lock(folder))
     except BlockingIOError:
@@ -481,7 +490,7 @@ def _find_group_id(name: str | None) -> int:
 
 
 def _read_machine_id() -> str:
-    """What this machine is called for as long as it exists. Images may share a host name."""
+    """An identifier of this machine that never changes. Images may share a host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:

@@ -265,59 +265,63 @@ def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Ap
 
 def format_history(
     past: FindingHistory,
-    told: Incident | None,
-    own: Iterable[Finding],
+    incident: Incident | None,
+    findings: Iterable[Finding],
     catalog: Catalog,
     flags: schema.Flags,
     jobs: Iterable[Job] = (),
 ) -> schema.Why:
-    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags,
-    and every transition.
+    """The chain of one finding: lines, events, incident, rule, layers of the required action,
+    flags, and every transition. `findings` are those of the incident.
     """
-    found = past.finding
-    entry = find_rule(found, catalog)
-    layers = (
-        (
-            "table",
-            found.base,
-            f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})",
-        ),
-        (
-            "company",
-            found.catalog_requirement if found.catalog_requirement is not found.base else None,
-            "",
-        ),
-        ("driver", found.driver, ""),
-        ("escalation", found.escalation, ""),
-    )
+    formatted = None
+    if incident is not None:
+        formatted = format_incident(incident, findings, catalog, jobs)
     return {
-        "finding": format_finding(found, catalog),
-        "events": [format_event(one) for one in past.events],
-        "incident": format_incident(told, own, catalog, jobs) if told is not None else None,
-        "rule": format_rule(entry),
-        "asked": [
-            {
-                "layer": name,
-                "action": one.action.value,
-                "when": one.when.value,
-                "because": one.because or source,
-                "decides": one == found.requirement,
-            }
-            for name, one, source in layers
-            if one is not None
-        ],
+        "finding": format_finding(past.finding, catalog),
+        "events": [format_event(stored) for stored in past.events],
+        "incident": formatted,
+        "rule": format_rule(find_rule(past.finding, catalog)),
+        "asked": _format_layers(past.finding, catalog),
         "flags": flags,
         "transitions": [
             {
-                "time": format_moment(one.time),
-                "state": one.state,
-                "action": one.action,
-                "cause": one.cause,
-                "event": one.event,
+                "time": format_moment(transition.time),
+                "state": transition.state,
+                "action": transition.action,
+                "cause": transition.cause,
+                "event": transition.event,
             }
-            for one in past.transitions
+            for transition in past.transitions
         ],
     }
+
+
+def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
+    """What the finding requires, by what requires it. A layer that equals the finding's requirement
+    decides.
+    """
+    entry = find_rule(finding, catalog)
+    table = f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"
+    raised = finding.catalog_requirement is not finding.base
+    co_occurrence = finding.catalog_requirement if raised else None
+    layers = (
+        ("table", finding.base, table),
+        ("company", co_occurrence, ""),
+        ("driver", finding.driver, ""),
+        ("escalation", finding.escalation, ""),
+    )
+    return [
+        {
+            "layer": name,
+            "action": requirement.action.value,
+            "when": requirement.when.value,
+            "because": requirement.because or source,
+            "decides": requirement == finding.requirement,
+        }
+        for name, requirement, source in layers
+        if requirement is not None
+    ]
 
 
 def format_suspects(
