@@ -1,8 +1,8 @@
 """
 The configuration file: one table of settings drives reading, checking and `config.example.toml`.
 
-Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at
-         once, with their lines.
+Owns     every key, its default, and the message on a wrong one. All mistakes of a file are reported
+         at once, with their lines.
 """
 
 from __future__ import annotations
@@ -132,19 +132,17 @@ _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of a key: its section and name now, or None and why it is gone."""
+    """A renamed or removed key: its section and name now, or None and why it is gone."""
 
     since: str  # the version of vitald
     now: tuple[str, str] | None
     why: str = ""
-    reads: Callable[[object], object] | None = (
-        None  # the value under the new name; raises ValueError
-    )
+    # Converts the value to that under the new name; raises ValueError.
+    reads: Callable[[object], object] | None = None
 
 
-# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped
-# at a key which was right the day before would leave a whole fleet without its daemon. A word that
-# never was a key is refused as ever.
+# Former keys. They are accepted with a note: an upgrade that refused a key which was valid before
+# would stop the daemon on a whole fleet. A word that never was a key is refused.
 MOVED: dict[tuple[str, str], Moved] = {
     ("kernel_log", "accept_userspace"): Moved(
         "0.1",

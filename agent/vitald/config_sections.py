@@ -385,7 +385,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
-    """The Unix socket that people, schedulers and the command line ask."""
+    """The Unix socket of the API."""
 
     path: Path | None = setting(None, read_path, "Default: vitald.sock in the runtime folder.")
     group: str | None = setting(

@@ -124,7 +124,7 @@ class Pipeline:
         return boots - {self.boot_id}
 
     async def report_boot(self) -> None:
-        """Hand in that the node was booted, if it was. Call it once what earlier boots left has
+        """Report that the node was booted, if it was. Call it once the events of earlier boots have
         been handed in.
         """
         self._past_read = True
@@ -232,7 +232,7 @@ class Pipeline:
         await self.put(Batch(OWN_SOURCE, (event,)))
 
     def queue_own_event(self, code: str, fields: Fields, raw: str) -> None:
-        """The same about the node as a whole, without waiting for room in the queue."""
+        """The same about the node as a whole; never waits."""
         event = self._daemon_events.make_event(code, fields, NODE, raw)
         self._queue.add_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 

@@ -158,7 +158,7 @@ def _sum_words(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[in
         words.byteswap()
     first, second = start
     pairs = iter(words)
-    for one, other in zip(pairs, pairs):
-        first = (first + one + second) & _WORD
+    for word, other in zip(pairs, pairs):
+        first = (first + word + second) & _WORD
         second = (second + other + first) & _WORD
     return first, second

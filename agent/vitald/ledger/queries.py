@@ -158,7 +158,7 @@ def _read_stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
     followers = db.execute(
         "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
     )
-    return StoredEvent(row["id"], event_of(row), tuple(one["raw"] for one in followers))
+    return StoredEvent(row["id"], event_of(row), tuple(follower["raw"] for follower in followers))
 
 
 def read_findings(

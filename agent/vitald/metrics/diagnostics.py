@@ -18,7 +18,7 @@ from vitald.collectors.small_files import presentable
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.server.routes.diagnostics import DiagnosticsView
 
-PREEMPTED = "preempted"  # it made room for work: no result, and nobody's fault
+PREEMPTED = "preempted"  # stopped to make room for work: no result
 _OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
 _TESTS, _MEASURES, _NAME = 600, 300, 60
 # As DCGM prints them, in small letters. Anything else is `other`.
@@ -58,8 +58,8 @@ def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]
     ended = _make_gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
     took = _make_gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
     for (check, level), run in last:
-        for one in _OUTCOMES:
-            outcome.add_metric([check, str(level), one], one == name_outcome(run))
+        for name in _OUTCOMES:
+            outcome.add_metric([check, str(level), name], name == name_outcome(run))
         ended.add_metric([check, str(level)], run.ended)
         took.add_metric([check, str(level)], max(0.0, run.ended - run.began))
     yield outcome
@@ -81,9 +81,9 @@ def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]
 def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
     running = _make_gauge("running", "1 while a diagnostic runs.")
     waiting = _make_gauge(
-        "waiting", "1 while a diagnostic was asked for and waits for its turn, or for idle devices."
+        "waiting", "1 while a requested diagnostic waits for its turn, or for idle devices."
     )
-    stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.active)}
+    stages = {(run.ask.check, run.ask.level): run.stage for run in reversed(shown.active)}
     for name, check in shown.checks.items():
         for level in check.levels:
             stage = stages.get((name, level))
@@ -94,18 +94,18 @@ def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
     due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )
-    for one in shown.scheduled:
-        due.add_metric([one.check, str(one.level)], one.at)
+    for scheduled in shown.scheduled:
+        due.add_metric([scheduled.check, str(scheduled.level)], scheduled.at)
     yield due
 
 
 def _collect_tests(runs: Iterable[Run]) -> Metric:
     family = GaugeMetricFamily(
         "vitald_diagnostic_test_status",
-        "What the last run said of a test on a GPU: 1 for the status that it had.",
+        "Result of a test on a GPU in the last run: 1 for the status that it had.",
         labels=["check", "level", "test", "gpu", "status"],
     )
-    told: dict[tuple[str, str, str, str], str] = {}
+    statuses: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
         for test in run.report.tests:
             for gpu, status in (
@@ -115,11 +115,10 @@ def _collect_tests(runs: Iterable[Run]) -> Metric:
             ):
                 key = (run.ask.check, str(run.ask.level), _clean_name(test.name), gpu)
                 known = _STATUSES.get(status.strip().lower(), "other")
-                told[key] = (
-                    told.get(key, known) if known in _FINE else known
-                )  # of two with one name, the one that is wrong
+                # Of two tests with the same name, the one that did not pass.
+                statuses[key] = statuses.get(key, known) if known in _FINE else known
     for (check, level, name, gpu), status in islice(
-        sorted(told.items(), key=lambda one: one[1] in _FINE), _TESTS
+        sorted(statuses.items(), key=lambda item: item[1] in _FINE), _TESTS
     ):
         family.add_metric([check, level, name, gpu, status], 1)
     return family
@@ -133,18 +132,17 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     )
     ratio = GaugeMetricFamily(
         "vitald_diagnostic_measure_ratio",
-        "The same as a share of the least that it should be, or the most that it should be as a"
-        " share of it: below 1 is bad.",
+        "The same relative to its lower limit, or its upper limit relative to it: below 1 is bad.",
         labels=["check", "name", "device"],
     )
-    told: dict[tuple[str, str, str], Measure] = {}
-    for run in sorted(runs, key=lambda one: one.ended):
-        told |= {
-            (run.ask.check, _clean_name(one.name), _clean_name(one.device)): one
-            for one in run.report.measures
-            if math.isfinite(one.value)
+    latest: dict[tuple[str, str, str], Measure] = {}
+    for run in sorted(runs, key=lambda run: run.ended):
+        latest |= {
+            (run.ask.check, _clean_name(measure.name), _clean_name(measure.device)): measure
+            for measure in run.report.measures
+            if math.isfinite(measure.value)
         }
-    for labels, measure in islice(told.items(), _MEASURES):
+    for labels, measure in islice(latest.items(), _MEASURES):
         value.add_metric(labels, measure.value)
         if measure.least:
             ratio.add_metric(labels, measure.value / measure.least)

@@ -33,9 +33,9 @@ def _format_refusal(status: int, reason: str, error: str, hint: str) -> bytes:
 
 
 class ConnectionLimit:
-    """Counts the clients of one listener. `gate(factory)` makes the protocols that it watches.
+    """Counts the clients of one listener. `wrap_factory` makes the protocols that it watches.
 
-    Of the `most` clients, `reserved` places are kept for those who may change something, and any
+    Of the `most` clients, `reserved` places are kept for users who may change something, and any
     other user has `each` at most. `newest_first`: a new client is never refused, but takes the
     place of another one.
     """
@@ -49,9 +49,9 @@ class ConnectionLimit:
         self.newest_first = newest_first
         self.refused = 0
         self.timed_out = 0
-        # Whoever was served longest ago comes first
+        # In the order in which they were served
         self._open: dict[asyncio.BaseTransport, _LimitedProtocol] = {}
-        self.quiet = asyncio.Event()  # all who are here have said what they want
+        self.quiet = asyncio.Event()  # every client has sent its request
         self.quiet.set()
 
     @property
@@ -98,8 +98,8 @@ class ConnectionLimit:
     def restart_timer(
         self, transport: asyncio.BaseTransport | None, *, streaming: bool = False
     ) -> None:
-        """A whole request has come: its time starts anew. A stream has no end; its writer watches
-        over itself.
+        """A complete request has arrived: restart its time limit. A stream has none; its writer has
+        limits of its own.
         """
         if transport is not None and (watched := self._open.pop(transport, None)) is not None:
             self._open[transport] = watched
@@ -197,9 +197,7 @@ class _LimitedProtocol(asyncio.Protocol):
 
 
 def _read_uid(transport: asyncio.Transport) -> int | None:
-    """Who connected, where the kernel says so; None for those who may change something, and on a
-    port, where nobody knows.
-    """
+    """The peer's user; None if it may change something, and on a port, where it is unknown."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return None

@@ -58,9 +58,9 @@ async def serve_application(
     try:
         servers = [
             await loop.create_server(
-                connection_limit.wrap_factory(protocol), sock=one, backlog=_BACKLOG
+                connection_limit.wrap_factory(protocol), sock=listener, backlog=_BACKLOG
             )
-            for one in listeners
+            for listener in listeners
         ]
         try:
             yield

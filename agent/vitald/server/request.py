@@ -1,6 +1,6 @@
 """
-What a request may say, and what a bad one is told: parameters, bodies, who may change something,
-and the refusal that the outermost handler turns into JSON.
+Reading of requests: parameters, bodies, the right to change something, and the refusal that the
+outermost handler turns into JSON.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def read_reason(body: dict[str, object]) -> str:
 
 
 def require_change_right(request: web.Request) -> Peer:
-    """Who asks for a change, and may: root, or the daemon's own user. No change has a query."""
+    """The peer, if it may change something: root or the daemon's user. A change has no query."""
     read_query(request)
     peer: Peer = request["peer"]
     if not peer.may_change:

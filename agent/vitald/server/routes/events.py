@@ -72,7 +72,7 @@ class EventRoutes:
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
         answer: schema.Events = {
-            "events": [serialize.format_event(one) for one in stored],
+            "events": [serialize.format_event(row) for row in stored],
             "damaged": damaged,
             "next": stored.last if more else None,
         }
@@ -81,13 +81,13 @@ class EventRoutes:
     def _select_recent(self, wanted: EventQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
-            one
-            for one in self._context.node_state.recent
-            if one.id > wanted.after
-            and wanted.code in (None, one.event.code)
-            and wanted.kind in (None, one.event.kind)
-            and wanted.component in (None, one.event.component.name)
-            and (wanted.since is None or one.event.time >= wanted.since)
+            row
+            for row in self._context.node_state.recent
+            if row.id > wanted.after
+            and wanted.code in (None, row.event.code)
+            and wanted.kind in (None, row.event.kind)
+            and wanted.component in (None, row.event.component.name)
+            and (wanted.since is None or row.event.time >= wanted.since)
         ]
         listed = RowList(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
         listed.last = listed[-1].id if listed else 0

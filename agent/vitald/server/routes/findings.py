@@ -62,9 +62,9 @@ class FindingRoutes:
         if state == "open":
             ordered = sort_by_strength(self._context.node_state.findings)
             found = [
-                one
-                for one in ordered
-                if component in (None, one.component.name) and code in (None, one.code)
+                finding
+                for finding in ordered
+                if component in (None, finding.component.name) and code in (None, finding.code)
             ][:most]
         elif state == "cleared":
             found = await self._context.read_ledger(
@@ -73,7 +73,9 @@ class FindingRoutes:
         else:
             raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
         answer: schema.Findings = {
-            "findings": [serialize.format_finding(one, self._context.catalog) for one in found],
+            "findings": [
+                serialize.format_finding(finding, self._context.catalog) for finding in found
+            ],
             "damaged": serialize.count_damaged(found),
         }
         return web.json_response(answer)
@@ -86,13 +88,13 @@ class FindingRoutes:
         opened = self._context.list_open_incidents()
         closed = sorted(
             (
-                one
-                for one in self._context.node_state.incidents.values()
-                if one.closed_at is not None
+                incident
+                for incident in self._context.node_state.incidents.values()
+                if incident.closed_at is not None
             ),
-            key=lambda one: -one.last,
+            key=lambda incident: -incident.last,
         )
-        listed = [*opened, *((one, []) for one in closed)][: read_limit(query)]
+        listed = [*opened, *((incident, []) for incident in closed)][: read_limit(query)]
         answer: schema.Incidents = {
             "incidents": [
                 serialize.format_incident(
@@ -194,8 +196,8 @@ class FindingRoutes:
         )
 
     async def begin_remedy(self, request: web.Request) -> web.Response:
-        """Somebody begins what a finding asks for. It stands until the evidence says that
-        it held.
+        """An operator begins the required action of a finding. It stays open until evidence
+        shows that the remedy worked.
         """
         peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason")
