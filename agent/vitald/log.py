@@ -29,8 +29,8 @@ LEVELS = {
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
 _CONNECT_S = 0.2
-# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its
-# own, and where else it goes.
+# Identifier, unit (journald knows better), the priority of a line, whether a line may have its own
+# priority, and where else lines are written.
 _HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
 
 

@@ -124,7 +124,7 @@ def test_letting_go_leaves_nothing_open() -> None:
             for pid, name in found
             if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")
         ]
-        nvml.releases.end_releases()
+        nvml.releases.end_releases("test")
         again = len(states)
         while SourceState.OK not in states[again:]:
             await asyncio.sleep(0.05)

@@ -31,8 +31,8 @@ JOB_CODES = (
 
 AROUND_S = 600.0  # a job that ended so long before or after an incident is listed with it
 _KEEP_S = 86400.0
-_RUNNING, _RECENT, _SHOWN = 256, 512, 8
-_INCIDENTS = 256  # open ones whose jobs are kept for longer
+_MAX_RUNNING, _MAX_RECENT, _MAX_LISTED = 256, 512, 8
+_MAX_INCIDENTS = 256  # open ones whose jobs are kept for longer
 _BOOTED = "the node was booted"
 
 
@@ -75,7 +75,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self.running: dict[str, Job] = {}
-        self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
+        self.recent: deque[Job] = deque(maxlen=_MAX_RECENT)  # as they ended
 
     def take_event(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
         """Apply an event of `JOB_CODES`; any other changes nothing. `incidents` are those that may
@@ -95,7 +95,7 @@ class Jobs:
         """Restore from the events in the ledger, oldest first. Jobs of an earlier boot ended by
         `booted_at`, when this one began.
         """
-        self.running, self.recent = {}, deque(maxlen=_RECENT)
+        self.running, self.recent = {}, deque(maxlen=_MAX_RECENT)
         last = booted_at
         for event in events:
             self._apply_event(event)
@@ -118,7 +118,7 @@ class Jobs:
             return []
         found = [job for job in (*self.recent, *self.running.values()) if _is_near(job, incident)]
         return sorted(found, key=lambda job: (not job.failed, _measure_distance(job, incident)))[
-            :_SHOWN
+            :_MAX_LISTED
         ]
 
     def _apply_event(self, event: Event) -> None:
@@ -138,7 +138,7 @@ class Jobs:
         former = self.running.pop(job.id, None)
         if former is not None:  # its end was not reported
             self._move_to_recent(replace(former, ended=event.time, lost=True))
-        elif len(self.running) >= _RUNNING:
+        elif len(self.running) >= _MAX_RUNNING:
             self._move_to_recent(
                 replace(next(iter(self.running.values())), ended=event.time, lost=True)
             )
@@ -171,11 +171,13 @@ class Jobs:
         if not isinstance(seconds, (int, float)):
             return
         self.running = {id_: _shift_job(job, seconds) for id_, job in self.running.items()}
-        self.recent = deque((_shift_job(job, seconds) for job in self.recent), maxlen=_RECENT)
+        self.recent = deque((_shift_job(job, seconds) for job in self.recent), maxlen=_MAX_RECENT)
 
     def _forget_old(self, now: float, incidents: Iterable[Incident]) -> None:
         opened = list(
-            islice((incident for incident in incidents if incident.closed_at is None), _INCIDENTS)
+            islice(
+                (incident for incident in incidents if incident.closed_at is None), _MAX_INCIDENTS
+            )
         )
         kept = (
             job
@@ -183,7 +185,7 @@ class Jobs:
             if now - (job.ended or 0.0) <= _KEEP_S
             or any(_is_near(job, incident) for incident in opened)
         )
-        self.recent = deque(kept, maxlen=_RECENT)
+        self.recent = deque(kept, maxlen=_MAX_RECENT)
 
 
 def _read_job(fields: Fields) -> Job:

@@ -31,9 +31,9 @@ from vitald.model import (
     Verdict,
 )
 
-_RECENT = 1000
-_QUEUE = 1000
-_SERIES = 2000
+_MAX_RECENT = 1000  # events
+_MAX_QUEUED = 1000  # changes, of one subscriber
+_MAX_SERIES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Subscription:
     """
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
+        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_MAX_QUEUED)
         self.lagged = False
 
     def offer_change(self, change: Event | Transition | Incident | None) -> None:
@@ -97,7 +97,7 @@ class NodeState:
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         # For when the ledger cannot be read
-        self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)
+        self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
         self.jobs = Jobs()
         self.transitions = 0
@@ -284,7 +284,7 @@ class NodeState:
     def _count_event(self, event: Event) -> None:
         """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
         series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
-        if series not in self.events and len(self.events) >= _SERIES:
+        if series not in self.events and len(self.events) >= _MAX_SERIES:
             series = (event.kind, "other", event.trust.value, event.is_simulated)
         self.events[series] += 1
 

@@ -501,7 +501,7 @@ def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
 
 
 def run_row(run: Run) -> Row:
-    told = {
+    details = {
         "ask": asdict(run.ask),
         "report": asdict(run.report),
         "exit_code": run.exit_code,
@@ -514,7 +514,7 @@ def run_row(run: Run) -> Row:
         "level": run.ask.level,
         "began": run.began,
         "ended": run.ended,
-        "told": json.dumps(told, default=lambda member: member.value),
+        "told": json.dumps(details, default=lambda member: member.value),
         "raw": zlib.compress(run.raw.encode(errors="replace")) if run.raw else None,
     }
     return _RUNS.add_sum(row)
@@ -523,16 +523,16 @@ def run_row(run: Run) -> Row:
 def run_of(row: sqlite3.Row) -> Run:
     """`raw` is empty if the row was read without it, or it is no longer kept."""
     _RUNS.check_sum(row)
-    told = json.loads(row["told"])
-    ask, report, raw = told["ask"], told["report"], row["raw"]
+    details = json.loads(row["told"])
+    ask, report, raw = details["ask"], details["report"], row["raw"]
     return Run(
         id=row["id"],
         ask=RunRequest(**{**ask, "gpus": tuple(ask["gpus"])}),
         began=row["began"],
         ended=row["ended"],
-        exit_code=told["exit_code"],
-        command=told["command"],
-        preempted=told["preempted"],
+        exit_code=details["exit_code"],
+        command=details["command"],
+        preempted=details["preempted"],
         raw=zlib.decompress(raw).decode() if raw else "",
         report=Report(
             **{

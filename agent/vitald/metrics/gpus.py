@@ -20,7 +20,7 @@ def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     """The families for all GPUs. A value that is not observed has no sample: never a zero for
     an unknown value.
     """
-    who = [
+    gpus = [
         LabelledReadings(read, _list_labels(read))
         for read in readings
         if read.component.kind is ComponentKind.GPU
@@ -30,7 +30,7 @@ def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
         "Identity of each GPU.",
         labels=[*LABELS, "serial", "vbios", "driver", "simulated"],
     )
-    for gpu in who:
+    for gpu in gpus:
         more = [
             str(gpu.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")
         ]
@@ -39,7 +39,7 @@ def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
     place = GaugeMetricFamily(
         "vitald_gpu_place_info", "Where in a rack each GPU is.", labels=[*LABELS, *RACK_LOCATION]
     )
-    for gpu in who:
+    for gpu in gpus:
         values = gpu.readings.values
         if any(name in values for name in RACK_LOCATION):
             place.add_metric(
@@ -50,7 +50,7 @@ def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
                 1,
             )
     yield place
-    yield from build_metrics(_FAMILIES, LABELS, who)
+    yield from build_metrics(_FAMILIES, LABELS, gpus)
 
 
 def _list_labels(readings: Readings) -> list[str]:

@@ -37,9 +37,9 @@ from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
-_CLIENTS = 128
+_MAX_CLIENTS = 128
 # Of the clients: places for root and the daemon's own user, and the share of any other user.
-_RESERVED, _EACH = 32, 24
+_RESERVED, _MAX_PER_USER = 32, 24
 _BODY_BYTES = 16 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -69,7 +69,9 @@ class Api:
         more: Sequence[Routes] = (),
     ) -> None:
         self.group = group
-        self.connection_limit = ConnectionLimit(_CLIENTS, reserved=_RESERVED, each=_EACH)
+        self.connection_limit = ConnectionLimit(
+            _MAX_CLIENTS, reserved=_RESERVED, max_per_user=_MAX_PER_USER
+        )
         self._context = RouteContext(
             node_state=node_state,
             pipeline=pipeline,

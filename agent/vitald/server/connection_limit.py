@@ -35,17 +35,22 @@ def _format_refusal(status: int, reason: str, error: str, hint: str) -> bytes:
 class ConnectionLimit:
     """Counts the clients of one listener. `wrap_factory` makes the protocols that it watches.
 
-    Of the `most` clients, `reserved` places are kept for users who may change something, and any
-    other user has `each` at most. `newest_first`: a new client is never refused, but takes the
+    Of the `max_clients` places, `reserved` are kept for users who may change something, and any
+    other user has `max_per_user`. `newest_first`: a new client is never refused, but takes the
     place of another one.
     """
 
     def __init__(
-        self, most: int, *, reserved: int = 0, each: int | None = None, newest_first: bool = False
+        self,
+        max_clients: int,
+        *,
+        reserved: int = 0,
+        max_per_user: int | None = None,
+        newest_first: bool = False,
     ) -> None:
-        self.most = most
+        self.max_clients = max_clients
         self.reserved = reserved
-        self.each = most if each is None else each
+        self.max_per_user = max_clients if max_per_user is None else max_per_user
         self.newest_first = newest_first
         self.refused = 0
         self.timed_out = 0
@@ -68,23 +73,23 @@ class ConnectionLimit:
         empty where there is.
         """
         if self.newest_first:
-            while self.clients >= self.most:
+            while self.clients >= self.max_clients:
                 self.refused += 1
                 oldest, _ = next(iter(self._open.items()))
                 self.forget_client(oldest)
                 if isinstance(oldest, asyncio.Transport):
                     oldest.abort()
         others = [watched.uid for watched in self._open.values() if watched.uid is not None]
-        if self.clients >= self.most or (
-            uid is not None and len(others) >= self.most - self.reserved
+        if self.clients >= self.max_clients or (
+            uid is not None and len(others) >= self.max_clients - self.reserved
         ):
             return (
-                f"{self.most} at once, {self.reserved} of them kept for root"
+                f"{self.max_clients} at once, {self.reserved} of them kept for root"
                 if self.reserved
-                else f"{self.most} at once"
+                else f"{self.max_clients} at once"
             )
-        if uid is not None and others.count(uid) >= self.each:
-            return f"{self.each} at once for one user"
+        if uid is not None and others.count(uid) >= self.max_per_user:
+            return f"{self.max_per_user} at once for one user"
         return ""
 
     def admit_client(self, transport: asyncio.BaseTransport, watched: _LimitedProtocol) -> None:

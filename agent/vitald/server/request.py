@@ -25,7 +25,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 T = TypeVar("T")
 
-PAGE, PAGE_MOST = 100, 1000
+PAGE, MAX_PAGE = 100, 1000
 _BODY_S = 5.0
 _SECONDS = (1.0, 86400.0)
 _REASON = 500
@@ -55,9 +55,9 @@ def read_query(request: web.Request, *known: str) -> dict[str, str]:
 
 def read_limit(query: dict[str, str]) -> int:
     text = query.get("limit", str(PAGE))
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= PAGE_MOST:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_PAGE:
         raise RequestRefused(
-            400, f"limit: expected a number from 1 to {PAGE_MOST}, found {text[:80]!r}"
+            400, f"limit: expected a number from 1 to {MAX_PAGE}, found {text[:80]!r}"
         )
     return int(text)
 
