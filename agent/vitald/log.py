@@ -35,7 +35,7 @@ _HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
 
 
 class Stream:
-    """Standard error. `journal`: where journald listens, if that is who reads it."""
+    """Standard error. `journal`: the socket of journald, if that reads it."""
 
     def __init__(self, file: TextIO, journal: Path | None) -> None:
         self._file, self._journal = file, journal

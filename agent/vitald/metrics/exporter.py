@@ -102,5 +102,5 @@ def build_application(
 
 
 def make_connection_limit() -> ConnectionLimit:
-    # The clients of a port cannot be told apart, unlike those of the socket.
+    # The clients of a port cannot be distinguished, unlike those of the socket.
     return ConnectionLimit(_MAX_CLIENTS, newest_first=True)

@@ -177,13 +177,13 @@ def _is_component(component: Component) -> bool:
 
 def _group_gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
     """Each reason once, with its readings and components. The widest gaps come first."""
-    whose: dict[tuple[str, str], list[Component]] = {}
+    by_reason: dict[tuple[str, str], list[Component]] = {}
     for component, sight in own:
         if sight.readings is not None:
             for reading, reason in sight.readings.missing.items():
-                whose.setdefault((reason, reading), []).append(component)
+                by_reason.setdefault((reason, reading), []).append(component)
     joined: dict[tuple[str, tuple[Component, ...]], list[str]] = {}
-    for (reason, reading), components in whose.items():
+    for (reason, reading), components in by_reason.items():
         joined.setdefault((reason, tuple(sorted(components, key=_make_sort_key))), []).append(
             reading
         )

@@ -247,7 +247,7 @@ def serialize_outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
 
 def serialize_check(check: Check, missing: str) -> schema.DiagnosticCheck:
     """By level, where it has levels; else all is under `0`. A period of 0: on request only.
-    `unavailable`: looked for elsewhere, as that blocks.
+    `unavailable`: determined elsewhere, as that blocks.
     """
     return {
         "name": check.name,

@@ -34,7 +34,8 @@ _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 
 
 class EventRoutes:
-    """Handlers of events. `gate`: the connections, whose time limits a stream is exempt from."""
+    """Handlers of events. A stream is exempt from the time
+    limits of `connection_limit`."""
 
     def __init__(self, context: RouteContext, connection_limit: ConnectionLimit) -> None:
         self._context = context

@@ -98,12 +98,12 @@ class FindingRoutes:
         answer: schema.Incidents = {
             "incidents": [
                 serialize.format_incident(
-                    told,
+                    incident,
                     own,
                     self._context.catalog,
-                    self._context.node_state.jobs.list_near_incident(told),
+                    self._context.node_state.jobs.list_near_incident(incident),
                 )
-                for told, own in listed
+                for incident, own in listed
             ]
         }
         return web.json_response(answer)
