@@ -349,7 +349,7 @@ def _sample(daemon: Any, work: Work) -> Json:
     as the daemon.
     """
     gc.collect()
-    board, pipeline, judge = daemon.board, daemon.pipeline, daemon.pipeline.judge
+    board, pipeline, judge = daemon.node_state, daemon.pipeline, daemon.pipeline.judge
     memory = judge.memory
     wal = daemon.pipeline.ledger.path.with_name("ledger.db-wal")
     status = _status("self")
@@ -382,9 +382,9 @@ def _sample(daemon: Any, work: Work) -> Json:
             "marks": len(memory.marks),
             "settled": len(memory.resolved),
             "devices": len(memory.devices),
-            "queue": len(pipeline._queue),
-            "held": len(pipeline.ledger_writer._held),
-            "clients": daemon.api.gate.clients,
+            "queue": len(pipeline._queue.items),
+            "held": len(pipeline.ledger_writer._held.entries),
+            "clients": daemon.api.connection_limit.clients,
             "announcements": len(daemon.sources.interpreter.announcements._by_id),
         },
     }

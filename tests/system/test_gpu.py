@@ -117,14 +117,14 @@ def test_letting_go_leaves_nothing_open() -> None:
         while SourceState.OK not in states:
             await asyncio.sleep(0.05)
         report = await asyncio.wait_for(nvml.releases.begin_release(30, (), "test", "test"), 10)
-        assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
+        assert os.getpid() not in [pid for pid, _ in report.device_users] and report.stuck == ()
         found, _ = list_device_users([])
         assert not [
             pid
             for pid, name in found
             if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")
         ]
-        nvml.releases.end_releases()
+        nvml.releases.end_releases("test")
         again = len(states)
         while SourceState.OK not in states[again:]:
             await asyncio.sleep(0.05)

@@ -60,10 +60,10 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     async def put(batch: Batch) -> None:
         said.append(batch.source)
 
-    async def booted() -> None:
+    async def report_boot() -> None:
         said.append("booted")
 
-    async def own(code: str, *_: object) -> None:
+    async def put_own_event(code: str, *_: object) -> None:
         said.append(code)
 
     class Supervised(Supervisor):
@@ -71,7 +71,11 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
             said.append("watched")
 
     pipeline: Any = SimpleNamespace(
-        put=put, booted=booted, own=own, position=lambda _: None, was_stopped=True
+        put=put,
+        report_boot=report_boot,
+        put_own_event=put_own_event,
+        position=lambda _: None,
+        was_stopped=True,
     )
     sources = SimpleNamespace(
         kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
@@ -79,7 +83,7 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     daemon: Any = SimpleNamespace(
         sources=sources,
         pipeline=pipeline,
-        past_told=asyncio.Event(),
+        past_read=asyncio.Event(),
         supervisor=Supervised(pipeline),
     )
     asyncio.run(Daemon._read_kernel_log(daemon))

@@ -48,7 +48,7 @@ class Page(Collector):
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
-        return devices.metrics(self._board)
+        return devices.collect_metrics(self._board)
 
     def text(self) -> str:
         registry = CollectorRegistry()
@@ -278,7 +278,7 @@ def test_what_is_not_there_has_no_families(board: NodeState) -> None:
     for source in ("neuron", "host"):
         board.replace_readings(source, ())
     assert not [name for name in Page(board).samples() if "neuron_" in name or "edac" in name]
-    assert "vitald_edac" not in {metric.name for metric in devices.metrics(board)}
+    assert "vitald_edac" not in {metric.name for metric in devices.collect_metrics(board)}
 
 
 def test_what_is_not_looked_at_now_has_no_sample(board: NodeState) -> None:

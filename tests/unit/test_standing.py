@@ -485,14 +485,14 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
                 reason="reseated",
             )
             await asyncio.sleep(0.02)
-            assert await pipeline.clear_finding(found.id, "root (uid 0)", audit) is not None
+            assert await pipeline.actions.clear_finding(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
             assert pipeline.judge.open_findings == ()
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
             (found,) = pipeline.judge.open_findings
-            assert pipeline.board.verdict().status.value == "unhealthy"
+            assert pipeline.node_state.verdict().status.value == "unhealthy"
         return [
             stored.event.raw
             for stored in read_events(tmp_path / "ledger.db", EventQuery())

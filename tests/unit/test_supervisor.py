@@ -35,7 +35,7 @@ class Pipeline:
         self.changed.set()
         await self.room.wait()
 
-    async def own(self, code: str, fields: dict[str, Any], *_: object) -> None:
+    async def put_own_event(self, code: str, fields: dict[str, Any], *_: object) -> None:
         self.said.append((code, fields.get("recovered")))
         self.changed.set()
 

@@ -166,9 +166,9 @@ class Nvml:
     async def _admit_releases(self, emit: Emit) -> None:
         self.releases.admit_requests()
         await emit(self._state.build_released_batch())
-        self.releases.answer_requests(await self._list_holders())
+        self.releases.answer_requests(await self._list_device_users())
 
-    async def _list_holders(self) -> ReleaseReport:
+    async def _list_device_users(self) -> ReleaseReport:
         """The processes that have the released devices open."""
         minors = (
             []
@@ -180,7 +180,7 @@ class Nvml:
         with suppress(ThreadStuck, OSError):
             found, hidden = await self._lane.call(lambda: list_device_users(minors))
         return ReleaseReport(
-            holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
+            device_users=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
         )
 
 

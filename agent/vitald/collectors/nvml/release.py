@@ -48,7 +48,7 @@ class ReleaseReport:
     processes could not be inspected (-1: none could), and the daemon's own that did not end.
     """
 
-    holders: tuple[tuple[int, str], ...] = ()
+    device_users: tuple[tuple[int, str], ...] = ()
     hidden: int = 0
     stuck: tuple[int, ...] = ()
 

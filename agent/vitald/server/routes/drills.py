@@ -35,8 +35,8 @@ _HOLD_S = 600.0
 class DrillRoutes:
     """Handlers of drills. `inject_path`: the file that the line is to be written to."""
 
-    def __init__(self, board: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
-        self._board = board
+    def __init__(self, node_state: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
+        self._node_state = node_state
         self._interpreter = interpreter
         self._inject_path = inject_path
 
@@ -75,7 +75,11 @@ class DrillRoutes:
 
     def _describe_drill(self, made: Announcement) -> schema.Drill:
         seen = next(
-            (each for each in reversed(self._board.recent) if each.event.identity == made.seen),
+            (
+                each
+                for each in reversed(self._node_state.recent)
+                if each.event.identity == made.seen
+            ),
             None,
         )
         finding = None
@@ -83,7 +87,9 @@ class DrillRoutes:
         if seen is not None:
             state = "seen"
             key = (seen.event.component, seen.event.code, True, False)
-            finding = next((found.id for found in self._board.findings if found.key == key), None)
+            finding = next(
+                (found.id for found in self._node_state.findings if found.key == key), None
+            )
         elif time.time() - made.announced_at <= WINDOW_S:
             state = "announced"
         return {

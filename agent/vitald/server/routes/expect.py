@@ -71,18 +71,18 @@ class ExpectRoutes:
                 "nothing to confirm: the configuration says how many there should be",
                 "change [expect] there",
             )
-        said = (
+        counts = (
             ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items() if count)
             or "that there are none"
         )
-        text = f"{peer.name} confirmed {said}: {reason}"
+        text = f"{peer.name} confirmed {counts}: {reason}"
         await self._store(
             self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text)
         )
         self._source.look_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        told: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
-        return web.json_response(told)
+        answer: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
+        return web.json_response(answer)
 
 
 def _explain_count(expected: Expected, kind: str) -> str:
