@@ -58,7 +58,7 @@ class Looking:
         new: list[Event] = []
         for _ in range(times):
             self.source._due = time.monotonic()
-            self.source.look_now()
+            self.source.poll_now()
             self.last = self._loop.run_until_complete(self._next())
             new += self.last.events
             self.position = self.last.position or self.position

@@ -101,7 +101,7 @@ class Watching:
         stored = (
             {name: one.position for name, one in after.looking.items()} if after is not None else {}
         )
-        self.node.recall(stored.get, [])
+        self.node.restore_memory(stored.get, [])
         self.looking: dict[str, Looking] = {
             one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled
         }

@@ -239,7 +239,7 @@ class Daemon:
             and not one.event.is_simulated
             and one.event.boot_id == self.boot_id
         ]
-        self.sources.recall(self.pipeline.position, placed)
+        self.sources.restore_memory(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
         except (LedgerError, ThreadStuck) as error:

@@ -661,12 +661,12 @@ def read_in_looks(machine: Any, watching: Watching) -> Readers:
         with opened() as finding:
             devices = [
                 device
-                for device in subject.find().devices
+                for device in subject.find_devices().devices
                 if device.component.kind is not ComponentKind.NODE
             ]
         with opened() as looks:
             for device in devices:
-                device.look()
+                device.read()
         for path in {os.path.realpath(path) for path in looks} - {
             os.path.realpath(path) for path in finding
         }:

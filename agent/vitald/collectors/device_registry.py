@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vitald.collectors.event_factory import derive_readings
-from vitald.collectors.small_files import Look
+from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, Readings
 
 # Before the identity of a device that is nowhere: what is said of it is said of its former slot
@@ -37,7 +37,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class DeviceMatch:
     """What it means that a device answered. `former`: the name by which it went until now; `anew`:
     what was said of it may not hold any more, as it is in another slot or its counters began anew;
     `news`: it says who it is for the first time, or where.
@@ -55,12 +55,12 @@ class DeviceRegistry:
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         """`memory` is taken as far as it is understood: another version may have written it."""
         stored = memory or {}
-        known = {identity: _entry(one) for identity, one in stored.get("known", {}).items()}
+        known = {identity: _restore_entry(one) for identity, one in stored.get("known", {}).items()}
         self._known = {identity: one for identity, one in known.items() if one is not None}
         self._missed: dict[str, str] = {
             identity: slot
             for identity, slot in dict(stored.get("missed", {})).items()
-            if is_name(slot)
+            if is_component_name(slot)
         }
         self._away: dict[str, int] = {}  # for how many rounds
         self._serials: dict[str, str] = {}  # what each device said last
@@ -72,22 +72,22 @@ class DeviceRegistry:
             "missed": self._missed,
         }
 
-    def identity(self, component: Component) -> str:
+    def find_identity(self, component: Component) -> str:
         """Who is in a slot, as far as is known; else the slot's own name."""
         name = component.name
         return next(
             (identity for identity, one in self._known.items() if one.component == name), name
         )
 
-    def entry(self, identity: str) -> Entry | None:
+    def find_entry(self, identity: str) -> Entry | None:
         return self._known.get(identity.removeprefix(MISSED))
 
-    def words(self, component: Component) -> str:
-        known = self._known.get(self.identity(component))
+    def find_display_name(self, component: Component) -> str:
+        known = self._known.get(self.find_identity(component))
         return known.words if known is not None and known.words else component.name
 
-    def apart(
-        self, looks: Mapping[str, Look], here: Collection[str], waiting: Collection[str]
+    def drop_shared_serials(
+        self, looks: Mapping[str, RawReadings], here: Collection[str], waiting: Collection[str]
     ) -> None:
         """A serial number that two devices say at once names neither. `waiting`: those that are
         being looked at still.
@@ -104,19 +104,19 @@ class DeviceRegistry:
                 look.missing["serial"] = f"several devices here say {look.serial}"
                 look.serial = ""
 
-    def met(
-        self, component: Component, look: Look, here: Collection[str], *, expected: bool
-    ) -> Met:
+    def match_device(
+        self, component: Component, look: RawReadings, here: Collection[str], *, expected: bool
+    ) -> DeviceMatch:
         """It answered."""
         name = component.name
-        taken = self.identity(component)
+        taken = self.find_identity(component)
         if not look.serial and taken != name:
-            return Met(taken)  # it does not say now; it said before
+            return DeviceMatch(taken)  # it does not say now; it said before
         identity = look.serial or name
         before = self._known.get(identity)
         now = Entry(
             component=name,
-            words=look.words,
+            words=look.display_name,
             fields=dict(look.fields),
             expected=expected,
             epoch=look.epoch,
@@ -136,15 +136,15 @@ class DeviceRegistry:
                     None,
                 )
         else:
-            if look.blind:  # who it is it did not say either
+            if look.unreadable_reason:  # who it is it did not say either
                 now.words, now.fields = now.words or before.words, now.fields or before.fields
             now.epoch = now.epoch or before.epoch
             anew = (before.epoch, before.component) != (now.epoch, name)
         self._known[identity] = now
         news = bool(look.serial) and (before is None or before.component != name)
-        return Met(identity, name if before is None and look.serial else "", anew, news)
+        return DeviceMatch(identity, name if before is None and look.serial else "", anew, news)
 
-    def missing(
+    def find_missing(
         self, here: Collection[str], given_up: Callable[[Entry], bool], *, counts: bool
     ) -> list[Readings]:
         """Of those that should be there: whether they are nowhere. `counts`: this is a round at its
@@ -152,7 +152,7 @@ class DeviceRegistry:
         """
         slots = {
             one.component: identity for identity, one in reversed(self._known.items())
-        }  # the first one counts, as in `identity`
+        }  # the first one counts, as in `find_identity`
         found = {slots.get(name, name) for name in here}
         self._known = {
             identity: one
@@ -188,8 +188,8 @@ class DeviceRegistry:
         return said
 
 
-def _entry(stored: object) -> Entry | None:
-    if not isinstance(stored, dict) or not is_name(stored.get("component")):
+def _restore_entry(stored: object) -> Entry | None:
+    if not isinstance(stored, dict) or not is_component_name(stored.get("component")):
         return None
     fields = stored.get("fields")
     return Entry(
@@ -203,7 +203,7 @@ def _entry(stored: object) -> Entry | None:
     )
 
 
-def is_name(name: object) -> bool:
+def is_component_name(name: object) -> bool:
     """Whether this is the name of a component."""
     try:
         return isinstance(name, str) and bool(Component.parse(name))

@@ -20,7 +20,7 @@ class EventFactory:
         self._boot_id = boot_id
         self._serial = 0
 
-    def event(
+    def make_event(
         self,
         code: str,
         component: Component,

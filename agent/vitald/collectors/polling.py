@@ -29,10 +29,10 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.catalog.threshold import ThresholdGroup
 from vitald.collectors.crossing import Crossing
-from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_name
+from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_component_name
 from vitald.collectors.event_factory import EventFactory
-from vitald.collectors.reader_threads import Broken, Readers
-from vitald.collectors.small_files import Look, why
+from vitald.collectors.reader_threads import Broken, ReaderThreads
+from vitald.collectors.small_files import RawReadings, describe_error
 from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import (
     NODE,
@@ -58,12 +58,12 @@ _OFTEN_S = 1.0  # while a read is under way past its round, its end and its dead
 
 @dataclass(frozen=True, slots=True)
 class PolledDevice:
-    """Something to look at. `expected`: once seen, it should be there. `look` may block, and may
+    """Something to look at. `expected`: once seen, it should be there. `read` may block, and may
     raise OSError.
     """
 
     component: Component
-    look: Callable[[], Look]
+    read: Callable[[], RawReadings]
     expected: bool = False
 
 
@@ -89,11 +89,13 @@ class Collector(Protocol):
     name: str
     memory: dict[str, Any]
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         """The devices, now. May block, and may raise OSError."""
         ...
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
+    def combine_readings(
+        self, read: Mapping[Component, Readings], found: Found
+    ) -> Iterable[Readings]:
         """What only shows when all are seen together, of the node or of a device: counts, what is
         missing, ports that are all down.
 
@@ -131,7 +133,7 @@ class PollingSource:
         self._look_s = look_s
         self._kinds = kinds or (subject.name,)
         self._enough = enough
-        self._readers: Readers[Look | Found] = Readers(subject.name)
+        self._readers: ReaderThreads[RawReadings | Found] = ReaderThreads(subject.name)
         self._wake = asyncio.Event()
         self._due = 0.0  # of the next round, on the monotonic clock
         self._found = Found()
@@ -141,48 +143,48 @@ class PollingSource:
         self._facts = EventFactory(subject.name, boot_id)
         self._noted = ""
         self._catalog = catalog
-        self._begin({})
+        self._restore_state({})
 
-    def _begin(self, memory: Mapping[str, Any]) -> None:
-        self._watcher = ThresholdEvaluator(self._watches(), memory.get("said"))
+    def _restore_state(self, memory: Mapping[str, Any]) -> None:
+        self._watcher = ThresholdEvaluator(self._list_thresholds(), memory.get("said"))
         self._roster = DeviceRegistry(memory)
         self.subject.memory = dict(memory.get("subject", {}))
         self._hung: set[str] = {
-            key for key in memory.get("hung", ()) if key == _FIND or is_name(key)
+            key for key in memory.get("hung", ()) if key == _FIND or is_component_name(key)
         }
         self._holding: list[Event] = []  # what the last round found to hold still
         self._broken: dict[str, str] = {}
         self.read = {}
 
-    def _watches(self) -> list[ThresholdGroup]:
+    def _list_thresholds(self) -> list[ThresholdGroup]:
         return [one for kind in self._kinds for one in self._catalog.find_thresholds(kind)]
 
     def configure(self, catalog: Catalog) -> None:
         """The catalogue was reloaded."""
         before, self._catalog = self._catalog, catalog
-        watches = self._watches()
+        watches = self._list_thresholds()
         self._watcher.configure(watches)
         # Entries that asked for nothing had their findings closed.
         asks = {
             one.code for one in watches if catalog.find_rule(one.code).action is not Action.NONE
         }
-        self._watcher.say_again(
+        self._watcher.report_again(
             {code for code in asks if before.find_rule(code).action is Action.NONE}
         )
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Something happened: do not wait for the next round."""
         self._wake.set()
 
-    def recall(self, after: Position | None) -> None:
+    def restore_memory(self, after: Position | None) -> None:
         """What was remembered. What cannot be read is logged, and forgotten."""
-        self._begin({})
+        self._restore_state({})
         if after is None:
             return
         try:
-            self._begin(json.loads(after.cursor))
+            self._restore_state(json.loads(after.cursor))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            self._begin({})
+            self._restore_state({})
             log.error(
                 "memory_not_read", source=self.name, error=str(error), effect="baselines begin anew"
             )
@@ -204,7 +206,7 @@ class PollingSource:
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
-        self.recall(after)
+        self.restore_memory(after)
         self._due = time.monotonic()
         first = True
         while True:
@@ -224,7 +226,7 @@ class PollingSource:
                     )
                     first = False
                 yield batch
-            elif back := self._readers.collect():
+            elif back := self._readers.collect_results():
                 yield self._digest(await self._listing(back))
             elif self._overdue():
                 yield self._digest({})
@@ -232,28 +234,28 @@ class PollingSource:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(
                     self._wake.wait(),
-                    max(0.0, min(pause, _OFTEN_S) if self._readers.owing else pause),
+                    max(0.0, min(pause, _OFTEN_S) if self._readers.is_pending else pause),
                 )
 
-    async def _round(self) -> dict[str, Look | Found | Broken]:
-        back = await self._readers.read({_FIND: self.subject.find})
+    async def _round(self) -> dict[str, RawReadings | Found | Broken]:
+        back = await self._readers.run_reads({_FIND: self.subject.find_devices})
         self._took_list(back)
-        return await self._listing(back | await self._readers.read(self._looks()))
+        return await self._listing(back | await self._readers.run_reads(self._looks()))
 
     async def _listing(
-        self, back: dict[str, Look | Found | Broken]
-    ) -> dict[str, Look | Found | Broken]:
+        self, back: dict[str, RawReadings | Found | Broken]
+    ) -> dict[str, RawReadings | Found | Broken]:
         """What came back; if a list of devices is in it, with looks at those that are new."""
         while self._took_list(back):
-            back |= await self._readers.read(
+            back |= await self._readers.run_reads(
                 {key: look for key, look in self._looks().items() if key not in back}
             )
         return back
 
-    def _looks(self) -> dict[str, Callable[[], Look | Found]]:
-        return {one.component.name: one.look for one in self._found.devices}
+    def _looks(self) -> dict[str, Callable[[], RawReadings | Found]]:
+        return {one.component.name: one.read for one in self._found.devices}
 
-    def _took_list(self, back: dict[str, Look | Found | Broken]) -> bool:
+    def _took_list(self, back: dict[str, RawReadings | Found | Broken]) -> bool:
         """A list that comes late is the best there is, and is used."""
         found = back.pop(_FIND, None)
         if found is None:
@@ -287,13 +289,13 @@ class PollingSource:
 
     def _complaint(self, what: str, broken: Broken) -> str:
         if isinstance(broken.error, OSError):
-            return f"{broken.error.filename or what}: {why(broken.error)}"
+            return f"{broken.error.filename or what}: {describe_error(broken.error)}"
         log.error("look_failed", source=self.name, device=what, exc_info=broken.error)
         return f"{type(broken.error).__name__}: {broken.error}"
 
     # --- from looks to events
 
-    def _begun(self, back: Mapping[str, Look | Found | Broken]) -> Batch:
+    def _begun(self, back: Mapping[str, RawReadings | Found | Broken]) -> Batch:
         """The first round. What is remembered may be another version's, and of no use: then it is
         forgotten, or nothing would ever go on.
         """
@@ -301,10 +303,12 @@ class PollingSource:
             return self._digest(back, timely=True)
         except Exception:  # a fault that is not in what is remembered comes back with the next line
             log.exception("memory_not_used", source=self.name, effect="baselines begin anew")
-            self._begin({})
+            self._restore_state({})
             return self._digest(back, timely=True)
 
-    def _digest(self, back: Mapping[str, Look | Found | Broken], *, timely: bool = False) -> Batch:
+    def _digest(
+        self, back: Mapping[str, RawReadings | Found | Broken], *, timely: bool = False
+    ) -> Batch:
         """What came back, as readings and events. `timely`: of a round that came at its time, and
         not because something was announced.
 
@@ -317,10 +321,10 @@ class PollingSource:
             key: reason for key, reason in self._broken.items() if key in here or key == _FIND
         }
         back = {key: result for key, result in back.items() if self._in_time(key) and key in here}
-        looks = {key: look for key, look in back.items() if isinstance(look, Look)}
+        looks = {key: look for key, look in back.items() if isinstance(look, RawReadings)}
         for look in looks.values():
             look.make_presentable()
-        self._roster.apart(looks, here, self._readers.under_way)
+        self._roster.drop_shared_serials(looks, here, self._readers.under_way)
         fresh: list[Readings] = []
         for key, result in back.items():
             component = here[key].component
@@ -328,7 +332,7 @@ class PollingSource:
                 self._broken[key] = self._complaint(key, result)
                 self._blinded(component, self._broken[key])
                 continue
-            assert isinstance(result, Look)
+            assert isinstance(result, RawReadings)
             self._broken.pop(key, None)
             events += self._met(here[key], result, here)
             self.read[component] = self._readings(component, result)
@@ -336,26 +340,28 @@ class PollingSource:
         self.read = {
             component: one for component, one in self.read.items() if component.name in here
         }
-        together = list(self.subject.together(self.read, self._found))
+        together = list(self.subject.combine_readings(self.read, self._found))
         fresh += [*together, *self._missing(here, timely=timely)]
         events += self._hangs(set(here))
         events += [
             self._signed(sign)
-            for sign in self._watcher.look(fresh, time.monotonic(), tuple(self.read.values()))
+            for sign in self._watcher.evaluate_readings(
+                fresh, time.monotonic(), tuple(self.read.values())
+            )
         ]
         self._holding = [self._signed(sign) for sign in self._watcher.holding]
         return self._batch(events, [one for one in together if one.component not in self.read])
 
-    def _readings(self, component: Component, look: Look) -> Readings:
+    def _readings(self, component: Component, look: RawReadings) -> Readings:
         return Readings(
             component=component,
-            identity=look.serial or self._roster.identity(component),
+            identity=look.serial or self._roster.find_identity(component),
             time=time.time(),
             looked=time.monotonic(),
             values=look.values,
             fresh=frozenset(look.values),
             missing=look.missing,
-            blind=look.blind,
+            blind=look.unreadable_reason,
             who=dict(look.fields),
         )
 
@@ -364,7 +370,9 @@ class PollingSource:
         before = self.read.get(component)
         self.read[component] = Readings(
             component=component,
-            identity=before.identity if before is not None else self._roster.identity(component),
+            identity=before.identity
+            if before is not None
+            else self._roster.find_identity(component),
             time=time.time(),
             looked=time.monotonic(),
             values={},
@@ -373,21 +381,21 @@ class PollingSource:
             who=before.who if before is not None else {},
         )
 
-    def _met(self, device: PolledDevice, look: Look, here: Collection[str]) -> list[Event]:
+    def _met(self, device: PolledDevice, look: RawReadings, here: Collection[str]) -> list[Event]:
         """It answered. An event where that is news."""
-        met = self._roster.met(device.component, look, here, expected=device.expected)
+        met = self._roster.match_device(device.component, look, here, expected=device.expected)
         if met.former:
-            self._watcher.rename(met.former, met.identity)
+            self._watcher.rename_component(met.former, met.identity)
         if met.anew:
-            self._watcher.forget(met.identity)
+            self._watcher.forget_component(met.identity)
         if not met.news:
             return []
         return [
-            self.event(
+            self.make_event(
                 IDENTITY,
                 device.component,
                 {"serial": look.serial, **look.fields},
-                look.words or device.component.name,
+                look.display_name or device.component.name,
             )
         ]
 
@@ -398,7 +406,7 @@ class PollingSource:
         counts = timely and not (
             self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way
         )
-        return self._roster.missing(here, self._given_up, counts=counts)
+        return self._roster.find_missing(here, self._given_up, counts=counts)
 
     def _given_up(self, one: Entry) -> bool:
         """Whether the site says that a device which is not here need not be."""
@@ -430,9 +438,11 @@ class PollingSource:
             self._hung.discard(key)
             component = Component.parse(key) if key else NODE
             what = "is gone" if key in gone else "answers again"
-            words = self._roster.words(component) if key else "the look for devices"
+            words = self._roster.find_display_name(component) if key else "the look for devices"
             events.append(
-                self.event(f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}")
+                self.make_event(
+                    f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}"
+                )
             )
         self._answered.clear()
         return events
@@ -440,14 +450,18 @@ class PollingSource:
     def _hangs_still(self, key: str) -> Event:
         component = Component.parse(key) if key else NODE
         seconds = time.monotonic() - self._readers.under_way[key]
-        what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
+        what = (
+            f"a look at {self._roster.find_display_name(component)}"
+            if key
+            else "the look for devices"
+        )
         fields: dict[str, Value] = {"seconds": round(seconds, 1)}
-        return self.event(
+        return self.make_event(
             f"{self.name}/hung", component, fields, f"{what} has not come back for {seconds:.0f} s"
         )
 
     def _signed(self, sign: Crossing) -> Event:
-        known = self._roster.entry(sign.identity)
+        known = self._roster.find_entry(sign.identity)
         fields: dict[str, Value] = {**sign.fields}
         if known is not None:
             fields |= {
@@ -465,21 +479,21 @@ class PollingSource:
             if sign.component != NODE
             else ""
         )
-        return self.event(
+        return self.make_event(
             sign.code, sign.component, fields, f"{sign.text}: {words}" if words else sign.text
         )
 
-    def event(self, code: str, component: Component, fields: Fields, text: str) -> Event:
+    def make_event(self, code: str, component: Component, fields: Fields, text: str) -> Event:
         """One fact of this source."""
-        return self._facts.event(code, component, fields, f"{self.name}: {text}")
+        return self._facts.make_event(code, component, fields, f"{self.name}: {text}")
 
     # --- batches
 
-    def told(self, code: str, fields: Fields, text: str) -> Batch:
+    def make_event_batch(self, code: str, fields: Fields, text: str) -> Batch:
         """Somebody told the subject what to remember: the event that says so, to be stored together
         with it.
         """
-        return self._batch([self.event(code, NODE, fields, text)], [])
+        return self._batch([self.make_event(code, NODE, fields, text)], [])
 
     def _batch(self, events: Sequence[Event], whole: Sequence[Readings]) -> Batch:
         position = None

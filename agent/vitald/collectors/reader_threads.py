@@ -36,7 +36,7 @@ class Broken:
     error: Exception
 
 
-class Readers(Generic[T]):
+class ReaderThreads(Generic[T]):
     """Runs one read for each device, and remembers those that have not come back."""
 
     def __init__(self, name: str, soon_s: float = _SOON_S) -> None:
@@ -53,18 +53,18 @@ class Readers(Generic[T]):
             return dict(self._began)
 
     @property
-    def owing(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether something is still to be collected, now or later."""
         with self._lock:
             return bool(self._began or self._done)
 
-    def collect(self) -> dict[str, T | Broken]:
+    def collect_results(self) -> dict[str, T | Broken]:
         """What came back since this was last asked."""
         with self._lock:
             done, self._done = self._done, {}
         return done
 
-    async def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
+    async def run_reads(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
         """Start a read for each device that has none under way. Returns what came back, of these or
         of earlier ones, as soon as nothing else is to be expected soon. Raises SourceFailed where
         there is no thread for them.
@@ -75,7 +75,7 @@ class Readers(Generic[T]):
         while waiting:
             idle = asyncio.Event()
             thread = threading.Thread(
-                target=self._work, args=(waiting, loop, idle), name=self._name, daemon=True
+                target=self._run_reads, args=(waiting, loop, idle), name=self._name, daemon=True
             )
             try:
                 start_thread(thread)
@@ -88,9 +88,9 @@ class Readers(Generic[T]):
                     await asyncio.wait_for(idle.wait(), self._soon_s)
                 except asyncio.TimeoutError:
                     continue
-        return self.collect()
+        return self.collect_results()
 
-    def _work(
+    def _run_reads(
         self,
         waiting: deque[tuple[str, Callable[[], T]]],
         loop: asyncio.AbstractEventLoop,

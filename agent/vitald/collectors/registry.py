@@ -64,7 +64,7 @@ class Sources:
         self.inventory = PciInventory(paths.sysfs)
         self.places = NeuronLocations()
         fstab = Fstab(paths.fstab)
-        fstab.read()  # once before lines are read; from then on the host source does it
+        fstab.read_table()  # once before lines are read; from then on the host source does it
         mounts = (str(paths.state), *settings[HostSettings].mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, fstab)
         self._listed = Listed(paths.sysfs, needed.list_mounted)
@@ -125,12 +125,14 @@ class Sources:
         for source in self.present:
             source.configure(catalog)
 
-    def recall(self, position: Callable[[str], Position | None], placed: Iterable[Event]) -> None:
+    def restore_memory(
+        self, position: Callable[[str], Position | None], placed: Iterable[Event]
+    ) -> None:
         """Restore what was stored, before the kernel log is read: its lines name Neuron devices by
         an index, whose place the events `placed` of this boot hold.
         """
         for polled in self.polled:
-            polled.recall(position(polled.name))
+            polled.restore_memory(position(polled.name))
         for event in placed:
             self.places.record_event(event.fields)
 
@@ -139,7 +141,7 @@ class Sources:
 
     def _list_listeners(self) -> dict[str, list[Callable[[], None]]]:
         """Whom to wake, by subsystem of the kernel."""
-        wake = {source.name: source.look_now for source in self.present}
+        wake = {source.name: source.poll_now for source in self.present}
         listeners: dict[str, list[Callable[[], None]]] = {"block": [self._listed.look]}
         for definition in find_collectors():
             for subsystem in definition.subsystems if definition.name in wake else ():
@@ -173,11 +175,11 @@ def _build_sources(
         if definition.build_source is not None:
             sources.append(definition.build_source(context))
         else:
-            sources.append(_poll(context, definition, subjects[definition.name]))
+            sources.append(_build_polling_source(context, definition, subjects[definition.name]))
     return sources
 
 
-def _poll(
+def _build_polling_source(
     context: CollectorContext, definition: CollectorDefinition, subject: Collector
 ) -> PollingSource:
     settings = context.settings[definition.section.settings]

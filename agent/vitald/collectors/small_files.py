@@ -33,7 +33,7 @@ _REASONS = {
 }
 
 
-def read(path: Path | str) -> str:
+def read_text(path: Path | str) -> str:
     """The text of a small file, without the white space around it. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -47,7 +47,7 @@ def read(path: Path | str) -> str:
     return b"".join(parts).decode("utf-8", "replace").strip()
 
 
-def attribute(path: Path | str) -> str:
+def read_attribute(path: Path | str) -> str:
     """The same of an attribute of sysfs, which one read gives. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -56,7 +56,7 @@ def attribute(path: Path | str) -> str:
         os.close(fd)
 
 
-def names(folder: Path | str) -> list[str]:
+def list_names(folder: Path | str) -> list[str]:
     """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one
     that cannot be read.
     """
@@ -67,37 +67,37 @@ def names(folder: Path | str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Look:
-    """What one look at one device gave.
+class RawReadings:
+    """Readings of one device as one poll read them, before they are compared with anything.
 
-    `serial` is what survives a move; `words` find the part for a person. `blind` says why nothing
-    can be said of its health, though it was looked at. `epoch`: when this changes, its counters may
-    have begun anew (another driver was loaded).
+    `serial` survives a move to another slot. `display_name` tells an operator which part it is.
+    `unreadable_reason` says why its health is unknown although it was read. When `epoch` changes,
+    its counters may have begun anew, as another driver was loaded.
     """
 
     values: dict[str, Sample] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # reading -> why it cannot be observed
     serial: str = ""
-    words: str = ""
-    blind: str = ""
+    display_name: str = ""
+    unreadable_reason: str = ""
     epoch: str = ""
     fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
 
-    def needs(self, name: str) -> None:
+    def require(self, name: str) -> None:
         """Without this reading nothing can be said of its health: where it was asked for and could
         not be observed, nobody knows.
         """
         if name in self.missing and name not in self.values:
-            self.blind = self.blind or f"{name}: {self.missing[name]}"
+            self.unreadable_reason = self.unreadable_reason or f"{name}: {self.missing[name]}"
 
     def make_presentable(self) -> None:
         """Devices, and whoever names them, may say what they like: it ends up on terminals, in
         labels and in the ledger.
         """
-        self.serial, self.words, self.blind = (
+        self.serial, self.display_name, self.unreadable_reason = (
             presentable(self.serial),
-            presentable(self.words),
-            presentable(self.blind),
+            presentable(self.display_name),
+            presentable(self.unreadable_reason),
         )
         self.values = {
             name: presentable(value) if isinstance(value, str) else value
@@ -115,14 +115,16 @@ class Files:
     def __init__(self) -> None:
         self.refused: set[str] = set()
 
-    def number(self, look: Look, name: str, path: Path | str) -> float | None:
+    def read_number(self, look: RawReadings, name: str, path: Path | str) -> float | None:
         """A counter or a state, decimal or with 0x."""
-        return self.value(look, name, path, whole)
+        return self.read_value(look, name, path, parse_whole_number)
 
-    def text(self, look: Look, name: str, path: Path | str) -> str | None:
-        return self.value(look, name, path, str)
+    def read_text(self, look: RawReadings, name: str, path: Path | str) -> str | None:
+        return self.read_value(look, name, path, str)
 
-    def value(self, look: Look, name: str, path: Path | str, parse: Callable[[str], T]) -> T | None:
+    def read_value(
+        self, look: RawReadings, name: str, path: Path | str, parse: Callable[[str], T]
+    ) -> T | None:
         """What `parse` makes of the file, noted as reading `name` where that is a value; None where
         it is not observable.
         """
@@ -131,14 +133,14 @@ class Files:
             return None
         text = ""
         try:
-            text = attribute(path)
+            text = read_attribute(path)
             parsed = parse(text)
             if isinstance(parsed, float) and not math.isfinite(parsed):
                 raise ValueError(text)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.refused.add(str(path))
-            look.missing[name] = why(error)
+            look.missing[name] = describe_error(error)
             return None
         except (ValueError, OverflowError):
             look.missing[name] = (
@@ -157,7 +159,7 @@ def presentable(text: str) -> str:
     return replace_unprintable(text)
 
 
-def why(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """Why a file cannot be read, for people."""
     return (
         _REASONS.get(error.errno or 0)
@@ -165,7 +167,7 @@ def why(error: OSError) -> str:
     )
 
 
-def whole(text: str) -> float:
+def parse_whole_number(text: str) -> float:
     """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is
     never below 0. OverflowError past 1e308.
     """
@@ -174,10 +176,10 @@ def whole(text: str) -> float:
     return float(int(text, 0 if text.startswith("0x") else 10))
 
 
-def table(text: str) -> Mapping[str, float]:
+def parse_counters(text: str) -> Mapping[str, float]:
     """Lines of `name number`, as AER counters have. Raises ValueError for anything else."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, number = line.split()
-        found[name] = whole(number)
+        found[name] = parse_whole_number(number)
     return found

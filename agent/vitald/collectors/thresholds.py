@@ -99,7 +99,7 @@ class Thresholds:
     counters: frozenset[str]  # code:reading of counters that begin anew with a boot or a reset
 
     @staticmethod
-    def of(entries: Iterable[ThresholdGroup]) -> Thresholds:
+    def index_groups(entries: Iterable[ThresholdGroup]) -> Thresholds:
         entries = tuple(entries)
         every = [
             (one, watch, f"{one.code}:{watch.of}") for one in entries for watch in one.thresholds
@@ -137,7 +137,7 @@ class ThresholdEvaluator:
     def __init__(
         self, watched: Iterable[ThresholdGroup], memory: Mapping[str, Any] | None = None
     ) -> None:
-        self._thresholds = Thresholds.of(watched)
+        self._thresholds = Thresholds.index_groups(watched)
         self.holding: list[Crossing] = []  # what was said before, and held at the last look
         self.calm: set[tuple[Component, str]] = (
             set()
@@ -164,7 +164,7 @@ class ThresholdEvaluator:
 
     def configure(self, watched: Iterable[ThresholdGroup]) -> None:
         """Other watches, the same memory: the catalogue was reloaded."""
-        self._thresholds = Thresholds.of(watched)
+        self._thresholds = Thresholds.index_groups(watched)
         self.holding, self.calm = [], set()
 
     @property
@@ -186,7 +186,7 @@ class ThresholdEvaluator:
                 kept[name] = {"on": one.on, "said": one.said, **more}
         return kept
 
-    def forget(self, identity: str, *, counters: bool = False) -> None:
+    def forget_component(self, identity: str, *, counters: bool = False) -> None:
         """Something was done that ends findings: what still holds is to be said again. `counters`:
         and they begin at zero.
         """
@@ -202,13 +202,13 @@ class ThresholdEvaluator:
                 stood={**known.stood, **known.on}, said=said, booted=set(said)
             )
 
-    def say_again(self, codes: Collection[str]) -> None:
+    def report_again(self, codes: Collection[str]) -> None:
         """What holds of these is to be said again: their entries ask for something now."""
         for known in self._known.values():
             for code in known.on.keys() & codes:
                 known.stood[code] = known.on.pop(code)
 
-    def rename(self, former: str, identity: str) -> None:
+    def rename_component(self, former: str, identity: str) -> None:
         """A component that went by another name says who it is."""
         known = self._known.pop(former, None)
         if known is not None and identity not in self._known:
@@ -217,9 +217,9 @@ class ThresholdEvaluator:
     def forget_all(self) -> None:
         """The node was booted. Counters that began anew will show it."""
         for identity in self._known:
-            self.forget(identity)
+            self.forget_component(identity)
 
-    def look(
+    def evaluate_readings(
         self, readings: Sequence[Readings], now: float, siblings: Sequence[Readings] = ()
     ) -> list[Crossing]:
         """What the fresh ones of these readings say that was not said before. `now` is on the

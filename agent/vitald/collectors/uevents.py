@@ -67,25 +67,25 @@ class Uevents:
             try:
                 lane = WorkerThread("uevents")
             except NoThread as error:
-                self._say(f"libudev cannot listen to the kernel: {error}")
+                self._set_error(f"libudev cannot listen to the kernel: {error}")
                 await asyncio.sleep(_AGAIN_S)
                 continue
             try:
                 monitor = await lane.call(
-                    self._open, _OPEN_S
+                    self._open_socket, _OPEN_S
                 )  # finding the library starts a process
             except ImportError as error:
-                return self._say(f"libudev is not there: {error}")
+                return self._set_error(f"libudev is not there: {error}")
             except (OSError, ValueError, ThreadStuck) as error:
-                self._say(f"libudev cannot listen to the kernel: {error}")
+                self._set_error(f"libudev cannot listen to the kernel: {error}")
             else:
-                self._say("")
+                self._set_error("")
                 await self._hear_safely(monitor)
             finally:
                 lane.close()
             await asyncio.sleep(_AGAIN_S)
 
-    def _open(self) -> pyudev.Monitor:
+    def _open_socket(self) -> pyudev.Monitor:
         # Where there is no libudev, this raises ImportError, and the daemon does without
         import pyudev
 
@@ -98,23 +98,23 @@ class Uevents:
     async def _hear_safely(self, monitor: pyudev.Monitor) -> None:
         """At the limit of descriptors there is none to listen with: no reason to end."""
         try:
-            await self._hear(monitor)
+            await self._receive_messages(monitor)
         except OSError as error:
-            self._say(f"libudev cannot listen to the kernel: {error}")
+            self._set_error(f"libudev cannot listen to the kernel: {error}")
 
-    async def _hear(self, monitor: pyudev.Monitor) -> None:
+    async def _receive_messages(self, monitor: pyudev.Monitor) -> None:
         """Until the socket fails."""
         loop, fd = asyncio.get_running_loop(), monitor.fileno()
         self._failed.clear()
         with socket.socket(fileno=os.dup(fd)) as same:
-            loop.add_reader(fd, self._read, monitor, same)
+            loop.add_reader(fd, self._read_message, monitor, same)
             try:
                 self._wake_all()  # what happened before we listened
                 await self._failed.wait()
             finally:
                 loop.remove_reader(fd)
 
-    def _read(self, monitor: pyudev.Monitor, same: socket.socket) -> None:
+    def _read_message(self, monitor: pyudev.Monitor, same: socket.socket) -> None:
         """What is there, without waiting for more."""
         for _ in range(_AT_ONCE):
             try:
@@ -129,45 +129,45 @@ class Uevents:
                     error, "errno", None
                 )
                 if number == errno.ENOBUFS:
-                    self._overrun()
+                    self._handle_overrun()
                     continue
-                self._fail(error)
+                self._report_failure(error)
                 return
             self.heard += 1
             if subsystem not in _HARDWARE_ONLY or not path.startswith(_SOFTWARE):
-                self._wake(subsystem)
+                self._wake_listeners(subsystem)
 
-    def _overrun(self) -> None:
+    def _handle_overrun(self) -> None:
         """Nobody knows what was lost, so everything is looked at."""
         self.lost += 1
         log.warning("uevents_lost", times=self.lost, effect="everything is looked at again")
         self._wake_all()
 
-    def _fail(self, error: Exception) -> None:
-        self._say(f"the kernel's announcements cannot be read: {error}")
+    def _report_failure(self, error: Exception) -> None:
+        self._set_error(f"the kernel's announcements cannot be read: {error}")
         self._wake_all()
         self._failed.set()
 
     def _wake_all(self) -> None:
         for subsystem in self._listeners:
-            self._wake(subsystem)
+            self._wake_listeners(subsystem)
 
-    def _wake(self, subsystem: str) -> None:
+    def _wake_listeners(self, subsystem: str) -> None:
         if subsystem in self._pausing:
             self._again.add(subsystem)
             return
         for wake in self._listeners.get(subsystem, ()):
             wake()
         self._pausing.add(subsystem)
-        asyncio.get_running_loop().call_later(_PAUSE_S, self._paused, subsystem)
+        asyncio.get_running_loop().call_later(_PAUSE_S, self._end_pause, subsystem)
 
-    def _paused(self, subsystem: str) -> None:
+    def _end_pause(self, subsystem: str) -> None:
         self._pausing.discard(subsystem)
         if subsystem in self._again:
             self._again.discard(subsystem)
-            self._wake(subsystem)
+            self._wake_listeners(subsystem)
 
-    def _say(self, error: str) -> None:
+    def _set_error(self, error: str) -> None:
         if error and error != self.error:
             log.warning(
                 "uevents_not_heard",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look, why
+from vitald.collectors.small_files import RawReadings, describe_error
 from vitald.model import Component, ComponentKind
 
 _UNSYNC, _NANO = 0x0040, 0x2000
@@ -97,15 +97,15 @@ class SystemClock:
         self._kept = False
         self._ask_at = float("-inf")
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         yield PolledDevice(Component(ComponentKind.NODE, "clock"), self._read_clock)
 
-    def _read_clock(self) -> Look:
-        look = Look()
+    def _read_clock(self) -> RawReadings:
+        look = RawReadings()
         try:
             timex = self.adjtimex()
         except OSError as error:
-            refused = f"adjtimex: {why(error)}"
+            refused = f"adjtimex: {describe_error(error)}"
             look.missing["clock_offset_seconds"] = refused
             self._ask_timedated(look, refused)
             return look
@@ -116,7 +116,7 @@ class SystemClock:
         )
         return look
 
-    def _ask_timedated(self, look: Look, refused: str) -> None:
+    def _ask_timedated(self, look: RawReadings, refused: str) -> None:
         """The synchronisation state according to timedated."""
         if time.monotonic() >= self._ask_at:
             try:

@@ -24,7 +24,7 @@ from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
 from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, why
+from vitald.collectors.small_files import Files, describe_error
 from vitald.model import Component, Readings
 
 
@@ -33,7 +33,7 @@ class HostPart(Protocol):
     there is.
     """
 
-    def devices(self) -> Iterator[PolledDevice]: ...
+    def list_devices(self) -> Iterator[PolledDevice]: ...
 
 
 class Host:
@@ -73,9 +73,9 @@ class Host:
             self.units,
         )
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         """All parts; one that cannot be listed leaves the others alone."""
-        self._fstab.read()
+        self._fstab.read_table()
         if self._also is not None:
             self._also()
         if not self._recalled:
@@ -90,13 +90,13 @@ class Host:
         trouble: list[str] = []
         for part in self._parts:
             try:
-                devices.update({one.component: one for one in part.devices()})
+                devices.update({one.component: one for one in part.list_devices()})
             except OSError as error:
-                trouble.append(f"{error.filename or type(part).__name__}: {why(error)}")
+                trouble.append(f"{error.filename or type(part).__name__}: {describe_error(error)}")
         self.memory["units"] = self.units.watched
         return Found(tuple(devices.values()), trouble="; ".join(trouble))
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,  # noqa: ARG002
@@ -105,7 +105,7 @@ class Host:
         return ()
 
 
-def _build(context: CollectorContext) -> Host:
+def _build_host(context: CollectorContext) -> Host:
     paths, settings = context.paths, context.settings[HostSettings]
     return Host(
         paths.sysfs,
@@ -124,5 +124,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
     counted=("nvme",),
     subsystems=("nvme",),
-    build_collector=_build,
+    build_collector=_build_host,
 )

@@ -26,7 +26,13 @@ from pathlib import Path
 
 from vitald.collectors.host.fstab import Fstab, unescape_text
 from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look, attribute, names, read, why
+from vitald.collectors.small_files import (
+    RawReadings,
+    describe_error,
+    list_names,
+    read_attribute,
+    read_text,
+)
 from vitald.model import Component, ComponentKind
 
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
@@ -87,7 +93,7 @@ class FileSystems:
             str, frozenset[str]
         ] = {}  # of each disk, when something was last seen there
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         mounts = self._read_mounts()
         held: dict[Component, tuple[Mount | None, list[str]]] = {}
         for path in self._paths:
@@ -119,7 +125,7 @@ class FileSystems:
         Raises OSError where the mounts cannot be read.
         """
         if time.monotonic() - self._disks_at >= _KNOWN_S:
-            self._disks = frozenset(device.component.id for device in self.devices())
+            self._disks = frozenset(device.component.id for device in self.list_devices())
             self._disks_at = time.monotonic()
         return self._disks
 
@@ -170,8 +176,8 @@ class FileSystems:
     def _list_btrfs_members(self, disk: str) -> list[str]:
         """The disks of a btrfs file system that lies on several."""
         groups = [
-            names(self._sysfs / "fs/btrfs" / uuid / "devices")
-            for uuid in names(self._sysfs / "fs/btrfs")
+            list_names(self._sysfs / "fs/btrfs" / uuid / "devices")
+            for uuid in list_names(self._sysfs / "fs/btrfs")
         ]
         return next((group for group in groups if disk in group), [])
 
@@ -181,7 +187,7 @@ class FileSystems:
             yield namespace[1]
         folder = self._sysfs / "class/block" / disk
         whole = folder.resolve().parent.name if (folder / "partition").exists() else disk
-        for slave in names(folder / "slaves") + names(
+        for slave in list_names(folder / "slaves") + list_names(
             self._sysfs / "class/block" / whole / "slaves"
         ):
             if depth:
@@ -192,7 +198,7 @@ class FileSystems:
         lines: list[str] = []
         for process in ("1", "self"):
             with suppress(FileNotFoundError, PermissionError):
-                lines = read(self._procfs / process / "mountinfo").splitlines()
+                lines = read_text(self._procfs / process / "mountinfo").splitlines()
                 break
         return list(
             {one.point: one for line in lines if (one := _parse_mount(line)) is not None}.values()
@@ -221,14 +227,14 @@ class FileSystems:
             Path(os.path.realpath(block)).parent,
         ):  # only the whole disk says it, not its partitions
             with suppress(OSError):
-                return attribute(disk / "removable") != "1"
+                return read_attribute(disk / "removable") != "1"
         return True
 
-    def _read_filesystem(self, mount: Mount | None, paths: Sequence[str]) -> Look:
+    def _read_filesystem(self, mount: Mount | None, paths: Sequence[str]) -> RawReadings:
         """Without paths it is one of fstab's."""
         where = mount.point if mount is not None else paths[0]
-        look = Look(
-            words=f"{where} ({mount.source}, {mount.type})" if mount is not None else where,
+        look = RawReadings(
+            display_name=f"{where} ({mount.source}, {mount.type})" if mount is not None else where,
             fields={"mount": where},
         )
         if mount is None:
@@ -247,7 +253,7 @@ class FileSystems:
             look.missing["free_bytes"] = "there is no such folder"
             return look
         except OSError as error:
-            look.missing["free_bytes"] = why(error)
+            look.missing["free_bytes"] = describe_error(error)
             return look
         usable = (
             found.f_blocks - found.f_bfree + found.f_bavail

@@ -25,7 +25,7 @@ _AT_START = ("/boot", "/efi")
 
 
 class Fstab:
-    """Its mount points. `read` may block on a disk; `points` never does."""
+    """Its mount points. `read_table` may block on a disk; `points` never does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Fstab:
         """Of the last two reads: a file that is being rewritten may be incomplete once."""
         return self._last | self._before
 
-    def read(self) -> None:
+    def read_table(self) -> None:
         """Reads the file again. If it cannot be read, nothing changes; if it does not exist, there
         are no mount points.
         """

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read
+from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
 from vitald.model import Component, ComponentKind, Value
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
@@ -49,7 +49,7 @@ class NvmeDrives:
         """
         found = _NAMED.match(name)
         with suppress(OSError):
-            for _ in self.devices():
+            for _ in self.list_devices():
                 pass
         who = self._seen.get(found[0] if found is not None else name)
         return self._derive_role(who["name"], who) if who is not None else {}
@@ -72,10 +72,10 @@ class NvmeDrives:
                 role["needed"] = int(name in needed)
         return role
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         who = {
             name: self._read_identity(self._root / name)
-            for name in names(self._root)
+            for name in list_names(self._root)
             if _DRIVE.fullmatch(name)
         }
         for name, fields in who.items():
@@ -103,14 +103,14 @@ class NvmeDrives:
             ("pci", "address"),
         ):
             with suppress(OSError):  # what it does not say is not said of it
-                fields[name] = read(folder / file)
+                fields[name] = read_text(folder / file)
         return fields
 
-    def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> Look:
+    def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> RawReadings:
         fields = {name: value for name, value in who.items() if name != "serial" and value}
-        look = Look(
+        look = RawReadings(
             serial=serial,
-            words=" ".join((folder.name, *filter(None, (who.get("model"), serial)))),
+            display_name=" ".join((folder.name, *filter(None, (who.get("model"), serial)))),
             fields=fields,
         )
         look.missing["wear"] = _NO_WEAR
@@ -119,8 +119,8 @@ class NvmeDrives:
             for key, value in self._derive_role(folder.name, who).items()
             if isinstance(value, int)
         }
-        state = self._files.text(look, "state", folder / "state")
-        look.needs("state")
+        state = self._files.read_text(look, "state", folder / "state")
+        look.require("state")
         if state != "live":
             look.missing["temperature_celsius"] = (
                 f"the controller is {state or 'in no known state'}"
@@ -130,15 +130,15 @@ class NvmeDrives:
         if sensor is None:
             look.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
             return look
-        self._files.value(
+        self._files.read_value(
             look, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000
         )
-        self._files.number(look, "temperature_alarm", sensor / "temp1_alarm")
+        self._files.read_number(look, "temperature_alarm", sensor / "temp1_alarm")
         return look
 
     def _find_sensor(self, folder: Path) -> Path | None:
         for place in (folder, folder / "device/hwmon", folder / "hwmon"):
-            for name in names(place):
+            for name in list_names(place):
                 if name.startswith("hwmon") and name != "hwmon":
                     return place / name
         return None

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, read
+from vitald.collectors.small_files import Files, RawReadings, read_text
 from vitald.model import Component, ComponentKind
 from vitald.text import join_first, replace_unprintable
 
@@ -74,17 +74,18 @@ class StuckProcesses:
         self._turn: list[int] = []  # processes still to be read before the turn begins anew
         self._waiting: dict[int, WaitingProcess] = {}
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         yield PolledDevice(Component(ComponentKind.NODE, "processes"), self._read_processes)
 
-    def _read_processes(self) -> Look:
-        look, began = Look(), time.monotonic()
-        load = self._files.value(look, "load", self._procfs / "loadavg", _parse_load)
+    def _read_processes(self) -> RawReadings:
+        look, began = RawReadings(), time.monotonic()
+        load = self._files.read_value(look, "load", self._procfs / "loadavg", _parse_load)
         if load is None:
             return look
         look.values["load"], look.values["tasks"] = load
         most = [
-            self._files.number(look, f"{name}_most", self._procfs / file) for name, file in _LIMITS
+            self._files.read_number(look, f"{name}_most", self._procfs / file)
+            for name, file in _LIMITS
         ]
         if limits := [limit for limit in most if limit]:
             look.values["tasks_used_ratio"] = round(load[1] / min(limits), 4)
@@ -98,7 +99,7 @@ class StuckProcesses:
         self._report_waiting(look, began)
         return look
 
-    def _report_waiting(self, look: Look, now: float) -> None:
+    def _report_waiting(self, look: RawReadings, now: float) -> None:
         """Processes found now for the first time are most likely healthy and not named."""
         longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
         for one in self._waiting.values():
@@ -110,7 +111,7 @@ class StuckProcesses:
             (one for one in self._waiting.values() if one.since < now), key=lambda one: one.since
         )
         named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
-        look.words = join_first(named, _MAX_NAMED)
+        look.display_name = join_first(named, _MAX_NAMED)
         if oldest:
             look.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
@@ -139,7 +140,7 @@ class StuckProcesses:
     def _read_waiting(self, pid: int, before: WaitingProcess | None) -> WaitingProcess | None:
         folder = f"{self._procfs}/{pid}"
         try:
-            head, _, tail = read(f"{folder}/stat").rpartition(")")
+            head, _, tail = read_text(f"{folder}/stat").rpartition(")")
             words = tail.split()
             if int(words[6]) & _KERNEL_THREAD:
                 self._threads[pid] = self._inodes.get(pid, 0)
@@ -147,7 +148,9 @@ class StuckProcesses:
             if words[0] != _WAITING:
                 return None
             switches = "".join(
-                line for line in read(f"{folder}/status").splitlines() if "ctxt_switches" in line
+                line
+                for line in read_text(f"{folder}/status").splitlines()
+                if "ctxt_switches" in line
             )
         except (OSError, ValueError, IndexError):
             return None  # it has ended meanwhile
@@ -173,7 +176,7 @@ def _read_stack(folder: str) -> str:
     """Its stack, else the one function that it waits in; empty where neither may be read."""
     for file in ("stack", "wchan"):
         with suppress(OSError):
-            text = read(f"{folder}/{file}")
+            text = read_text(f"{folder}/{file}")
             if text and text != "0":
                 return text
     return ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look
+from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
@@ -102,7 +102,7 @@ class Units:
         self._released = {unit: now for unit in watched if unit not in self._required}
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         if not self._units:
             return  # systemctl would tell of itself
         answer = self._ask_systemd()
@@ -132,13 +132,13 @@ class Units:
         }
         self._released, self._enabled = {**released, **kept}, enabled
 
-    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> Look:
-        look = Look(words=unit, fields={"unit": unit})
+    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> RawReadings:
+        look = RawReadings(display_name=unit, fields={"unit": unit})
         answer = self._ask_systemd()
         if isinstance(answer, Unanswered):
             look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
             if must_run:  # else it may well be that it need not run here
-                look.needs("active_state")
+                look.require("active_state")
             return look
         said = answer[number]
         look.values["required"] = float(must_run)
@@ -153,7 +153,7 @@ class Units:
             else:
                 look.missing[name] = f"systemd does not say {key} of it"
         if must_run:
-            look.needs("active_state")
+            look.require("active_state")
         restarts = said.get("NRestarts", "")
         if restarts.isdigit():
             look.values["restarts"] = float(restarts)
@@ -165,13 +165,13 @@ class Units:
         with self._lock:
             if time.monotonic() - self._asked >= _SERVES_S:
                 try:
-                    self._answer = self._parse(self.show(self._units))
+                    self._answer = self._parse_properties(self.show(self._units))
                 except Unanswered as error:
                     self._answer = error
                 self._asked = time.monotonic()
             return self._answer
 
-    def _parse(self, text: str) -> list[dict[str, str]]:
+    def _parse_properties(self, text: str) -> list[dict[str, str]]:
         """A name may be an alias of another unit: they are told apart by their order. Raises
         Unanswered.
         """

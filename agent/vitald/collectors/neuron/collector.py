@@ -26,7 +26,7 @@ from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
 from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
 NAME = "neuron"
@@ -83,7 +83,7 @@ class Neuron:
 
     # --- what there is (in a thread)
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         """Entries of the driver, and functions on PCI that have none. Raises OSError."""
         self._inventory.read()
         functions = {
@@ -91,14 +91,14 @@ class Neuron:
             for device in self._inventory.devices.values()
             if device.kind is ComponentKind.NEURON
         }
-        self._moving = self._state() in _MOVING
+        self._moving = self._read_module_state() in _MOVING
         if self._moving:
             return replace(
                 self._found, trouble=_MOVING_SAID
             )  # nothing is asked of a driver that comes or goes
         indexes = sorted(
             int(name.removeprefix(NAME))
-            for name in small_files.names(self._sysfs / _CLASS)
+            for name in small_files.list_names(self._sysfs / _CLASS)
             if name.removeprefix(NAME).isdigit()
         )
         self._took_driver()
@@ -108,14 +108,14 @@ class Neuron:
         }
         machine = machine_type(self._sysfs)
         self._places.assign_devices(indexes, ours, machine)
-        devices = [self._entry(index) for index in indexes]
+        devices = [self._make_device(index) for index in indexes]
         placed = {self._places.find_address(index) for index in indexes}
         if len(indexes) < len(ours) and all(self._places.find_address(index) for index in indexes):
-            devices += [self._function(address) for address in sorted(ours - placed)]
-        devices += self._empty(indexes, ours, machine)
-        absent = "" if devices else self._nothing(functions, ours)
+            devices += [self._make_uninitialised(address) for address in sorted(ours - placed)]
+        devices += self._make_absent(indexes, ours, machine)
+        absent = "" if devices else self._describe_absence(functions, ours)
         devices += [
-            self._another(address, str(functions[address].driver))
+            self._make_foreign(address, str(functions[address].driver))
             for address in sorted(functions.keys() - ours)
         ]
         # Who is missing, nobody can tell while no driver shows any.
@@ -125,7 +125,7 @@ class Neuron:
         self._found = Found(devices, absent=absent, trouble=trouble)
         return self._found
 
-    def _nothing(self, functions: Mapping[str, PciDevice], ours: set[str]) -> str:
+    def _describe_absence(self, functions: Mapping[str, PciDevice], ours: set[str]) -> str:
         return (
             "no Neuron device on PCI"
             if not functions
@@ -134,10 +134,10 @@ class Neuron:
             else ""
         )
 
-    def _state(self) -> str:
+    def _read_module_state(self) -> str:
         """Of the module: live, coming, going; empty where it is not loaded."""
         try:
-            return small_files.read(self._sysfs / _MODULE / "initstate")
+            return small_files.read_text(self._sysfs / _MODULE / "initstate")
         except OSError:
             return ""
 
@@ -151,7 +151,7 @@ class Neuron:
         except OSError:
             loaded = ""
         try:
-            version = small_files.read(self._sysfs / _MODULE / "version")
+            version = small_files.read_text(self._sysfs / _MODULE / "version")
         except OSError:
             version = ""
         if (version, loaded) != (self._version, self._loaded):
@@ -159,7 +159,7 @@ class Neuron:
             self._known = {}
             self._files.refused.clear()
 
-    def _entry(self, index: int) -> PolledDevice:
+    def _make_device(self, index: int) -> PolledDevice:
         component = self._places.get_component(index)
         address = self._places.find_address(index)
         device = NeuronDevice(
@@ -170,11 +170,11 @@ class Neuron:
             version=layout.parse_version(self._version),
             known=self._known[index],
         )
-        return PolledDevice(component, partial(self._look, device), expected=True)
+        return PolledDevice(component, partial(self._read_device, device), expected=True)
 
-    def _look(self, device: NeuronDevice) -> Look:
+    def _read_device(self, device: NeuronDevice) -> RawReadings:
         if self._moving:
-            return Look(blind=_MOVING_SAID, serial=device.known.serial)
+            return RawReadings(unreadable_reason=_MOVING_SAID, serial=device.known.serial)
         look = device.read_device()
         look.epoch = f"{self._version} {self._loaded}".strip()
         look.values["absent"] = 0.0
@@ -182,37 +182,37 @@ class Neuron:
             look.values["initialised"] = 1.0
         return look
 
-    def _function(self, address: str) -> PolledDevice:
+    def _make_uninitialised(self, address: str) -> PolledDevice:
         """A card on PCI that the driver does not show."""
 
-        def look() -> Look:
+        def look() -> RawReadings:
             index = self._places.find_index(address)
             fields = {"pci": address, **({} if index is None else {"index": str(index)})}
             words = f"Neuron device{'' if index is None else f' neuron{index}'}, PCI {address}"
-            if not self._version and not self._state():
-                return Look(blind=_UNLOADED, fields=fields, words=words)
-            return Look(
+            if not self._version and not self._read_module_state():
+                return RawReadings(unreadable_reason=_UNLOADED, fields=fields, display_name=words)
+            return RawReadings(
                 {"initialised": 0.0},
                 _not_asked("the driver does not show this device"),
                 fields=fields,
-                words=words,
+                display_name=words,
             )
 
         return PolledDevice(Component(ComponentKind.NEURON, address), look)
 
-    def _another(self, address: str, driver: str) -> PolledDevice:
+    def _make_foreign(self, address: str, driver: str) -> PolledDevice:
         """A card that somebody gave to another driver, such as a virtual machine's. It is named, so
         that it is not taken for missing.
         """
         fields = {"pci": address}
-        look = Look(
+        look = RawReadings(
             missing=_not_asked(f"it belongs to another driver: {driver}"),
             fields=fields,
-            words=f"Neuron device, PCI {address}",
+            display_name=f"Neuron device, PCI {address}",
         )
         return PolledDevice(Component(ComponentKind.NEURON, address), lambda: replace(look))
 
-    def _empty(
+    def _make_absent(
         self, indexes: Collection[int], ours: Collection[str], machine: str
     ) -> list[PolledDevice]:
         """Addresses where machines of this type have a card, and nothing is. Once the site says
@@ -225,21 +225,23 @@ class Neuron:
         }
         if self._enough():
             over, self._absent = self._absent & set(places), set()
-            return [self._none_at(address, places[address], 0.0) for address in sorted(over)]
+            return [self._make_absent_at(address, places[address], 0.0) for address in sorted(over)]
         self._absent = set(places)
-        return [self._none_at(address, index, 1.0) for address, index in places.items()]
+        return [self._make_absent_at(address, index, 1.0) for address, index in places.items()]
 
-    def _none_at(self, address: str, index: int, absent: float) -> PolledDevice:
+    def _make_absent_at(self, address: str, index: int, absent: float) -> PolledDevice:
         fields = {"index": str(index), "pci": address}
         words = f"Neuron device neuron{index}, PCI {address}"
         return PolledDevice(
             Component(ComponentKind.NEURON, address),
-            lambda: Look({"absent": absent}, fields=fields, words=words),
+            lambda: RawReadings({"absent": absent}, fields=fields, display_name=words),
         )
 
     # --- what shows together (on the loop)
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
+    def combine_readings(
+        self, read: Mapping[Component, Readings], found: Found
+    ) -> Iterable[Readings]:
         """The node's counts, and hearts that stand still."""
         entries = len(self._known)
         functions = sum(
@@ -263,11 +265,11 @@ class Neuron:
                 values["unplaced_missing"] = float(max(0, functions - entries))
             yield derive_readings(NODE, values)
         for component, one in read.items():
-            still = self._still(component, one)
+            still = self._measure_stillness(component, one)
             if still is not None:
                 yield derive_readings(component, {"heartbeat_still_seconds": still}, one.identity)
 
-    def _still(self, component: Component, one: Readings) -> float | None:
+    def _measure_stillness(self, component: Component, one: Readings) -> float | None:
         """For how long the heartbeat has not moved. Known only of one that was seen to move: how
         fast it should is not documented.
         """
@@ -285,7 +287,7 @@ def _not_asked(why: str) -> dict[str, str]:
     return {attribute.reading: why for attribute in layout.ESSENTIAL}
 
 
-def _build(context: CollectorContext) -> Neuron:
+def _build_neuron(context: CollectorContext) -> Neuron:
     has_enough = partial(context.has_enough, NAME)
     return Neuron(context.paths.sysfs, context.inventory, context.places, has_enough)
 
@@ -297,5 +299,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("neuron",),
     counted=("neuron",),
     subsystems=("pci", "neuron_device"),
-    build_collector=_build,
+    build_collector=_build_neuron,
 )

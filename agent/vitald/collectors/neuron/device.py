@@ -18,7 +18,7 @@ from pathlib import Path
 from vitald.collectors import small_files
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.layout import Attribute
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import Sample
 
 ALL_ONES = 0xFFFF  # what the 16-bit counters of a card read that is off the bus
@@ -68,9 +68,9 @@ class NeuronDevice:
     version: tuple[int, ...]
     known: KnownDevice = field(default_factory=KnownDevice)
 
-    def read_device(self) -> Look:
+    def read_device(self) -> RawReadings:
         """May block on the card. Raises OSError if the folder itself cannot be read."""
-        look = Look(fields={"index": str(self.index)})
+        look = RawReadings(fields={"index": str(self.index)})
         if self.function is not None:
             look.fields["pci"] = self.function.name
         self._read_identity(look)
@@ -104,7 +104,7 @@ class NeuronDevice:
         if not interruption:
             self._judge_sight(look)
         elif not self.known.read:
-            look.blind = f"{interruption}, and has not been read before"
+            look.unreadable_reason = f"{interruption}, and has not been read before"
         self._set_display_name(look)
         return look
 
@@ -126,22 +126,22 @@ class NeuronDevice:
         except OSError:
             return False
 
-    def _report_lost(self, look: Look) -> Look:
+    def _report_lost(self, look: RawReadings) -> RawReadings:
         """All other readings are invalid."""
         look.values = {"lost": 1.0}
         look.missing = {}
         self._set_display_name(look)
         return look
 
-    def _is_resetting(self, look: Look) -> bool:
+    def _is_resetting(self, look: RawReadings) -> bool:
         """Whether a reset is in progress. Only root can read `reset`, the most reliable file."""
-        state = self.files.number(look, "reset_state", f"{self.folder}/{layout.RESET}")
+        state = self.files.read_number(look, "reset_state", f"{self.folder}/{layout.RESET}")
         if state is not None:
             return state == _RESETTING
         if not self._has_file(layout.FIRMWARE):
             return False
         return (
-            self.files.value(
+            self.files.read_value(
                 look, "firmware_version", f"{self.folder}/{layout.FIRMWARE}", _parse_firmware
             )
             == _BUSY
@@ -152,17 +152,19 @@ class NeuronDevice:
 
     # --- identity
 
-    def _read_identity(self, look: Look) -> None:
+    def _read_identity(self, look: RawReadings) -> None:
         for name, path in (("family", layout.FAMILY), ("name", layout.NAME)):
             if not getattr(self.known, name):
                 setattr(
-                    self.known, name, self.files.text(look, name, f"{self.folder}/{path}") or ""
+                    self.known,
+                    name,
+                    self.files.read_text(look, name, f"{self.folder}/{path}") or "",
                 )
                 look.values.pop(name, None)
         if not self.known.cores:
             found = [
                 entry
-                for entry in small_files.names(self.folder)
+                for entry in small_files.list_names(self.folder)
                 if entry.removeprefix(layout.CORE).isdigit()
             ]
             self.known.cores = tuple(
@@ -170,36 +172,36 @@ class NeuronDevice:
             )
         look.values["cores"] = float(len(self.known.cores))
 
-    def _ask_serial(self, look: Look) -> None:
+    def _ask_serial(self, look: RawReadings) -> None:
         if self.known.serial:
             return
-        serial = self.files.text(look, "serial", f"{self.folder}/{layout.SERIAL}")
+        serial = self.files.read_text(look, "serial", f"{self.folder}/{layout.SERIAL}")
         look.values.pop("serial", None)
         if serial and set(serial) not in ({"f"}, {"0"}):
             self.known.serial = serial
         elif "serial" not in look.missing:
             look.missing["serial"] = "the device does not say"
 
-    def _set_display_name(self, look: Look) -> None:
+    def _set_display_name(self, look: RawReadings) -> None:
         look.serial = self.known.serial
         parts = [
             f"{self.known.name or 'Neuron'} neuron{self.index}",
             f"serial {self.known.serial}" if self.known.serial else "",
         ]
         parts.append(f"PCI {self.function.name}" if self.function is not None else "")
-        look.words = ", ".join(filter(None, parts))
+        look.display_name = ", ".join(filter(None, parts))
         if self.known.name:
             look.values["name"] = self.known.name
 
     # --- health
 
-    def _read_attribute(self, look: Look, attribute: Attribute) -> float | None:
+    def _read_attribute(self, look: RawReadings, attribute: Attribute) -> float | None:
         if not attribute.is_expected(self.version, self.known.family):
             look.missing[attribute.reading] = "this driver or device has no such file"
             return None
-        return self.files.number(look, attribute.reading, f"{self.folder}/{attribute.path}")
+        return self.files.read_number(look, attribute.reading, f"{self.folder}/{attribute.path}")
 
-    def _read_errors(self, look: Look) -> None:
+    def _read_errors(self, look: RawReadings) -> None:
         # `sram_ecc_uncorrected` is read last: where the card's place on PCI is not known, all ones
         # in it are the only sign that the card left the bus before the others were read.
         for attribute in reversed(layout.ECC):
@@ -229,7 +231,7 @@ class NeuronDevice:
         elif "hbm_ecc_uncorrected" in look.values:
             look.values["hbm_ecc_unclear"] = 0.0
 
-    def _judge_sight(self, look: Look) -> None:
+    def _judge_sight(self, look: RawReadings) -> None:
         """Missing essential files make the device's state unknown.
 
         Except with drivers that are known to have moved files: there it is a limit of what can be
@@ -253,7 +255,7 @@ class NeuronDevice:
         # A device that counts no memory errors: what the runtime counted is all that tells a sick
         # one
         if not due:
-            look.needs("hw_error")
+            look.require("hw_error")
         if not gone:
             return
         why = look.missing[gone[0].reading]
@@ -264,20 +266,20 @@ class NeuronDevice:
             else ""
         )
         if not moved:
-            look.blind = f"{gone[0].path}: {why}{known}"
+            look.unreadable_reason = f"{gone[0].path}: {why}{known}"
             return
         for attribute in gone:
             look.missing[attribute.reading] = (
                 f"driver 2.31 moved files, and where this one is now is not known here{known}"
             )
 
-    def _firmware_health(self, look: Look) -> None:
+    def _firmware_health(self, look: RawReadings) -> None:
         """The firmware's list of unhealthy parts; empty if all are healthy."""
         for attribute in (layout.UNHEALTHY, layout.HEARTBEAT, layout.ERROR_EVENTS):
             if not attribute.is_expected(self.version, self.known.family):
                 look.missing[attribute.reading] = "this driver or device has no such file"
         if layout.UNHEALTHY.reading not in look.missing:
-            said = self.files.value(
+            said = self.files.read_value(
                 look, layout.UNHEALTHY.reading, f"{self.folder}/{layout.UNHEALTHY.path}", str
             )
             if said is not None:
@@ -294,7 +296,7 @@ class NeuronDevice:
         if layout.ERROR_EVENTS.reading not in look.missing:
             self._read_attribute(look, layout.ERROR_EVENTS)
 
-    def _read_cores(self, look: Look) -> None:
+    def _read_cores(self, look: RawReadings) -> None:
         """A counter is reported for all cores, or not at all."""
         for attribute in layout.CORE_COUNTERS:
             if not attribute.is_expected(self.version, self.known.family):
@@ -310,13 +312,13 @@ class NeuronDevice:
         if memory is not None:
             look.values["memory_used_bytes"] = sum(memory)
 
-    def _of_each_core(self, look: Look, reading: str, path: str) -> tuple[float, ...] | None:
+    def _of_each_core(self, look: RawReadings, reading: str, path: str) -> tuple[float, ...] | None:
         if not self.known.cores:
             look.missing[reading] = "the driver shows no cores"
             return None
         found: list[float] = []
         for core in self.known.cores:
-            value = self.files.number(look, reading, f"{self.folder}/{core}/{path}")
+            value = self.files.read_number(look, reading, f"{self.folder}/{core}/{path}")
             if value is None:
                 look.missing[reading] = f"{core}/{path}: {look.missing[reading]}"
                 return None
@@ -324,24 +326,24 @@ class NeuronDevice:
         look.values.pop(reading, None)
         return tuple(found)
 
-    def _read_power(self, look: Look) -> None:
+    def _read_power(self, look: RawReadings) -> None:
         if not layout.POWER.is_expected(self.version, self.known.family):
             look.missing[layout.POWER.reading] = "this driver or device has no such file"
             return
-        self.files.value(
+        self.files.read_value(
             look, layout.POWER.reading, f"{self.folder}/{layout.POWER.path}", _parse_power
         )
 
-    def _host_memory(self, look: Look) -> None:
+    def _host_memory(self, look: RawReadings) -> None:
         folder = f"{self.folder}/{layout.HOST_MEMORY}"
-        scratch, used = Look(), 0.0
+        scratch, used = RawReadings(), 0.0
         try:
-            categories = small_files.names(folder)
+            categories = small_files.list_names(folder)
         except OSError as error:
-            look.missing["host_memory_used_bytes"] = small_files.why(error)
+            look.missing["host_memory_used_bytes"] = small_files.describe_error(error)
             return
         for category in categories:
-            used += self.files.number(scratch, category, f"{folder}/{category}/present") or 0.0
+            used += self.files.read_number(scratch, category, f"{folder}/{category}/present") or 0.0
         if scratch.values and not scratch.missing:
             look.values["host_memory_used_bytes"] = used
         else:
