@@ -114,7 +114,7 @@ class Small(Uevents):
     """With a socket that holds next to nothing."""
 
     def _open_socket(self) -> pyudev.Monitor:
-        monitor = super()._open()
+        monitor = super()._open_socket()
         monitor.set_receive_buffer_size(1)
         return monitor
 

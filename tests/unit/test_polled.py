@@ -550,12 +550,12 @@ def test_a_changed_entry_is_judged_anew() -> None:
 
 
 def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.collectors.thresholds._MAX_COMPONENTS", 16)
+    monkeypatch.setattr("vitald.collectors.threshold_memory._MAX_COMPONENTS", 16)
     things = Things(a=Part("A", {"sram_ecc_uncorrected": 1.0}))
     with watching(things) as node:
         node.look()
         for number in range(60):
             things.slots["b"] = Part(f"B{number}", expected=False)
             node.look()
-        assert len(node.source._watcher._known) <= 16
+        assert len(node.source._watcher._memory.components) <= 16
         assert node.look(2) == []
