@@ -407,7 +407,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
 
 def _build_routes(daemon: Daemon) -> list[Routes]:
     sources, path = daemon.sources, daemon.pipeline.ledger.path
-    counting = next(each for each in sources.polled if each.subject is sources.expected)
+    counting = next(each for each in sources.polled if each.collector is sources.expected)
     releases = sources.nvml.releases if sources.nvml is not None else None
     return [
         ReleaseRoutes(

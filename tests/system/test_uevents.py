@@ -152,7 +152,7 @@ def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], 
         catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
-        look_s=10.0,
+        timeout_s=10.0,
     )
     events: list[Event] = []
     looks: Counter[str] = Counter()
@@ -180,7 +180,7 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
         catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
-        look_s=10.0,
+        timeout_s=10.0,
     )
     events: list[Event] = []
 

@@ -425,7 +425,7 @@ def test_a_device_that_the_site_gave_up_is_not_missing_any_more(tree: NeuronTree
     enough = [False]
     subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations(), lambda: enough[0])
     source = PollingSource(
-        subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0]
+        subject, CATALOG, "boot-1", every_s=60.0, timeout_s=5.0, has_enough=lambda: enough[0]
     )
     with Looking(source) as node:
         node.look()
@@ -594,9 +594,9 @@ def test_a_heartbeat_that_moved_and_stands_is_told(
     found = subject.find_devices()
 
     def look() -> set[tuple[str, str]]:
-        source._found = found
+        source._poller.found = found
         return told(
-            source._digest(
+            source._process_results(
                 {device.component.name: device.read() for device in found.devices}
             ).events
         )

@@ -15,7 +15,7 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
-from vitald.collectors.polling import Found, PolledDevice
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
 
@@ -557,5 +557,5 @@ def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch)
         for number in range(60):
             things.slots["b"] = Part(f"B{number}", expected=False)
             node.look()
-        assert len(node.source._watcher._memory.components) <= 16
+        assert len(node.source._evaluator._memory.components) <= 16
         assert node.look(2) == []

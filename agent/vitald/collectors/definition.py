@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vitald.catalog import Catalog
+from vitald.collectors.collector import Collector
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Collector
 from vitald.collectors.reading_definitions import ReadingTable
 from vitald.model import Source
 from vitald.paths import Paths

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitald.catalog import Catalog
+from vitald.collectors.collector import Collector
 from vitald.collectors.definition import CollectorContext, CollectorDefinition, PresentSource
 from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.collector import Host
@@ -33,7 +34,7 @@ from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Collector, PollingSource
+from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
 from vitald.model import Event, Position, Source
 from vitald.paths import Paths
@@ -188,7 +189,7 @@ def _build_polling_source(
         context.catalog,
         context.boot_id,
         every_s=definition.every_s or settings.every_s,
-        look_s=definition.deadline_s or settings.deadline_s,
+        timeout_s=definition.deadline_s or settings.deadline_s,
         kinds=definition.catalog_kinds,
-        enough=partial(context.has_enough, *definition.counted),
+        has_enough=partial(context.has_enough, *definition.counted),
     )

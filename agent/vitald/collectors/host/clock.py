@@ -19,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
-from vitald.collectors.polling import PolledDevice
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.small_files import RawReadings, describe_error
 from vitald.model import Component, ComponentKind
 

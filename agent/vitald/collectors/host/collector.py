@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.filesystems import FileSystems
@@ -23,7 +24,6 @@ from vitald.collectors.host.processors import Processors
 from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, describe_error
 from vitald.model import Component, Readings
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.host.fstab import Fstab, unescape_text
-from vitald.collectors.polling import PolledDevice
 from vitald.collectors.small_files import (
     RawReadings,
     describe_error,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
 from vitald.model import Component, ComponentKind
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.small_files import Files, RawReadings, read_text
 from vitald.model import Component, ComponentKind
 from vitald.text import join_first, replace_unprintable

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from vitald.collectors.polling import PolledDevice
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, ComponentKind
 

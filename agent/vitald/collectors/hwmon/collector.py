@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, RawReadings, list_names, read_attribute
 from vitald.model import Component, ComponentKind, Readings
 

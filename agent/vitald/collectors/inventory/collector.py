@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from vitald.catalog.rules import InstanceType
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.readings import READINGS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names, read_text
 from vitald.model import NODE, Component, ComponentKind, Readings
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.inventory.settings import ExpectSettings
@@ -29,7 +30,6 @@ from vitald.collectors.network.adapter import NetworkAdapter
 from vitald.collectors.network.learned import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings
 

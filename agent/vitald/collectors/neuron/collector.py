@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.neuron import layout
@@ -25,7 +26,6 @@ from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
 from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 

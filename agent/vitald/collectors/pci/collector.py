@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
-from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
 from vitald.collectors.small_files import parse_counters as counters
 from vitald.model import NODE, Component, ComponentKind, Readings
