@@ -247,37 +247,19 @@ class PollingSource:
             assert isinstance(result, RawReadings)
             self._poller.clear_failure(key)
             events += self._match_device(device, result, devices)
-            readings = self._make_readings(device.component, result)
+            identity = result.serial or self._registry.find_identity(device.component)
+            readings = _make_readings(device.component, identity, result)
             self._readings[device.component] = readings
             fresh.append(readings)
         return fresh, events
 
-    def _make_readings(self, component: Component, raw: RawReadings) -> Readings:
-        return Readings(
-            component=component,
-            identity=raw.serial or self._registry.find_identity(component),
-            time=time.time(),
-            looked=time.monotonic(),
-            values=raw.values,
-            fresh=frozenset(raw.values),
-            missing=raw.missing,
-            blind=raw.unreadable_reason,
-            who=dict(raw.fields),
-        )
-
     def _mark_unreadable(self, component: Component, reason: str) -> None:
         """The device was polled, and nothing could be read."""
         before = self._readings.get(component)
-        self._readings[component] = Readings(
-            component=component,
-            identity=before.identity if before else self._registry.find_identity(component),
-            time=time.time(),
-            looked=time.monotonic(),
-            values={},
-            fresh=frozenset(),
-            blind=reason,
-            who=before.who if before else {},
-        )
+        identity = before.identity if before else self._registry.find_identity(component)
+        labels = dict(before.who) if before else {}
+        raw = RawReadings(unreadable_reason=reason, fields=labels)
+        self._readings[component] = _make_readings(component, identity, raw)
 
     def _match_device(
         self, device: PolledDevice, raw: RawReadings, present: Collection[str]
@@ -363,3 +345,17 @@ class PollingSource:
         if found.absent:
             return SourceState.ABSENT, found.absent
         return SourceState.OK, ""
+
+
+def _make_readings(component: Component, identity: str, raw: RawReadings) -> Readings:
+    return Readings(
+        component=component,
+        identity=identity,
+        time=time.time(),
+        looked=time.monotonic(),
+        values=raw.values,
+        fresh=frozenset(raw.values),
+        missing=raw.missing,
+        blind=raw.unreadable_reason,
+        who=dict(raw.fields),
+    )
