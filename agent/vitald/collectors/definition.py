@@ -23,7 +23,7 @@ from vitald.settings import Section, SectionValues
 
 
 class PresentSource(Source, Protocol):
-    """A source of the present state, which takes a reloaded catalogue."""
+    """A source of the present state, which can use a reloaded catalogue."""
 
     def configure(self, catalog: Catalog) -> None: ...
 

@@ -1,10 +1,8 @@
 """
-The kernel's small files: sysfs and procfs, read and never written.
+Reads the kernel's small files in sysfs and procfs; nothing is written.
 
-Owns     how a value is read, and how it is said that one cannot be: a file that is not there, that
-         answers with an error, or that holds no number is not observable, which is neither well nor
-         ill.
-Refuses  meaning, threads and deadlines: a read may block for as long as the device behind it does.
+A file that does not exist, that answers with an error or that holds no number is not observable,
+which is neither healthy nor unhealthy. A read blocks for as long as the device behind it does.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from vitald.text import replace_unprintable
 T = TypeVar("T")
 
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
-_MAX_CHARACTERS = 512  # characters of what a device says of itself
+_MAX_CHARACTERS = 512  # characters of a text that a device gives
 _MAX_BYTES = 65536  # bytes; some files of procfs are longer
 _WHOLE = re.compile(r"[0-9]+|0x[0-9a-f]+")
 _REASONS = {
@@ -34,7 +32,7 @@ _REASONS = {
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a small file, without the white space around it. Raises OSError."""
+    """The text of a file of procfs, without surrounding white space. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -48,7 +46,7 @@ def read_text(path: Path | str) -> str:
 
 
 def read_attribute(path: Path | str) -> str:
-    """The same of an attribute of sysfs, which one read gives. Raises OSError."""
+    """The same for an attribute of sysfs, which one call of read returns. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _PAGE).decode("utf-8", "replace").strip()
@@ -57,8 +55,8 @@ def read_attribute(path: Path | str) -> str:
 
 
 def list_names(folder: Path | str) -> list[str]:
-    """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one
-    that cannot be read.
+    """The entries of a folder, sorted; empty if it does not exist. Raises OSError if it cannot be
+    read.
     """
     try:
         return sorted(entry.name for entry in os.scandir(folder))
@@ -81,18 +79,17 @@ class RawReadings:
     display_name: str = ""
     unreadable_reason: str = ""
     epoch: str = ""
-    fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
+    # Labels that identify it, carried by each of its events
+    fields: dict[str, str] = field(default_factory=dict)
 
     def require(self, name: str) -> None:
-        """Without this reading nothing can be said of its health: where it was asked for and could
-        not be observed, nobody knows.
-        """
+        """Make the device's health unknown if this reading was tried and could not be observed."""
         if name in self.missing and name not in self.values:
             self.unreadable_reason = self.unreadable_reason or f"{name}: {self.missing[name]}"
 
     def make_presentable(self) -> None:
-        """Devices, and whoever names them, may say what they like: it ends up on terminals, in
-        labels and in the ledger.
+        """Sanitise all texts: devices choose them, and they appear on terminals, in labels and in
+        the ledger.
         """
         self.serial, self.display_name, self.unreadable_reason = (
             presentable(self.serial),
@@ -108,28 +105,28 @@ class RawReadings:
 
 
 class Files:
-    """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some
+    """Reads files into raw readings. A file that answers EINVAL once is not read again: some
     drivers log a line each time.
     """
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
 
-    def read_number(self, look: RawReadings, name: str, path: Path | str) -> float | None:
-        """A counter or a state, decimal or with 0x."""
-        return self.read_value(look, name, path, parse_whole_number)
+    def read_number(self, raw: RawReadings, name: str, path: Path | str) -> float | None:
+        """A counter or a state, decimal or with 0x. None if it is not observable."""
+        return self.read_value(raw, name, path, parse_whole_number)
 
-    def read_text(self, look: RawReadings, name: str, path: Path | str) -> str | None:
-        return self.read_value(look, name, path, str)
+    def read_text(self, raw: RawReadings, name: str, path: Path | str) -> str | None:
+        return self.read_value(raw, name, path, str)
 
     def read_value(
-        self, look: RawReadings, name: str, path: Path | str, parse: Callable[[str], T]
+        self, raw: RawReadings, name: str, path: Path | str, parse: Callable[[str], T]
     ) -> T | None:
-        """What `parse` makes of the file, noted as reading `name` where that is a value; None where
-        it is not observable.
+        """What `parse` returns for the file; a number, a text or a tuple is added as reading
+        `name`. None if it is not observable, with the reason in `raw.missing`.
         """
         if str(path) in self.refused:
-            look.missing[name] = _REASONS[errno.EINVAL]
+            raw.missing[name] = _REASONS[errno.EINVAL]
             return None
         text = ""
         try:
@@ -140,27 +137,27 @@ class Files:
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.refused.add(str(path))
-            look.missing[name] = describe_error(error)
+            raw.missing[name] = describe_error(error)
             return None
         except (ValueError, OverflowError):
-            look.missing[name] = (
+            raw.missing[name] = (
                 f"reads {text[:40]!r}, which is no value" if text else "the file is empty"
             )
             return None
         if isinstance(parsed, (float, str, tuple)):
-            look.values[name] = parsed
+            raw.values[name] = parsed
         return parsed
 
 
 def presentable(text: str) -> str:
-    """On one line, and not for ever."""
+    """One printable line of limited length."""
     if len(text) > _MAX_CHARACTERS:
         text = f"{text[:_MAX_CHARACTERS]}..."
     return replace_unprintable(text)
 
 
 def describe_error(error: OSError) -> str:
-    """Why a file cannot be read, for people."""
+    """Why a file cannot be read, for operators."""
     return (
         _REASONS.get(error.errno or 0)
         or f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
@@ -168,8 +165,8 @@ def describe_error(error: OSError) -> str:
 
 
 def parse_whole_number(text: str) -> float:
-    """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is
-    never below 0. OverflowError past 1e308.
+    """`12` or `0x1f`. Raises ValueError for anything else, as counters and numbers of the kernel
+    are never negative, and OverflowError above 1e308.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)

@@ -29,16 +29,16 @@ from vitald.model import Component, Readings
 
 
 class HostPart(Protocol):
-    """A part of the host. Called at each round; may raise OSError where nothing can be said of what
-    there is.
-    """
+    """A part of the host."""
 
-    def list_devices(self) -> Iterator[PolledDevice]: ...
+    def list_devices(self) -> Iterator[PolledDevice]:
+        """Called in each round. Raises OSError if the devices cannot be listed."""
+        ...
 
 
 class Host:
-    """The subject of the host source. `state` is the folder that vitald writes its ledger to,
-    `also` is done at each look for devices.
+    """The collector. It is polled. `state` is the folder of the ledger; `also` is called each time
+    that devices are listed.
     """
 
     name = "host"
@@ -62,7 +62,7 @@ class Host:
         self.clock = SystemClock()
         self.units = Units(settings.units, settings.units_if_enabled)
         memory, processors = HostMemory(sysfs, procfs, files), Processors(sysfs, files)
-        self._recalled = False
+        self._has_restored = False
         self._parts: tuple[HostPart, ...] = (
             memory,
             processors,
@@ -74,23 +74,20 @@ class Host:
         )
 
     def find_devices(self) -> Found:
-        """All parts; one that cannot be listed leaves the others alone."""
+        """The devices of all parts. A part that cannot be listed does not affect the others."""
         self._fstab.read_table()
         if self._also is not None:
             self._also()
-        if not self._recalled:
+        if not self._has_restored:
             stored = self.memory.get("units")
-            self.units.restore_watched(
-                [unit for unit in stored if isinstance(unit, str)]
-                if isinstance(stored, list)
-                else []
-            )
-            self._recalled = True
+            units = stored if isinstance(stored, list) else []
+            self.units.restore_watched([unit for unit in units if isinstance(unit, str)])
+            self._has_restored = True
         devices: dict[Component, PolledDevice] = {}
         trouble: list[str] = []
         for part in self._parts:
             try:
-                devices.update({one.component: one for one in part.list_devices()})
+                devices.update({device.component: device for device in part.list_devices()})
             except OSError as error:
                 trouble.append(f"{error.filename or type(part).__name__}: {describe_error(error)}")
         self.memory["units"] = self.units.watched
@@ -101,7 +98,7 @@ class Host:
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,  # noqa: ARG002
     ) -> Iterable[Readings]:
-        """Its parts have nothing to say of each other."""
+        """Nothing: each device is judged by its own readings."""
         return ()
 
 

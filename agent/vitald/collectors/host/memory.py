@@ -67,36 +67,34 @@ class HostMemory:
                 )
 
     def _read_controller(self, folder: Path, by_dimm: bool) -> RawReadings:
-        look = RawReadings(fields={"port": folder.name.upper()})
+        raw = RawReadings(fields={"port": folder.name.upper()})
         part = "_noinfo" if by_dimm else ""
-        self._files.read_number(look, "corrected_errors", folder / f"ce{part}_count")
-        self._files.read_number(look, "uncorrected_errors", folder / f"ue{part}_count")
-        look.require("uncorrected_errors")
-        look.display_name = (
+        self._files.read_number(raw, "corrected_errors", folder / f"ce{part}_count")
+        self._files.read_number(raw, "uncorrected_errors", folder / f"ue{part}_count")
+        raw.require("uncorrected_errors")
+        raw.display_name = (
             f"memory controller {folder.name.upper()}{', no DIMM named' if by_dimm else ''}"
         )
-        return look
+        return raw
 
     def _read_dimm(self, folder: Path, above: str) -> RawReadings:
-        look = RawReadings(fields={"port": above})
-        self._files.read_number(look, "corrected_errors", folder / "dimm_ce_count")
-        self._files.read_number(look, "uncorrected_errors", folder / "dimm_ue_count")
-        look.require("uncorrected_errors")
+        raw = RawReadings(fields={"port": above})
+        self._files.read_number(raw, "corrected_errors", folder / "dimm_ce_count")
+        self._files.read_number(raw, "uncorrected_errors", folder / "dimm_ue_count")
+        raw.require("uncorrected_errors")
         for name, file in (("label", "dimm_label"), ("location", "dimm_location")):
             try:
-                look.fields[name] = read_text(folder / file)
+                raw.fields[name] = read_text(folder / file)
             except OSError as error:
-                look.fields[name] = ""
-                look.missing[name] = str(error.strerror)
-        look.display_name = (
-            look.fields["label"] or look.fields["location"] or f"{above} {folder.name}"
-        )
-        return look
+                raw.fields[name] = ""
+                raw.missing[name] = str(error.strerror)
+        raw.display_name = raw.fields["label"] or raw.fields["location"] or f"{above} {folder.name}"
+        return raw
 
     def _read_meminfo(self) -> RawReadings:
-        look = RawReadings()
+        raw = RawReadings()
         text = self._files.read_value(
-            look, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]
+            raw, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]
         )
         lines = (
             dict(line.split(":", 1) for line in text[0].splitlines() if ":" in line) if text else {}
@@ -104,7 +102,7 @@ class HostMemory:
         for line, name in _MEMINFO.items() if text else ():
             words = lines.get(line, "").split()
             if words and words[0].isdigit():
-                look.values[name] = float(words[0]) * _KIB
+                raw.values[name] = float(words[0]) * _KIB
             else:
-                look.missing[name] = f"this kernel's meminfo has no {line}"
-        return look
+                raw.missing[name] = f"this kernel's meminfo has no {line}"
+        return raw

@@ -39,9 +39,8 @@ class NvmeDrives:
         self._root = sysfs / "class/nvme"
         self._files = files
         self._needed = needed
-        self._seen: dict[
-            str, dict[str, str]
-        ] = {}  # who the drives are, those that are gone included; by name and by address
+        # Identities of the drives, also of those that are gone; by name and by address
+        self._seen: dict[str, dict[str, str]] = {}
 
     def describe_drive(self, name: str) -> dict[str, Value]:
         """Role of a drive that a kernel log line names: by its own name, its namespace's, or its
@@ -73,25 +72,24 @@ class NvmeDrives:
         return role
 
     def list_devices(self) -> Iterator[PolledDevice]:
-        who = {
+        identities = {
             name: self._read_identity(self._root / name)
             for name in list_names(self._root)
             if _DRIVE.fullmatch(name)
         }
-        for name, fields in who.items():
+        for name, fields in identities.items():
             self._remember_drive({**fields, "name": name})
-        twins = Counter(
-            fields.get("serial", "") for fields in who.values()
-        )  # two paths to one drive, or a simulator's
-        for name, fields in who.items():
+        # Two paths to one drive, or a simulator's drives, have the same serial number
+        serials = Counter(fields.get("serial", "") for fields in identities.values())
+        for name, fields in identities.items():
             serial = fields.get("serial", "")
             own = fields.get("transport") == "pcie" and not fields.get("model", "").startswith(
                 _VOLUMES
             )
-            look = partial(
-                self._read_drive, self._root / name, fields, serial if twins[serial] == 1 else ""
+            read = partial(
+                self._read_drive, self._root / name, fields, serial if serials[serial] == 1 else ""
             )
-            yield PolledDevice(Component(ComponentKind.DISK, name), look, expected=own)
+            yield PolledDevice(Component(ComponentKind.DISK, name), read, expected=own)
 
     def _read_identity(self, folder: Path) -> dict[str, str]:
         fields = {}
@@ -102,39 +100,37 @@ class NvmeDrives:
             ("transport", "transport"),
             ("pci", "address"),
         ):
-            with suppress(OSError):  # what it does not say is not said of it
+            with suppress(OSError):  # not every drive has all of these
                 fields[name] = read_text(folder / file)
         return fields
 
     def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> RawReadings:
         fields = {name: value for name, value in who.items() if name != "serial" and value}
-        look = RawReadings(
+        raw = RawReadings(
             serial=serial,
             display_name=" ".join((folder.name, *filter(None, (who.get("model"), serial)))),
             fields=fields,
         )
-        look.missing["wear"] = _NO_WEAR
-        look.values |= {
+        raw.missing["wear"] = _NO_WEAR
+        raw.values |= {
             key: float(value)
             for key, value in self._derive_role(folder.name, who).items()
             if isinstance(value, int)
         }
-        state = self._files.read_text(look, "state", folder / "state")
-        look.require("state")
+        state = self._files.read_text(raw, "state", folder / "state")
+        raw.require("state")
         if state != "live":
-            look.missing["temperature_celsius"] = (
-                f"the controller is {state or 'in no known state'}"
-            )
-            return look
+            raw.missing["temperature_celsius"] = f"the controller is {state or 'in no known state'}"
+            return raw
         sensor = self._find_sensor(folder)
         if sensor is None:
-            look.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
-            return look
+            raw.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
+            return raw
         self._files.read_value(
-            look, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000
+            raw, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000
         )
-        self._files.read_number(look, "temperature_alarm", sensor / "temp1_alarm")
-        return look
+        self._files.read_number(raw, "temperature_alarm", sensor / "temp1_alarm")
+        return raw
 
     def _find_sensor(self, folder: Path) -> Path | None:
         for place in (folder, folder / "device/hwmon", folder / "hwmon"):

@@ -65,12 +65,12 @@ class Processors:
         return found
 
     def _read_throttling(self, folder: Path) -> RawReadings:
-        look = RawReadings()
-        self._files.read_number(look, "package_throttles", folder / "package_throttle_count")
+        raw = RawReadings()
+        self._files.read_number(raw, "package_throttles", folder / "package_throttle_count")
         self._files.read_value(
-            look,
+            raw,
             "package_throttled_seconds",
             folder / "package_throttle_total_time_ms",
             lambda text: int(text) / 1000,
         )
-        return look
+        return raw

@@ -25,7 +25,7 @@ _ANSWER_S = 5.0
 _SERVES_S = 2.0  # an answer is valid for all units of one poll
 # How long a unit that is no longer required is read: longer than any of its findings takes to be
 # resolved.
-_LOOKED_AT_S = 3600.0
+_READ_AFTER_RELEASE_S = 3600.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
@@ -85,11 +85,9 @@ class Units:
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []
         self._asked = -_SERVES_S
-        self._released: dict[str, float] = {}  # since when those that had to run need not any more
-        self._enabled: set[str] = (
-            set()
-        )  # the optional ones that had to run when systemd last answered
-        self._heard = False  # it answered since the daemon's start
+        self._released: dict[str, float] = {}  # since when a unit is no longer required (monotonic)
+        self._enabled: set[str] = set()  # optional units that were enabled at systemd's last answer
+        self._has_answered = False  # since the daemon's start
 
     @property
     def watched(self) -> list[str]:
@@ -104,7 +102,7 @@ class Units:
 
     def list_devices(self) -> Iterator[PolledDevice]:
         if not self._units:
-            return  # systemctl would tell of itself
+            return  # without a name, systemctl shows the manager's own properties
         answer = self._ask_systemd()
         if not isinstance(answer, Unanswered):
             enabled = {
@@ -112,11 +110,11 @@ class Units:
                 for unit, said in zip(self._units, answer)
                 if said.get("UnitFileState") in ("enabled", "enabled-runtime")
             }
-            self._heard = True
+            self._has_answered = True
             self._note_enabled(enabled.intersection(self._configured) - self._required)
         for number, unit in enumerate(self._units):
             must_run = unit in self._required or unit in self._enabled
-            if must_run or unit in self._released or not self._heard:
+            if must_run or unit in self._released or not self._has_answered:
                 yield PolledDevice(
                     Component(ComponentKind.NODE, unit),
                     partial(self._read_unit, number, unit, must_run=must_run),
@@ -128,20 +126,20 @@ class Units:
         kept = {
             unit: since
             for unit, since in self._released.items()
-            if unit not in enabled and now - since < _LOOKED_AT_S
+            if unit not in enabled and now - since < _READ_AFTER_RELEASE_S
         }
         self._released, self._enabled = {**released, **kept}, enabled
 
     def _read_unit(self, number: int, unit: str, *, must_run: bool) -> RawReadings:
-        look = RawReadings(display_name=unit, fields={"unit": unit})
+        raw = RawReadings(display_name=unit, fields={"unit": unit})
         answer = self._ask_systemd()
         if isinstance(answer, Unanswered):
-            look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
-            if must_run:  # else it may well be that it need not run here
-                look.require("active_state")
-            return look
+            raw.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
+            if must_run:  # otherwise it may not be required here
+                raw.require("active_state")
+            return raw
         said = answer[number]
-        look.values["required"] = float(must_run)
+        raw.values["required"] = float(must_run)
         for name, key in (
             ("load_state", "LoadState"),
             ("active_state", "ActiveState"),
@@ -149,17 +147,17 @@ class Units:
             ("result", "Result"),
         ):
             if said.get(key):
-                look.values[name] = said[key]
+                raw.values[name] = said[key]
             else:
-                look.missing[name] = f"systemd does not say {key} of it"
+                raw.missing[name] = f"systemd does not say {key} of it"
         if must_run:
-            look.require("active_state")
+            raw.require("active_state")
         restarts = said.get("NRestarts", "")
         if restarts.isdigit():
-            look.values["restarts"] = float(restarts)
+            raw.values["restarts"] = float(restarts)
         else:
-            look.missing["restarts"] = "only services are restarted"
-        return look
+            raw.missing["restarts"] = "only services are restarted"
+        return raw
 
     def _ask_systemd(self) -> list[dict[str, str]] | Unanswered:
         with self._lock:

@@ -76,25 +76,25 @@ class Hwmon:
         return ()
 
     def _read_chip(self, folder: Path, chip: str, id_: str) -> RawReadings:
-        look = RawReadings(display_name=f"sensors {id_}", fields={"chip": chip})
+        raw = RawReadings(display_name=f"sensors {id_}", fields={"chip": chip})
         numbers: dict[str, list[int]] = {"temp": [], "fan": []}
         for file in list_names(folder):
             if found := _INPUT.fullmatch(file):
                 numbers[found[1]].append(int(found[2]))
-        self._read_temperatures(look, folder, sorted(numbers["temp"]))
-        self._read_fans(look, folder, sorted(numbers["fan"]))
-        return look
+        self._read_temperatures(raw, folder, sorted(numbers["temp"]))
+        self._read_fans(raw, folder, sorted(numbers["fan"]))
+        return raw
 
-    def _read_temperatures(self, look: RawReadings, folder: Path, numbers: list[int]) -> None:
+    def _read_temperatures(self, raw: RawReadings, folder: Path, numbers: list[int]) -> None:
         values: dict[int, float] = {}
         limits: dict[str, dict[int, float]] = {"crit": {}, "max": {}}
         critical = []
         for number in numbers:
             sensor = folder / f"temp{number}"
-            if (value := self._read_number(look, f"{sensor}_input", 1e-3, _TEMPERATURES)) is None:
+            if (value := self._read_number(raw, f"{sensor}_input", 1e-3, _TEMPERATURES)) is None:
                 continue
             if self._is_set(f"{sensor}_fault"):
-                look.missing[f"temp{number}"] = "the chip reports a fault of this sensor"
+                raw.missing[f"temp{number}"] = "the chip reports a fault of this sensor"
                 continue
             values[number] = value
             for limit, known in limits.items():
@@ -106,48 +106,48 @@ class Hwmon:
             ):
                 critical.append(self._read_label(sensor))
         if values:
-            look.values["temperature_celsius"] = _order_by_number(values)
-            look.values["critical_sensors"] = float(len(critical))
-            look.values["critical_names"] = ", ".join(critical)
+            raw.values["temperature_celsius"] = _order_by_number(values)
+            raw.values["critical_sensors"] = float(len(critical))
+            raw.values["critical_names"] = ", ".join(critical)
         for limit, reading in (
             ("crit", "temperature_critical_celsius"),
             ("max", "temperature_max_celsius"),
         ):
             if limits[limit]:
-                look.values[reading] = _order_by_number(limits[limit])
+                raw.values[reading] = _order_by_number(limits[limit])
 
-    def _read_fans(self, look: RawReadings, folder: Path, numbers: list[int]) -> None:
+    def _read_fans(self, raw: RawReadings, folder: Path, numbers: list[int]) -> None:
         values: dict[int, float] = {}
         stopped = []
         for number in numbers:
             fan = folder / f"fan{number}"
-            value = self._read_number(look, f"{fan}_input", 1.0, (0.0, _MAX_RPM))
+            value = self._read_number(raw, f"{fan}_input", 1.0, (0.0, _MAX_RPM))
             if value is None:
                 continue
             if self._is_set(f"{fan}_fault"):
-                look.missing[f"fan{number}"] = "the chip reports a fault of this fan's sensor"
+                raw.missing[f"fan{number}"] = "the chip reports a fault of this fan's sensor"
                 continue
             values[number] = value
             # A fan may stand still on purpose: the chip's alarm says that it should not.
             if value == 0.0 and (self._is_set(f"{fan}_alarm") or self._is_set(f"{fan}_min_alarm")):
                 stopped.append(self._read_label(fan))
         if values:
-            look.values["fan_rpm"] = _order_by_number(values)
-            look.values["stopped_fans"] = float(len(stopped))
-            look.values["stopped_names"] = ", ".join(stopped)
+            raw.values["fan_rpm"] = _order_by_number(values)
+            raw.values["stopped_fans"] = float(len(stopped))
+            raw.values["stopped_names"] = ", ".join(stopped)
 
     def _read_number(
-        self, look: RawReadings | None, path: str, unit: float, limits: tuple[float, float]
+        self, raw: RawReadings | None, path: str, unit: float, limits: tuple[float, float]
     ) -> float | None:
-        """A value in `limits` after multiplication by `unit`; else None, and why in `look`."""
+        """A value in `limits` after multiplication by `unit`; else None, and why in `raw`."""
         note = RawReadings()
         name = path.rpartition("/")[2].removesuffix("_input")
         value = self._files.read_value(note, name, path, lambda text: int(text) * unit)
         if value is not None and not limits[0] <= value <= limits[1]:
             note.missing[name] = f"reads {value:g}, which no such sensor can have"
             value = None
-        if look is not None:
-            look.missing |= note.missing
+        if raw is not None:
+            raw.missing |= note.missing
         return value
 
     def _is_set(self, path: str) -> bool:
