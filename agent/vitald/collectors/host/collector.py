@@ -1,9 +1,8 @@
 """
-The host as the kernel's small files show it.
+The host: memory, processors, disks, file systems, processes, clock and services.
 
-Owns     which parts are looked at.
-Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is
-         `missing` with a reason, never a fault.
+Each part reads its own files. What a machine does not have is `missing` with a reason, never a
+fault.
 """
 
 from __future__ import annotations

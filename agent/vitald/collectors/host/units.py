@@ -63,8 +63,8 @@ def show_units(units: Sequence[str]) -> str:
     except OSError as error:
         raise Unanswered(f"systemctl: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise Unanswered(f"systemctl: {said[0] if said else f'exit code {done.returncode}'}")
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Unanswered(f"systemctl: {errors[0]}")
     return done.stdout
 
 
@@ -107,8 +107,8 @@ class Units:
         if not isinstance(answer, Unanswered):
             enabled = {
                 unit
-                for unit, said in zip(self._units, answer)
-                if said.get("UnitFileState") in ("enabled", "enabled-runtime")
+                for unit, properties in zip(self._units, answer)
+                if properties.get("UnitFileState") in ("enabled", "enabled-runtime")
             }
             self._has_answered = True
             self._note_enabled(enabled.intersection(self._configured) - self._required)
@@ -138,7 +138,7 @@ class Units:
             if must_run:  # otherwise it may not be required here
                 raw.require("active_state")
             return raw
-        said = answer[number]
+        properties = answer[number]
         raw.values["required"] = float(must_run)
         for name, key in (
             ("load_state", "LoadState"),
@@ -146,13 +146,13 @@ class Units:
             ("sub_state", "SubState"),
             ("result", "Result"),
         ):
-            if said.get(key):
-                raw.values[name] = said[key]
+            if properties.get(key):
+                raw.values[name] = properties[key]
             else:
                 raw.missing[name] = f"systemd does not say {key} of it"
         if must_run:
             raw.require("active_state")
-        restarts = said.get("NRestarts", "")
+        restarts = properties.get("NRestarts", "")
         if restarts.isdigit():
             raw.values["restarts"] = float(restarts)
         else:
@@ -170,13 +170,13 @@ class Units:
             return self._answer
 
     def _parse_properties(self, text: str) -> list[dict[str, str]]:
-        """A name may be an alias of another unit: they are told apart by their order. Raises
+        """The properties of each unit, matched by their order, as a name may be an alias. Raises
         Unanswered.
         """
-        said = [
+        units = [
             dict(line.split("=", 1) for line in part.splitlines() if "=" in line)
             for part in text.strip().split("\n\n")
         ]
-        if len(said) != len(self._units):
-            raise Unanswered(f"systemctl spoke of {len(said)} units, asked of {len(self._units)}")
-        return said
+        if len(units) != len(self._units):
+            raise Unanswered(f"systemctl spoke of {len(units)} units, asked of {len(self._units)}")
+        return units

@@ -281,11 +281,11 @@ class NeuronDevice:
             if not attribute.is_expected(self.version, self.known.family):
                 raw.missing[attribute.reading] = "this driver or device has no such file"
         if layout.UNHEALTHY.reading not in raw.missing:
-            said = self.files.read_value(
+            listed = self.files.read_value(
                 raw, layout.UNHEALTHY.reading, f"{self.folder}/{layout.UNHEALTHY.path}", str
             )
-            if said is not None:
-                parts = {part.strip().lower() for part in said.split(",")} - _NO_PARTS
+            if listed is not None:
+                parts = {part.strip().lower() for part in listed.split(",")} - _NO_PARTS
                 raw.values["unreachable"] = float(UNREACHABLE in parts)
                 raw.values.pop(layout.UNHEALTHY.reading, None)
                 if UNREACHABLE not in parts:
