@@ -225,7 +225,7 @@ class Daemon:
             for event in events
             if event.is_trusted and not event.is_simulated and event.boot_id == self.boot_id
         ]
-        self.sources.recall(self.pipeline.position, placed)
+        self.sources.restore_memory(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
         except (LedgerError, ThreadStuck) as error:
@@ -428,7 +428,7 @@ def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
 
 def _build_routes(daemon: Daemon) -> list[Routes]:
     sources, path = daemon.sources, daemon.pipeline.ledger.path
-    counting = next(each for each in sources.polled if each.subject is sources.expected)
+    counting = next(each for each in sources.polled if each.collector is sources.expected)
     releases = sources.nvml.releases if sources.nvml is not None else None
     return [
         ReleaseRoutes(

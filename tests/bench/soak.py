@@ -180,7 +180,7 @@ class Work:
         """
         from vitald import worker_thread
         from vitald.collectors.nvml import client
-        from vitald.collectors.reader_threads import Readers
+        from vitald.collectors.reader_threads import ReaderThreads
         from vitald.diagnostics.run import process
 
         work = self
@@ -198,7 +198,7 @@ class Work:
 
         worker_thread.queue = SimpleNamespace(SimpleQueue=Counted)  # type: ignore[assignment]
         worker_thread.WorkerThread._run = run_lane  # type: ignore[method-assign]
-        read = Readers._work
+        read = ReaderThreads._run_reads
 
         def read_on(self: Any, *given: Any) -> None:
             try:
@@ -213,7 +213,7 @@ class Work:
                 work.began()
             start(thread)
 
-        Readers._work = read_on  # type: ignore[method-assign]
+        ReaderThreads._run_reads = read_on  # type: ignore[method-assign]
         threading.Thread.start = start_counted  # type: ignore[method-assign]
         _counted(work, process.Programs, "execute")
         _counted(work, client, "_wait_for_end")

@@ -19,6 +19,7 @@ from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
+from vitald.collectors.collector import Collector as PolledCollector
 from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
@@ -34,7 +35,6 @@ from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
-from vitald.collectors.polling import Collector as PolledCollector
 from vitald.core.node_state import NodeState
 from vitald.metrics import devices
 from vitald.metrics.families import derive_families

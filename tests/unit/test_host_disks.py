@@ -195,7 +195,7 @@ def test_which_local_disks_fstab_says_the_node_needs() -> None:
 def test_an_fstab_of_nonsense_names_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "fstab").write_text(text)
     fstab = Fstab(tmp_path / "fstab")
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == frozenset()
 
 
@@ -203,35 +203,35 @@ def test_an_fstab_without_end_is_bounded(tmp_path: Path) -> None:
     lines = [f"/dev/sd{number} /disk{number:05} ext4 defaults 0 2" for number in range(100000)]
     (tmp_path / "fstab").write_text("\n".join(lines))
     fstab = Fstab(tmp_path / "fstab")
-    fstab.read()
+    fstab.read_table()
     assert len(fstab.points) == 64
     filler = "#" * 65500 + "\n"
     (tmp_path / "fstab").write_text(filler + "/dev/sda /data/of/somebody ext4 defaults 0 2\n")
-    fstab.read()
-    fstab.read()
+    fstab.read_table()
+    fstab.read_table()
     assert fstab.points == frozenset()  # and not the half of a path
 
 
 def test_a_torn_fstab_forgets_nothing_at_once(tmp_path: Path) -> None:
     path = tmp_path / "fstab"
     fstab = Fstab(path)
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == frozenset()
     path.write_text(FSTAB)
-    fstab.read()
+    fstab.read_table()
     path.write_text(FSTAB[:90])
-    fstab.read()
+    fstab.read_table()
     assert "/scratch" in fstab.points
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == {"/"}
     path.unlink()
     os.mkfifo(path)
-    fstab.read()  # and does not wait for somebody to write
-    fstab.read()
+    fstab.read_table()  # and does not wait for somebody to write
+    fstab.read_table()
     assert fstab.points == {"/"}
     path.unlink()
-    fstab.read()
-    fstab.read()
+    fstab.read_table()
+    fstab.read_table()
     assert fstab.points == frozenset()
 
 
@@ -257,10 +257,10 @@ def test_what_can_be_pulled_out_is_not_the_nodes(tree: Tree) -> None:
     tree.link("sys/dev/block/8:17", "sys/devices/usb/block/sdb/sdb1")
     tree.write("sys/devices/usb/block/sdb/removable", 1)
     subject = host(tree)
-    subject.find()
+    subject.find_devices()
     assert subject.filesystems.list_disks() == {"nvme0n1p1"}
     tree.write("sys/devices/usb/block/sdb/removable", 0)
-    assert {one.component.name for one in subject.filesystems.devices()} == {
+    assert {one.component.name for one in subject.filesystems.list_devices()} == {
         "disk/nvme0n1p1",
         "disk/sdb1",
     }

@@ -321,7 +321,7 @@ def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
     mounted = "91 27 9:127 / /scratch rw,noatime - xfs /dev/md127 rw"
     tree.write("proc/1/mountinfo", f"27 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n{mounted}")
     fstab = Fstab(tree.root / "etc/fstab")
-    fstab.read()
+    fstab.read_table()
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).list_disks
     known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
     event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")

@@ -124,7 +124,7 @@ def test_a_reload_is_no_loss(tree: NeuronTree, places: NeuronLocations, placed: 
             tree.unprobe(index)
         tree.remove("module/neuron")
         for _ in range(6):
-            node.source.look_now()
+            node.source.poll_now()
             node.until(lambda _: True)
         tree.module("neuron", tree.driver)
         for index in range(4):
@@ -235,7 +235,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
         from vitald.collectors import small_files
 
-        real = small_files.attribute
+        real = small_files.read_attribute
 
         def attribute(path: Path | str) -> str:
             if str(path).endswith(f"neuron1/{ECC}"):
@@ -243,7 +243,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
                 tree.put(1, f"{HEALTH}/unhealthy_components", "device_unreachable")
             return real(path)
 
-        monkeypatch.setattr(small_files, "attribute", attribute)
+        monkeypatch.setattr(small_files, "read_attribute", attribute)
         assert node.look(2) == []
         assert "hbm_ecc_repairable" not in node.readings(f"neuron/{TRN2[1]}").values
 

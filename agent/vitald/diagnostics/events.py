@@ -165,7 +165,7 @@ def _make_fault_events(
         confirmed = not fault.confirm or seen.has_found(fault.code, identity, fault.device)
         fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
         text = f"{run.ask.label}: {fault.text}"
-        events.append(facts.event(fault.code, component, fields, text, moment=run.ended))
+        events.append(facts.make_event(fault.code, component, fields, text, moment=run.ended))
     return events
 
 
@@ -209,7 +209,7 @@ def make_run_event(run: Run, facts: EventFactory) -> Event:
         "outcome": run.report.outcome.value,
         "by": run.ask.by,
     }
-    return facts.event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
+    return facts.make_event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
 
 def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
@@ -311,7 +311,7 @@ def _make_failed_events(
             continue
         fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
         events.append(
-            facts.event(
+            facts.make_event(
                 FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended
             )
         )
@@ -325,12 +325,16 @@ def _make_passed_events(
         return []
     said = f"{run.ask.label} passed"
     if run.ask.check == "nccom":
-        return [facts.event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)]
+        return [
+            facts.make_event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)
+        ]
     if run.ask.check != "dcgm":
         return []
     # An event of the node speaks for all its GPUs, switches and slots.
     whom = [NODE] if tested is None else sorted(tested, key=lambda one: one.name)
-    return [facts.event(PASSED, component, common, said, moment=run.ended) for component in whom]
+    return [
+        facts.make_event(PASSED, component, common, said, moment=run.ended) for component in whom
+    ]
 
 
 def _make_recovery_events(
@@ -361,7 +365,7 @@ def _make_recovery_events(
     ]
     fields: Fields = {**common, "recovered": True}
     return [
-        facts.event(
+        facts.make_event(
             one.code,
             one.component,
             fields,
@@ -398,7 +402,7 @@ def _make_not_run_events(
         )
         if before >= _NOT_RUN_AFTER or stands:
             return [
-                facts.event(
+                facts.make_event(
                     NOT_RUN,
                     where,
                     {**common, "recovered": True},
@@ -422,7 +426,7 @@ def _make_not_run_events(
     said = (
         f"{name} came to nothing {seen.failed_runs[name]} times in succession: {run.report.reason}"
     )
-    return [facts.event(NOT_RUN, where, common, said, moment=run.ended)]
+    return [facts.make_event(NOT_RUN, where, common, said, moment=run.ended)]
 
 
 def _describe_run(run: Run) -> str:

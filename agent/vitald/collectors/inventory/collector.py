@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from vitald.catalog.rules import InstanceType
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.readings import READINGS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, machine_type
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read, why
+from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names, read_text
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "expect"
@@ -178,17 +178,20 @@ class Expected:
 
     # --- looking, in a thread
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         if not self._identity:
             self.machine = machine_type(self._sysfs)
             tag = (
-                self._files.text(Look(), "tag", self._sysfs / "class/dmi/id/board_asset_tag") or ""
+                self._files.read_text(
+                    RawReadings(), "tag", self._sysfs / "class/dmi/id/board_asset_tag"
+                )
+                or ""
             )  # on EC2 the instance's id
             self._identity = f"{self.machine} {tag}".strip()
         return Found([PolledDevice(NODE, self._look)])
 
-    def _look(self) -> Look:
-        look = Look()
+    def _look(self) -> RawReadings:
+        look = RawReadings()
         self._pci.read()
         for kind, count in self._counts(look).items():
             before, times = self._counted.get(kind, (count, 0))
@@ -198,7 +201,7 @@ class Expected:
                 continue
             look.values[kind] = float(count)
         for name, path in self._version_files.items():
-            self._files.text(look, name, path)
+            self._files.read_text(look, name, path)
         # Where nothing is expected, what is here is right: that ends what was said by another
         # configuration.
         look.values |= {
@@ -216,7 +219,7 @@ class Expected:
             look.values["efa_most"] = float(most)
         return look
 
-    def _counts(self, look: Look) -> dict[str, int]:
+    def _counts(self, look: RawReadings) -> dict[str, int]:
         """What is here at this moment, of each kind that can be counted."""
         counts: dict[str, int] = {}
         if self._pci.error:
@@ -234,7 +237,7 @@ class Expected:
             try:
                 counts[kind] = count()
             except OSError as error:
-                look.missing[kind] = f"{error.filename}: {why(error)}"
+                look.missing[kind] = f"{error.filename}: {describe_error(error)}"
         return counts
 
     def _adapters(self) -> int:
@@ -244,7 +247,7 @@ class Expected:
         Functions that another one made (SR-IOV) come and go as somebody sets them up.
         """
         root = self._sysfs / "class/infiniband"
-        seen = {(root / name / "device").resolve().name for name in names(root)}
+        seen = {(root / name / "device").resolve().name for name in list_names(root)}
         known = seen | (set(self._had_rdma()) if self._same_machine() else set())
         own = {
             address
@@ -261,9 +264,9 @@ class Expected:
     def _drives(self) -> int:
         root = self._sysfs / "class/nvme"
         return sum(
-            read(root / name / "transport") == "pcie"
-            and not read(root / name / "model").startswith(_VOLUMES)
-            for name in names(root)
+            read_text(root / name / "transport") == "pcie"
+            and not read_text(root / name / "model").startswith(_VOLUMES)
+            for name in list_names(root)
         )
 
     # --- what should be here
@@ -336,7 +339,7 @@ class Expected:
 
     # --- learning, on the loop
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],
         found: Found,  # noqa: ARG002

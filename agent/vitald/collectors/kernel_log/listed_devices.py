@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitald.catalog.rules import DeviceListing
-from vitald.collectors.small_files import names
+from vitald.collectors.small_files import list_names
 
 _FOLDERS = {
     DeviceListing.MEMORY_CONTROLLERS: ("devices/system/edac/mc",),
@@ -61,7 +61,7 @@ class Listed:
             seen = self._seen[among]
             for folder in folders:
                 with suppress(OSError):
-                    seen.update(dict.fromkeys(names(self._sysfs / folder)))
+                    seen.update(dict.fromkeys(list_names(self._sysfs / folder)))
             while len(seen) > _MOST:
                 del seen[next(iter(seen))]
 

@@ -19,7 +19,7 @@ from vitald.collectors import small_files
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.learned import AdapterObservation, PortHistory
 from vitald.collectors.network.port import Carrier, Link, Port, PortCounters
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 
 _IFF_UP = 0x1
 _BEATS, _MOVES = 10, 3  # so many heartbeats, seen in so many looks, have a rhythm
@@ -94,12 +94,14 @@ class NetworkAdapter:
         """
         return bool(self.rdma) and not self.virtual and not self.lent
 
-    def read_adapter(self) -> Look:
+    def read_adapter(self) -> RawReadings:
         """All its readings. May block as long as the driver waits for the device."""
-        look = Look()
+        look = RawReadings()
         self._counters.begin_read()
         number = (
-            sorted(small_files.names(f"{self._device}/ports"), key=lambda name: (len(name), name))
+            sorted(
+                small_files.list_names(f"{self._device}/ports"), key=lambda name: (len(name), name)
+            )
             if self.rdma
             else []
         )
@@ -147,19 +149,22 @@ class NetworkAdapter:
 
     def _read_link_layer(self, number: str) -> str:
         return (
-            self.files.text(Look(), "link_layer", f"{self._device}/ports/{number}/link_layer") or ""
+            self.files.read_text(
+                RawReadings(), "link_layer", f"{self._device}/ports/{number}/link_layer"
+            )
+            or ""
         )
 
-    def _identify(self, look: Look) -> None:
-        guid = self.files.text(Look(), "node_guid", f"{self._device}/node_guid") or ""
+    def _identify(self, look: RawReadings) -> None:
+        guid = self.files.read_text(RawReadings(), "node_guid", f"{self._device}/node_guid") or ""
         if guid.strip("0:"):  # all zero: a driver that does not say
             self._serial = guid
         look.serial = self._serial
-        firmware = self.files.text(Look(), "firmware", f"{self._device}/fw_ver")
+        firmware = self.files.read_text(RawReadings(), "firmware", f"{self._device}/fw_ver")
         if firmware:
             look.fields["firmware"] = firmware
 
-    def _set_display_name(self, look: Look, kind: str) -> None:
+    def _set_display_name(self, look: RawReadings, kind: str) -> None:
         device, interface = (
             self.rdma or self.learned.find_rdma(self.address)[0],
             ", ".join(self.interfaces),
@@ -169,7 +174,7 @@ class NetworkAdapter:
             if self.rdma or not device
             else f"RDMA device {device}"
         )
-        look.words = f"{what}, PCI {self.address}"
+        look.display_name = f"{what}, PCI {self.address}"
         said = {
             "pci": self.address,
             "device": device,
@@ -178,21 +183,21 @@ class NetworkAdapter:
         }
         look.fields |= {key: value for key, value in said.items() if value}
 
-    def _detect_missing(self, look: Look) -> None:
+    def _detect_missing(self, look: RawReadings) -> None:
         """Detects a function whose RDMA device is gone. If another driver is bound to it, that was
         intended.
         """
         had, driver = self.learned.find_rdma(self.address)
         if self.rdma or not had or self.virtual or self.lent or self.driver not in ("", driver):
             look.values["rdma_missing"] = 0.0
-        elif not self.driver and driver not in small_files.names(f"{self.root}/module"):
-            look.blind = f"the driver {driver} is not loaded"
+        elif not self.driver and driver not in small_files.list_names(f"{self.root}/module"):
+            look.unreadable_reason = f"the driver {driver} is not loaded"
         else:
             look.values["rdma_missing"] = 1.0
 
     # --- interfaces
 
-    def _read_interfaces(self, look: Look, identity: str, kind: str) -> dict[str, Carrier]:
+    def _read_interfaces(self, look: RawReadings, identity: str, kind: str) -> dict[str, Carrier]:
         """The carriers. An interface of InfiniBand is not looked at: its port says more, and it
         goes with the fabric's manager.
         """
@@ -217,26 +222,28 @@ class NetworkAdapter:
             look.values["carrier_down_count"] = whole[0] if len(whole) == 1 else tuple(whole)
         return carriers
 
-    def _read_carrier(self, look: Look, name: str) -> Carrier:
+    def _read_carrier(self, look: RawReadings, name: str) -> Carrier:
         """The file returns EINVAL while the interface is turned off, so it is tried again each
         time.
         """
-        flags = self.files.number(Look(), "flags", f"{self.root}/class/net/{name}/flags")
+        flags = self.files.read_number(
+            RawReadings(), "flags", f"{self.root}/class/net/{name}/flags"
+        )
         if flags is None:
             return Carrier.UNKNOWN
         if not int(flags) & _IFF_UP:
             return Carrier.OFF
         try:
             return {"1": Carrier.UP, "0": Carrier.LOST}.get(
-                small_files.attribute(f"{self.root}/class/net/{name}/carrier"), Carrier.UNKNOWN
+                small_files.read_attribute(f"{self.root}/class/net/{name}/carrier"), Carrier.UNKNOWN
             )
         except OSError as error:
-            look.missing["carrier"] = small_files.why(error)
+            look.missing["carrier"] = small_files.describe_error(error)
             return Carrier.UNKNOWN
 
-    def _read_carrier_downs(self, look: Look, name: str) -> float | None:
-        one = Look()
-        count = self.files.number(
+    def _read_carrier_downs(self, look: RawReadings, name: str) -> float | None:
+        one = RawReadings()
+        count = self.files.read_number(
             one, "carrier_down_count", f"{self.root}/class/net/{name}/carrier_down_count"
         )
         look.missing |= one.missing
@@ -246,7 +253,7 @@ class NetworkAdapter:
 
     def _read_ports(
         self,
-        look: Look,
+        look: RawReadings,
         identity: str,
         numbers: list[str],
         layer: str,
@@ -257,7 +264,7 @@ class NetworkAdapter:
         )
         looks, seen = [], {}
         for number in numbers:
-            one = Look()
+            one = RawReadings()
             seen[f"{identity}/{number}"] = self._read_port(
                 one, number, ethernet=layer == "Ethernet", carrier=carrier
             )
@@ -268,16 +275,20 @@ class NetworkAdapter:
         self._summarize_ports(look, seen, f"{self.driver} {self.model} {layer}")
         return seen
 
-    def _read_port(self, look: Look, number: str, *, ethernet: bool, carrier: Carrier) -> Port:
+    def _read_port(
+        self, look: RawReadings, number: str, *, ethernet: bool, carrier: Carrier
+    ) -> Port:
         folder = f"{self._device}/ports/{number}"
-        state = ports.parse_number(self.files.text(look, "state", f"{folder}/state"))
-        physical = ports.parse_number(self.files.text(look, "phys_state", f"{folder}/phys_state"))
+        state = ports.parse_number(self.files.read_text(look, "state", f"{folder}/state"))
+        physical = ports.parse_number(
+            self.files.read_text(look, "phys_state", f"{folder}/phys_state")
+        )
         link = ports.classify_link(state, physical, ethernet=ethernet, carrier=carrier)
-        rate, lanes = ports.parse_rate(self.files.text(look, "rate", f"{folder}/rate"))
+        rate, lanes = ports.parse_rate(self.files.read_text(look, "rate", f"{folder}/rate"))
         self._counters.read_port(look, folder)
         return Port(link, rate, lanes) if link is Link.UP else Port(link)
 
-    def _summarize_ports(self, look: Look, seen: dict[str, Port], model: str) -> None:
+    def _summarize_ports(self, look: RawReadings, seen: dict[str, Port], model: str) -> None:
         """The worst of those ports that should be up; and of those that are up, the one that is
         slowest for what it should be.
         """
@@ -295,7 +306,7 @@ class NetworkAdapter:
         if worst is Link.UNKNOWN:
             why = look.missing.get("state") or look.missing.get("phys_state")
             look.missing["link"] = why or "the port's state is none that is known here"
-            look.needs("link")
+            look.require("link")
         else:
             look.values["link"] = worst.value if worst is not None else "unused"
         if others := self.learned.summarize_others(set(seen)):
@@ -338,7 +349,7 @@ class NetworkAdapter:
 
     # --- EFA
 
-    def _read_efa(self, look: Look, identity: str) -> None:
+    def _read_efa(self, look: RawReadings, identity: str) -> None:
         """The device's own counters are in the node's memory and can be read even if the card is
         dead, so they are read first.
         """
@@ -353,7 +364,7 @@ class NetworkAdapter:
             look.values["keep_alive_still_seconds"], look.values["keep_alive_rhythm_seconds"] = (
                 still
             )
-        self.files.text(look, "rate", f"{self._device}/ports/1/rate")
+        self.files.read_text(look, "rate", f"{self._device}/ports/1/rate")
         self._counters.begin_read()  # that these can be read proves nothing
         if look.values.get("no_completion_cmds"):
             look.missing |= dict.fromkeys(
@@ -374,9 +385,9 @@ class NetworkAdapter:
             look.missing.setdefault(
                 "no_completion_cmds", "the driver offers no counters of this device"
             )
-            look.needs("no_completion_cmds")
+            look.require("no_completion_cmds")
 
-    def _derive_waiting(self, look: Look) -> None:
+    def _derive_waiting(self, look: RawReadings) -> None:
         """How many commands wait while none is completed; without those that the driver gave up."""
         submitted, completed, lost = (
             look.values.get(name)
@@ -392,7 +403,7 @@ class NetworkAdapter:
         self._completed = completed
 
 
-def _join_ports(look: Look, looks: list[Look]) -> None:
+def _join_ports(look: RawReadings, looks: list[RawReadings]) -> None:
     """One port's readings as they are; of several ports, one value per port, in the order of their
     numbers.
     """

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vitald.collectors import small_files
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.inventory.settings import ExpectSettings
@@ -29,8 +30,7 @@ from vitald.collectors.network.adapter import NetworkAdapter
 from vitald.collectors.network.learned import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 NAME = "network"
@@ -68,14 +68,14 @@ class Network:
 
     # --- what there is (in a thread)
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         """Functions that have a device of ours, or had one. Raises OSError."""
         rdma: dict[str, str] = {}
-        for name in small_files.names(f"{self._root}/class/infiniband"):
+        for name in small_files.list_names(f"{self._root}/class/infiniband"):
             if address := self._function(f"{self._root}/class/infiniband/{name}"):
                 rdma.setdefault(address, name)
         interfaces: dict[str, list[str]] = {}
-        for name in small_files.names(f"{self._root}/class/net"):
+        for name in small_files.list_names(f"{self._root}/class/net"):
             if (
                 address := self._function(f"{self._root}/class/net/{name}")
             ) and not self._represents(name):
@@ -120,7 +120,7 @@ class Network:
         with suppress(OSError):
             return (
                 _REPRESENTS.fullmatch(
-                    small_files.attribute(f"{self._root}/class/net/{interface}/phys_port_name")
+                    small_files.read_attribute(f"{self._root}/class/net/{interface}/phys_port_name")
                 )
                 is not None
             )
@@ -129,7 +129,7 @@ class Network:
     def _adapter(self, address: str) -> NetworkAdapter:
         folder = f"{self._root}/bus/pci/devices/{address}"
         ids = [
-            self._files.text(Look(), name, f"{folder}/{name}") or ""
+            self._files.read_text(RawReadings(), name, f"{folder}/{name}") or ""
             for name in ("vendor", "device")
         ]
         return NetworkAdapter(
@@ -158,7 +158,8 @@ class Network:
         """
         try:
             return (
-                small_files.attribute(f"{self._root}/module/ib_core/parameters/netns_mode") == "N"
+                small_files.read_attribute(f"{self._root}/module/ib_core/parameters/netns_mode")
+                == "N"
             )
         except OSError:
             return False
@@ -168,7 +169,8 @@ class Network:
         if self._excluded(adapter):
             # It is named, so that one that was known before is not taken for missing.
             return PolledDevice(
-                component, lambda: Look(missing={"link": "left alone: [network] exclude names it"})
+                component,
+                lambda: RawReadings(missing={"link": "left alone: [network] exclude names it"}),
             )
         return PolledDevice(
             component,
@@ -186,7 +188,7 @@ class Network:
 
     # --- what shows together (on the loop)
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,

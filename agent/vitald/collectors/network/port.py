@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.collectors import small_files
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
 
@@ -133,35 +133,35 @@ class PortCounters:
     def begin_read(self) -> None:
         self.failed, self.answered = 0, False
 
-    def read_port(self, look: Look, folder: str) -> None:
+    def read_port(self, look: RawReadings, folder: str) -> None:
         """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
         self.read_counters(look, f"{folder}/counters", _STANDARD)
         self.read_counters(look, f"{folder}/hw_counters", _OF_DRIVER)
 
     def read_counters(
-        self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False
+        self, look: RawReadings, folder: str, wanted: Iterable[str], *, before: bool = False
     ) -> None:
         """`before`: they could be read at an earlier time, if not by this process."""
-        offered = set(small_files.names(folder))
+        offered = set(small_files.list_names(folder))
         for name in wanted:
             if name in offered:
                 self._read_counter(look, name, f"{folder}/{name}", before)
 
-    def _read_counter(self, look: Look, name: str, path: str, before: bool) -> None:
+    def _read_counter(self, look: RawReadings, name: str, path: str, before: bool) -> None:
         if path in self.files.refused:
-            look.missing[name] = small_files.why(OSError(errno.EINVAL, ""))
+            look.missing[name] = small_files.describe_error(OSError(errno.EINVAL, ""))
             return
         try:
-            text = small_files.attribute(path)
+            text = small_files.read_attribute(path)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.files.refused.add(path)
             if error.errno not in _NOT_OFFERED and (before or path in self._answered):
                 self.failed += 1
-            look.missing[name] = small_files.why(error)
+            look.missing[name] = small_files.describe_error(error)
             return
         try:
-            value = small_files.whole(text)
+            value = small_files.parse_whole_number(text)
         except (ValueError, OverflowError):
             look.missing[name] = (
                 f"reads {text[:40]!r}, which is no number"  # such as `N/A (no PMA)`

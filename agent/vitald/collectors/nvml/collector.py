@@ -74,7 +74,7 @@ class Nvml:
         )
         self._attachment: Attachment | None = None
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """The kernel announced a device: a node without a GPU may have one."""
         self._state.pci.note_change()
         self._inbox.wake_up()

@@ -195,7 +195,7 @@ class GpuNode:
         if self._resets.detect_reset(identity, values):
             text = f"{name} was reset, or the driver loaded: its counters began anew"
             events.append(self.create_event(RESET, component, {}, text))
-            self._watcher.forget(identity, counters=True)
+            self._watcher.forget_component(identity, counters=True)
             self.current.lifetime.note_reset(identity)
         if values and component.name in self._hung:
             del self._hung[component.name]
@@ -241,7 +241,7 @@ class GpuNode:
         its text.
         """
         until = time.time() + _SIMULATED_S if self.simulated else None
-        return self._facts.event(
+        return self._facts.make_event(
             code, component, fields, self._prefix(text), moment=moment, simulated_until=until
         )
 
@@ -255,7 +255,7 @@ class GpuNode:
         slot = self.slots.get(address.rpartition(".")[0], "")
         known = _update_identity(former, address, slot, values, simulated=self.simulated)
         if self._gpus.find_at(address) is None:  # until now its address was its identity
-            self._watcher.rename(address, uuid)
+            self._watcher.rename_component(address, uuid)
             self._resets.rename_gpu(address, uuid)
             self.current.links.rename_gpu(address, uuid)
             self.current.lifetime.rename_gpu(address, uuid)
@@ -280,7 +280,7 @@ class GpuNode:
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))
         known = tuple(self.current.by_gpu.values())
-        crossings = self._watcher.look(readings, time.monotonic(), known)
+        crossings = self._watcher.evaluate_readings(readings, time.monotonic(), known)
         events = [self._report_crossing(crossing) for crossing in crossings]
         self.holding = tuple(self._report_crossing(sign) for sign in self._watcher.holding)
         self.calm = frozenset(self._watcher.calm)

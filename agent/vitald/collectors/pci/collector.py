@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look, names, why
-from vitald.collectors.small_files import table as counters
+from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
+from vitald.collectors.small_files import parse_counters as counters
 from vitald.model import NODE, Component, ComponentKind, Readings
 
 # The part that a function plays; an accelerator's and a switch's is its kind. The catalogue's
@@ -97,7 +97,7 @@ class Pci:
 
     # --- who is there
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         self._inventory.read()
         if self._inventory.error:
             return replace(self._found, trouble=f"PCI cannot be read: {self._inventory.error}")
@@ -128,7 +128,7 @@ class Pci:
         )
         return self._found
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,
@@ -181,9 +181,11 @@ class Pci:
         ):
             return FABRIC
         stood_in_for = any(
-            (folder / "net" / name / "master").exists() for name in names(folder / "net")
+            (folder / "net" / name / "master").exists() for name in list_names(folder / "net")
         )
-        if (names(folder / "infiniband") and not stood_in_for) or device.address in self._fabric:
+        if (
+            list_names(folder / "infiniband") and not stood_in_for
+        ) or device.address in self._fabric:
             return FABRIC
         # A network interface of EC2 is attached and detached by command, by Kubernetes' network
         # plugin all day.
@@ -191,9 +193,11 @@ class Pci:
 
     # --- one function
 
-    def _look(self, device: PciDevice, part: str) -> Look:
+    def _look(self, device: PciDevice, part: str) -> RawReadings:
         """Whether it answers decides what else can be said of it."""
-        look = Look(words=_words(device), fields={"port": device.port} if device.port else {})
+        look = RawReadings(
+            display_name=_words(device), fields={"port": device.port} if device.port else {}
+        )
         folder = self._root / device.address
         if not folder.exists():
             return look  # gone since the devices were listed: the next look says so
@@ -208,18 +212,18 @@ class Pci:
             self._errors(look, folder)
         return look
 
-    def _look_at_port(self, address: str) -> Look:
-        look = Look(words=f"PCIe port {address}")
+    def _look_at_port(self, address: str) -> RawReadings:
+        look = RawReadings(display_name=f"PCIe port {address}")
         look.values["part"] = PORT
         if self._answers(look, self._root / address):
             self._errors(look, self._root / address)
         return look
 
-    def _answers(self, look: Look, folder: Path) -> bool:
+    def _answers(self, look: RawReadings, folder: Path) -> bool:
         """Whether its registers may be read, and read as something. A read would wake a device that
         is powered down.
         """
-        power = self._files.text(Look(), "", folder / "power/runtime_status")
+        power = self._files.read_text(RawReadings(), "", folder / "power/runtime_status")
         if power in ("suspended", "suspending"):
             look.missing |= dict.fromkeys(
                 ("dead", *_OF_REGISTERS), "it is powered down, and reading would wake it"
@@ -228,8 +232,8 @@ class Pci:
         try:
             dead = _dead(folder / "config")
         except OSError as error:
-            look.missing["dead"] = why(error)
-            look.needs("dead")
+            look.missing["dead"] = describe_error(error)
+            look.require("dead")
             return True
         look.values["dead"] = float(dead)
         if dead:
@@ -238,7 +242,7 @@ class Pci:
             )
         return not dead
 
-    def _driver(self, look: Look, device: PciDevice, part: str) -> None:
+    def _driver(self, look: RawReadings, device: PciDevice, part: str) -> None:
         """A function without a driver is as somebody wants it, unless it had one or its like have
         one.
         """
@@ -251,29 +255,32 @@ class Pci:
         else:
             look.missing["unbound"] = "it has no driver, and nothing says that it should have one"
 
-    def _link(self, look: Look, folder: Path, port: str | None) -> None:
+    def _link(self, look: RawReadings, folder: Path, port: str | None) -> None:
         """Against what both ends of it can do: a card in a narrower or older slot is as it was
         built.
         """
         for name, attribute, unit in _LINK:
-            now = self._files.value(
+            now = self._files.read_value(
                 look, name, folder / f"current_link_{attribute}", partial(_rate, unit)
             )
-            own = self._files.value(
+            own = self._files.read_value(
                 look, f"{name}_max", folder / f"max_link_{attribute}", partial(_rate, unit)
             )
             if now is None or own is None:
                 continue
             above = (
-                self._files.value(
-                    Look(), "", self._root / port / f"max_link_{attribute}", partial(_rate, unit)
+                self._files.read_value(
+                    RawReadings(),
+                    "",
+                    self._root / port / f"max_link_{attribute}",
+                    partial(_rate, unit),
                 )
                 if port
                 else None
             )
             look.values[f"{name}_max"] = min(own, above) if above is not None else own
 
-    def _errors(self, look: Look, folder: Path) -> None:
+    def _errors(self, look: RawReadings, folder: Path) -> None:
         """How often each severity was counted since boot. What was counted, by its name in the
         specification, is for people.
         """
@@ -287,7 +294,7 @@ class Pci:
             return
         seen = []
         for severity in _SEVERITIES:
-            found = self._files.value(
+            found = self._files.read_value(
                 look, f"aer_{severity}", folder / f"aer_dev_{severity}", _counted
             )
             if found is not None:

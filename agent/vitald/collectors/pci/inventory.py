@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.small_files import attribute
+from vitald.collectors.small_files import read_attribute
 from vitald.model import Component, ComponentKind
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
@@ -191,7 +191,7 @@ def _read_device(path: str, address: str) -> PciDevice | None:
 
 def _read_hex(path: str) -> int:
     try:
-        return int(attribute(path), 16)
+        return int(read_attribute(path), 16)
     except OSError as error:
         error.filename = path
         raise

@@ -187,7 +187,7 @@ class EfaLoopbackCheck(BandwidthCheck):
                 else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
             )
         except OSError as error:
-            return f"{self._classes}: {small_files.why(error)}"
+            return f"{self._classes}: {small_files.describe_error(error)}"
 
     def expected_s(self, level: int) -> float:
         del level
@@ -203,7 +203,7 @@ class EfaLoopbackCheck(BandwidthCheck):
         except OSError as error:
             return Report(
                 outcome=Outcome.ERROR,
-                reason=f"{self._classes}: {small_files.why(error)}",
+                reason=f"{self._classes}: {small_files.describe_error(error)}",
                 remedy=Remedy.RETRY,
             )
         results: list[AdapterResult] = []
@@ -216,7 +216,7 @@ class EfaLoopbackCheck(BandwidthCheck):
     def _list_adapters(self) -> list[Adapter]:
         """By their driver: their names may be anything."""
         found = []
-        for name in small_files.names(self._classes):
+        for name in small_files.list_names(self._classes):
             function = (self._classes / name / "device").resolve()
             if _DEVICE.fullmatch(name) and (function / "driver").resolve().name == "efa":
                 found.append(

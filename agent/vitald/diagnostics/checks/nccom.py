@@ -152,16 +152,16 @@ class Cores:
 def count_cores(sysfs: Path) -> Cores:
     """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
     root = sysfs / "class" / "neuron_device"
-    devices = [name for name in small_files.names(root) if _DEVICE.fullmatch(name)]
+    devices = [name for name in small_files.list_names(root) if _DEVICE.fullmatch(name)]
     physical = sum(
         1
         for device in devices
-        for name in small_files.names(root / device)
+        for name in small_files.list_names(root / device)
         if _CORE.fullmatch(name)
     )
     try:
         family = (
-            small_files.attribute(root / devices[0] / "info/architecture/instance_type")
+            small_files.read_attribute(root / devices[0] / "info/architecture/instance_type")
             if devices
             else ""
         )
@@ -194,7 +194,7 @@ class NccomCheck(BandwidthCheck):
         try:
             here = count_cores(self._sysfs)
         except OSError as error:
-            return f"{error.filename}: {small_files.why(error)}"
+            return f"{error.filename}: {small_files.describe_error(error)}"
         if not here.devices:
             return "the Neuron driver shows no device"
         if here.family == "Inf1":
@@ -212,7 +212,7 @@ class NccomCheck(BandwidthCheck):
         except OSError as error:
             return Report(
                 outcome=Outcome.ERROR,
-                reason=f"{error.filename}: {small_files.why(error)}",
+                reason=f"{error.filename}: {small_files.describe_error(error)}",
                 remedy=Remedy.RETRY,
             )
         if here.workers < 2:

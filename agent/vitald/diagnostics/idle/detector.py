@@ -26,7 +26,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.small_files import names, presentable, read
+from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.device_users import ProcessTable, is_device
 from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, KnownPrograms
 
@@ -257,7 +257,7 @@ class IdleDetector:
         why = self._table.unreadable_reason
         if not why:
             return
-        files = names(self._dev)
+        files = list_names(self._dev)
         for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
             there = sum(pattern.fullmatch(name) is not None for name in files)
             if len(said) < there:
@@ -318,13 +318,13 @@ def _has_processes(job: str) -> bool:
     read counts.
     """
     with suppress(OSError):
-        return "populated 0" not in read(f"{job}/cgroup.events")
+        return "populated 0" not in read_text(f"{job}/cgroup.events")
     folders = [job]
     for count, folder in enumerate(folders):
         if count >= _MAX_CGROUPS:
             return True
         try:
-            if read(f"{folder}/cgroup.procs"):
+            if read_text(f"{folder}/cgroup.procs"):
                 return True
         except FileNotFoundError:
             pass

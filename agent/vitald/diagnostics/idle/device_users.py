@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from vitald.collectors.small_files import names, presentable, read
+from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import join_first
 
@@ -161,7 +161,7 @@ class ProcessTable:
     def read_stat(self, pid: int) -> Stat | None:
         """None where there is no such process any more."""
         with suppress(OSError, ValueError, IndexError):
-            head, _, tail = read(f"{self._procfs}/{pid}/stat").rpartition(")")
+            head, _, tail = read_text(f"{self._procfs}/{pid}/stat").rpartition(")")
             words = tail.split()
             return Stat(
                 name=presentable(head.partition("(")[2]),
@@ -196,7 +196,7 @@ class ProcessTable:
     def read_cgroups(self, pid: int) -> str:
         """In which it is, for each hierarchy a line; empty where that cannot be told."""
         with suppress(OSError):
-            return read(f"{self._procfs}/{pid}/cgroup")
+            return read_text(f"{self._procfs}/{pid}/cgroup")
         return ""
 
     def is_marked(self, pid: int) -> bool:
@@ -275,7 +275,7 @@ class ProcessTable:
     def _open_files_of_threads(self, pid: int) -> tuple[bool, tuple[str, ...]]:
         """One thread answers for all of them, unless it has ended too."""
         try:
-            threads = names(f"{self._procfs}/{pid}/task")
+            threads = list_names(f"{self._procfs}/{pid}/task")
         except OSError:
             return True, ()
         for thread in threads:
@@ -289,7 +289,7 @@ class ProcessTable:
         if seen.step:
             return seen.step
         try:
-            line = read(f"{self._procfs}/{pid}/cmdline")
+            line = read_text(f"{self._procfs}/{pid}/cmdline")
         except OSError:
             return ""
         match = _STEP.match(line)

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import presentable, why
+from vitald.collectors.small_files import describe_error, presentable
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
@@ -98,7 +98,7 @@ def _find_tampering(program: str) -> str:
             if found.st_mode & stat.S_IWGRP and found.st_gid >= _FIRST_USER_GROUP:
                 return f"the group {found.st_gid} may write to {place}"
     except OSError as error:
-        return why(error)
+        return describe_error(error)
     return ""
 
 

@@ -77,9 +77,11 @@ class ExpectRoutes:
         )
         text = f"{peer.name} confirmed {counts}: {reason}"
         await self._store(
-            self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text)
+            self._source.make_event_batch(
+                CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text
+            )
         )
-        self._source.look_now()
+        self._source.poll_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
         answer: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
         return web.json_response(answer)

@@ -195,7 +195,7 @@ class JobRoutes:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
         if code != BEGAN:
             fields |= {"exitCode": job.exit_code, "signal": job.signal, "reason": job.reason}
-        await self._store(Batch(SOURCE, (self._facts.event(code, NODE, fields, text),)))
+        await self._store(Batch(SOURCE, (self._facts.make_event(code, NODE, fields, text),)))
 
 
 def read_jobs(path: Path) -> list[Event]:
