@@ -22,38 +22,44 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
-from vitald.collectors.kernel_log.lines import MORE, Line, Sequel, joined, strip
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
+from vitald.collectors.kernel_log.lines import (
+    MAX_CONTINUATIONS,
+    ContinuationDetector,
+    Line,
+    join_lines,
+    strip_prefix,
+)
 from vitald.model import Batch, Event, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
-_CHUNK = 1 << 17
-_EVENTS = 48  # that are read before other tasks get their turn
-_LONGEST = 1 << 16  # a longer line is nobody's kernel record
-_TAIL = 64
-_PACKED = {".gz", ".xz", ".zst", ".bz2"}
+_CHUNK_BYTES = 1 << 17
+_MAX_EVENTS = 48  # that are read before other tasks get their turn
+_MAX_LINE_BYTES = 1 << 16  # a longer line is nobody's kernel record
+_TAIL_BYTES = 64
+_COMPRESSED_SUFFIXES = {".gz", ".xz", ".zst", ".bz2"}
 
 
 @dataclass(slots=True)
 class _FilePosition:
     inode: int
     offset: int = 0
-    tail: int = 0  # crc32 of the bytes before the offset, `_TAIL` at most
+    tail: int = 0  # crc32 of the bytes before the offset, `_TAIL_BYTES` at most
     inside: bool = False  # of an over-long line, whose rest is no line either
 
-    def cursor(self) -> str:
+    def format_cursor(self) -> str:
         return json.dumps([self.inode, self.offset, self.tail, self.inside])
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldRecord:
     """A record that reports nothing yet and may go on."""
 
     line: Line
     raw: bytes
     offset: int
     doubt: str
-    before: Sequel  # as it was before this line, which may be read again
+    before: ContinuationDetector  # as it was before this line, which may be read again
     more: list[bytes] = field(default_factory=list)
 
 
@@ -70,35 +76,35 @@ class LogFile:
         self.interpreter = interpreter
         self.boot_id = boot_id
         self._live = False  # what was there when we came has been read
-        self._sequel = Sequel()
+        self._sequel = ContinuationDetector()
 
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the byte after `after`, wherever its file is by now; else from the beginning of the
         file at the path.
         """
-        place = _stored(after)
-        fd = self._open(self.path)
+        place = _parse_position(after)
+        fd = self._open_file(self.path)
         try:
             if place is not None and os.fstat(fd).st_ino != place.inode:
-                rotated = self._rotated(place)
+                rotated = self._find_rotated(place)
                 if rotated is None:
-                    yield Batch(NAME, (self._lost(place),))
+                    yield Batch(NAME, (self._make_lost_event(place),))
                     place = None
                 else:
-                    fd = _swap(fd, self._open(rotated))
+                    fd = _replace_fd(fd, self._open_file(rotated))
             here = place if place is not None else _FilePosition(os.fstat(fd).st_ino)
             said, seen = -1.0, -1
             while True:
-                if not _same(fd, here):  # truncated, and perhaps grown again
+                if not _is_unchanged(fd, here):  # truncated, and perhaps grown again
                     here = _FilePosition(here.inode)
                 before = here.offset
-                events, until, more = self._read(fd, here, seen)
+                events, until, more = self._read_chunk(fd, here, seen)
                 if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
                     said = time.monotonic()
                     yield Batch(
                         NAME,
                         tuple(events),
-                        Position(NAME, self.boot_id, here.cursor()),
+                        Position(NAME, self.boot_id, here.format_cursor()),
                         caught_up=not more,
                     )
                 seen = -1 if more else until
@@ -107,21 +113,21 @@ class LogFile:
                     await anyio.lowlevel.checkpoint()
                 elif until > here.offset:
                     await anyio.sleep(_POLL_S)  # whether the last record goes on
-                elif (newer := self._newer(fd, here)) is not None:
-                    fd = _swap(fd, self._open(newer))
+                elif (newer := self._find_newer(fd, here)) is not None:
+                    fd = _replace_fd(fd, self._open_file(newer))
                     here, seen = _FilePosition(os.fstat(fd).st_ino), -1
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
             os.close(fd)
 
-    def _open(self, path: Path) -> int:
+    def _open_file(self, path: Path) -> int:
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise SourceFailed(f"{path}: {error.strerror}") from error
 
-    def _siblings(self) -> list[tuple[int, int, Path]]:
+    def _list_rotation(self) -> list[tuple[int, int, Path]]:
         """The rotated files beside the path and the file at it, as (time of the last write, inode,
         path), oldest first.
         """
@@ -134,19 +140,19 @@ class LogFile:
             found.append((stat.st_mtime_ns, stat.st_ino, path))
         return sorted(found)
 
-    def _rotated(self, place: _FilePosition) -> Path | None:
+    def _find_rotated(self, place: _FilePosition) -> Path | None:
         """Where the file that `place` is in has been moved to."""
-        for _, inode, path in self._siblings():
+        for _, inode, path in self._list_rotation():
             if inode == place.inode:
-                fd = self._open(path)
+                fd = self._open_file(path)
                 try:
-                    if _same(fd, place):
+                    if _is_unchanged(fd, place):
                         return path
                 finally:
                     os.close(fd)
         return None
 
-    def _newer(self, fd: int, here: _FilePosition) -> Path | None:
+    def _find_newer(self, fd: int, here: _FilePosition) -> Path | None:
         """The file to go on with, where another stands at the path: the next in time, so that a
         second rotation skips none.
         """
@@ -160,13 +166,13 @@ class LogFile:
         written = os.fstat(fd).st_mtime_ns
         later = (
             path
-            for mtime, inode, path in self._siblings()
-            if mtime > written and inode != here.inode and path.suffix not in _PACKED
+            for mtime, inode, path in self._list_rotation()
+            if mtime > written and inode != here.inode and path.suffix not in _COMPRESSED_SUFFIXES
         )
         return next(later, self.path)
 
-    def _lost(self, place: _FilePosition) -> Event:
-        return lost_event(
+    def _make_lost_event(self, place: _FilePosition) -> Event:
+        return make_lost_event(
             identity=f"file:{place.inode:x}:{place.offset}:lost",
             time=time.time(),
             boot_id=self.boot_id,
@@ -174,47 +180,47 @@ class LogFile:
             fields={"file": self.path.name, "offset": place.offset},
         )
 
-    def _read(self, fd: int, here: _FilePosition, seen: int) -> tuple[list[Event], int, bool]:
+    def _read_chunk(self, fd: int, here: _FilePosition, seen: int) -> tuple[list[Event], int, bool]:
         """The events of the whole records of one chunk, where its whole lines end, and whether
         there is more.
 
         `seen`: where they ended at the look before; a record that ends there does not go on.
         """
         try:
-            data = os.pread(fd, _CHUNK, here.offset)
+            data = os.pread(fd, _CHUNK_BYTES, here.offset)
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
-        end, full = data.rfind(b"\n") + 1, len(data) == _CHUNK
-        if not end and len(data) <= _LONGEST and not here.inside:
+        end, full = data.rfind(b"\n") + 1, len(data) == _CHUNK_BYTES
+        if not end and len(data) <= _MAX_LINE_BYTES and not here.inside:
             return [], here.offset, False
         events: list[Event | None] = []
         began = offset = here.offset
         found = 0
-        held: _Held | None = None
-        for raw in _lines(data, end or len(data)):
-            if found >= _EVENTS:
+        held: _HeldRecord | None = None
+        for raw in _split_lines(data, end or len(data)):
+            if found >= _MAX_EVENTS:
                 full = True
                 break
             line = None
-            if here.inside or len(raw) > _LONGEST:
+            if here.inside or len(raw) > _MAX_LINE_BYTES:
                 self.interpreter.counters.torn += not here.inside
                 here.inside = not raw.endswith(b"\n")
             else:
                 self.interpreter.counters.read += 1
-                line = strip(raw)
-            if held is not None and line is not None and line.goes_on:
+                line = strip_prefix(raw)
+            if held is not None and line is not None and line.is_continuation:
                 held.more.append(line.message)
             else:
-                events.append(self._joined(held, here.inode))
+                events.append(self._make_joined_event(held, here.inode))
                 held = None
                 if line is not None:
                     self.interpreter.counters.userspace += bool(line.facility)
                     before = self._sequel.copy()
-                    doubt = self._sequel.doubt(line)
-                    events.append(event := self._event(line, raw, here.inode, offset, doubt))
+                    doubt = self._sequel.find_doubt(line)
+                    events.append(event := self._make_event(line, raw, here.inode, offset, doubt))
                     found += event is not None
                     held = (
-                        _Held(line, raw, offset, doubt, before)
+                        _HeldRecord(line, raw, offset, doubt, before)
                         if event is None and not line.facility
                         else None
                     )
@@ -224,23 +230,29 @@ class LogFile:
             self.interpreter.counters.read -= 1 + len(held.more)  # they are read again
             offset, self._sequel = held.offset, held.before
         else:
-            events.append(self._joined(held, here.inode))
-        here.offset, here.tail = offset, _checksum(fd, offset)
+            events.append(self._make_joined_event(held, here.inode))
+        here.offset, here.tail = offset, _checksum_tail(fd, offset)
         return [event for event in events if event is not None], until, full
 
-    def _joined(self, held: _Held | None, inode: int) -> Event | None:
+    def _make_joined_event(self, held: _HeldRecord | None, inode: int) -> Event | None:
         if held is None or not held.more:
             return None
-        return self._event(
-            joined(held.line, held.more[:MORE]), held.raw, inode, held.offset, held.doubt
+        return self._make_event(
+            join_lines(held.line, held.more[:MAX_CONTINUATIONS]),
+            held.raw,
+            inode,
+            held.offset,
+            held.doubt,
         )
 
-    def _event(self, line: Line, raw: bytes, inode: int, offset: int, doubt: str) -> Event | None:
-        sighting = self.interpreter.recognise(line.message)
+    def _make_event(
+        self, line: Line, raw: bytes, inode: int, offset: int, doubt: str
+    ) -> Event | None:
+        sighting = self.interpreter.parse_record(line.message)
         if sighting is None:
             return None
         identity = f"file:{inode:x}:{offset}:{zlib.crc32(raw):08x}"
-        return self.interpreter.event(
+        return self.interpreter.make_event(
             sighting,
             line.message,
             line.facility,
@@ -253,12 +265,12 @@ class LogFile:
         )
 
 
-def _swap(old: int, new: int) -> int:
+def _replace_fd(old: int, new: int) -> int:
     os.close(old)
     return new
 
 
-def _lines(data: bytes, until: int) -> Iterator[bytes]:
+def _split_lines(data: bytes, until: int) -> Iterator[bytes]:
     """Lines with their ends. Not splitlines(): a carriage return inside a line ends nothing."""
     begin = 0
     while begin < until:
@@ -267,7 +279,7 @@ def _lines(data: bytes, until: int) -> Iterator[bytes]:
         begin = end
 
 
-def _stored(position: Position | None) -> _FilePosition | None:
+def _parse_position(position: Position | None) -> _FilePosition | None:
     """A position that is not a file's (the source was kmsg before) counts as none."""
     if position is None:
         return None
@@ -278,15 +290,15 @@ def _stored(position: Position | None) -> _FilePosition | None:
         return None
 
 
-def _checksum(fd: int, offset: int) -> int:
-    return zlib.crc32(os.pread(fd, min(_TAIL, offset), max(0, offset - _TAIL)))
+def _checksum_tail(fd: int, offset: int) -> int:
+    return zlib.crc32(os.pread(fd, min(_TAIL_BYTES, offset), max(0, offset - _TAIL_BYTES)))
 
 
-def _same(fd: int, place: _FilePosition) -> bool:
+def _is_unchanged(fd: int, place: _FilePosition) -> bool:
     """Whether the bytes before the place are still those that were read."""
     stat = os.fstat(fd)
     return (
         stat.st_ino == place.inode
         and stat.st_size >= place.offset
-        and _checksum(fd, place.offset) == place.tail
+        and _checksum_tail(fd, place.offset) == place.tail
     )

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from vitald.catalog import Catalog
-from vitald.collectors.kernel_log.drills import Announcements, is_signed
-from vitald.collectors.kernel_log.listed_devices import Listed
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.drills import DrillRegistry, is_drill_line
+from vitald.collectors.kernel_log.listed_devices import ListedDevices
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import unescape
 from vitald.collectors.neuron.locations import PLACED, NeuronLocations
@@ -22,10 +22,10 @@ from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Ev
 from vitald.timestamps import format_rfc3339
 
 NAME = KERNEL_LOG
-_FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
-_SWITCHES = 64
+_MAX_FOLLOW_UP_S = 5.0  # an SXid's follow-up records come within milliseconds of it
+_MAX_SWITCHES = 64
 # What jobs run on
-_ACCELERATION = (
+_JOB_DEVICE_KINDS = (
     ComponentKind.GPU,
     ComponentKind.NVSWITCH,
     ComponentKind.NEURON,
@@ -57,23 +57,23 @@ class Interpreter:
     def __init__(
         self,
         catalog: Catalog,
-        announcements: Announcements,
+        announcements: DrillRegistry,
         inventory: PciInventory | None,
         *,
         userspace: str,
         places: NeuronLocations | None = None,
         needed: Callable[[], Collection[str]] | None = None,
         drive: Callable[[str], Mapping[str, Value]] | None = None,
-        listed: Listed | None = None,
+        listed: ListedDevices | None = None,
     ) -> None:
-        self.announcements = announcements
+        self.drills = announcements
         self.inventory = inventory
         self.places = places or NeuronLocations()
         self.needed = needed
         self.drive = drive
         self.listed = listed
         self.counters = Counters()
-        self._heads: dict[str, tuple[str, str, float]] = {}
+        self._first_records: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, userspace=userspace)
 
     def configure(self, catalog: Catalog, *, userspace: str) -> None:
@@ -84,22 +84,24 @@ class Interpreter:
         self.userspace = userspace
         self._recogniser = Recogniser(catalog.rules.values())
 
-    def recognise(self, text: bytes) -> Sighting | None:
+    def parse_record(self, text: bytes) -> ParsedLine | None:
         """What the record reports, or None. A record that we fail at is kept as such: neither
         dropped nor fatal.
         """
         try:
-            return self._recogniser.recognise(text)
+            return self._recogniser.parse_record(text)
         except Exception:  # a fault of ours; the next record must not suffer for it
             # Not at the top: vitald scan must start fast, and this line is never to be reached
             import structlog
 
-            structlog.get_logger("kernel_log").exception("record_not_read", text=printable(text))
-            return Sighting(kind="vitald", code="vitald/not_read")
+            structlog.get_logger("kernel_log").exception(
+                "record_not_read", text=escape_unprintable(text)
+            )
+            return ParsedLine(kind="vitald", code="vitald/not_read")
 
-    def event(
+    def make_event(
         self,
-        sighting: Sighting,
+        sighting: ParsedLine,
         text: bytes,
         facility: int | None,
         *,
@@ -117,8 +119,8 @@ class Interpreter:
         `live`: it was written while we were reading, so that the device it names had to be here to
         be seen. `doubt`: why it may not be a record of its own.
         """
-        trust, simulated_until = self._trust(text, facility, identity, time)
-        on_node, stranger = self._whereabouts(sighting)
+        trust, simulated_until = self._determine_trust(text, facility, identity, time)
+        on_node, stranger = self._check_presence(sighting)
         reason = doubt or (stranger if live and trust is Trust.KERNEL else "")
         untrusted = reason if trust is not Trust.ANNOUNCED else ""
         trust = Trust.UNTRUSTED if untrusted else trust
@@ -143,24 +145,24 @@ class Interpreter:
             fields[VOUCHED] = self.userspace == "confirmed"
         if sighting.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
             self.places.record_event(fields)
-        component = self._component(sighting)
+        component = self._find_component(sighting)
         named = component.id in (sighting.pci, fields.get("blamed")) or (
             component.kind is ComponentKind.NEURON and ":" in component.id
         )
         if sighting.pci is not None and "blamed" in fields:
             fields["reporter"] = sighting.pci
-        if self.inventory is not None and component.kind in _ACCELERATION:
+        if self.inventory is not None and component.kind in _JOB_DEVICE_KINDS:
             fields["device_kind"] = component.kind.value
         if (
             self.drive is not None
             and component.kind is ComponentKind.DISK
-            and self._asks(sighting.code, "volume")
+            and self._rule_needs_field(sighting.code, "volume")
         ):
             fields |= self.drive(component.id)
         elif (
             self.needed is not None
             and component.kind is ComponentKind.DISK
-            and self._asks(sighting.code, "needed")
+            and self._rule_needs_field(sighting.code, "needed")
         ):
             with suppress(OSError):  # then nobody knows, and the line asks for less
                 fields["needed"] = component.id in self.needed()
@@ -180,16 +182,16 @@ class Interpreter:
             code=sighting.code,
             component=component,
             boot_id=boot_id,
-            raw=printable(text),
+            raw=escape_unprintable(text),
             trust=trust,
             fields=fields,
-            follows=self._follows(sighting, identity, time)
+            follows=self._find_followed_event(sighting, identity, time)
             if trust is not Trust.UNTRUSTED
             else None,
             simulated_until=simulated_until,
         )
 
-    def _trust(
+    def _determine_trust(
         self, text: bytes, facility: int | None, identity: str, now: float
     ) -> tuple[Trust, float | None]:
         """A file that the operator named as the kernel's log keeps no facility; its lines are taken
@@ -197,17 +199,17 @@ class Interpreter:
         """
         if (
             facility != 0
-            and (drill := self.announcements.claim(unescape(text), identity, now)) is not None
+            and (drill := self.drills.claim_drill(unescape(text), identity, now)) is not None
         ):
             return Trust.ANNOUNCED, drill.simulated_until
         if not facility:
             return Trust.KERNEL, None
         # Of a drill that nobody announces any more
-        if self.userspace == "ignore" or is_signed(unescape(text)):
+        if self.userspace == "ignore" or is_drill_line(unescape(text)):
             return Trust.UNTRUSTED, None
         return Trust.ACCEPTED, None
 
-    def _component(self, sighting: Sighting) -> Component:
+    def _find_component(self, sighting: ParsedLine) -> Component:
         kind = self.catalog.find_rule(sighting.code).component
         if kind is ComponentKind.NODE:
             return NODE
@@ -226,35 +228,35 @@ class Interpreter:
             device = self.inventory.address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
-    def _whereabouts(self, sighting: Sighting) -> tuple[bool | None, str]:
+    def _check_presence(self, sighting: ParsedLine) -> tuple[bool | None, str]:
         """Whether the node has the device that a line names, as far as that can be told; and, where
         it certainly has not, in words.
         """
         among, name = self.catalog.find_rule(sighting.code).among, sighting.fields.get("device")
         if self.listed is None or among is None or not isinstance(name, str):
             return None, ""
-        stranger = self.listed.is_stranger(among, name)
-        return self.listed.has(
+        stranger = self.listed.is_certainly_absent(among, name)
+        return self.listed.has_device(
             among, name
         ), f"no {among.noun} {name} on this node" if stranger else ""
 
-    def _asks(self, code: str, field: str) -> bool:
+    def _rule_needs_field(self, code: str, field: str) -> bool:
         return any(field in case.where for case in self.catalog.find_rule(code).cases)
 
-    def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
+    def _find_followed_event(self, sighting: ParsedLine, identity: str, time: float) -> str | None:
         """The identity of the SXid that this record continues."""
         if sighting.kind != "sxid" or sighting.pci is None:
             return None
         if not sighting.continues:
-            if len(self._heads) >= _SWITCHES:
-                self._heads.clear()
-            self._heads[sighting.pci] = (sighting.code, identity, time)
+            if len(self._first_records) >= _MAX_SWITCHES:
+                self._first_records.clear()
+            self._first_records[sighting.pci] = (sighting.code, identity, time)
             return None
-        code, head, at = self._heads.get(sighting.pci, ("", "", 0.0))
-        return head if code == sighting.code and abs(time - at) <= _FOLLOW_S else None
+        code, head, at = self._first_records.get(sighting.pci, ("", "", 0.0))
+        return head if code == sighting.code and abs(time - at) <= _MAX_FOLLOW_UP_S else None
 
 
-def printable(text: bytes) -> str:
+def escape_unprintable(text: bytes) -> str:
     """The record as /dev/kmsg escapes it: ASCII without control characters, safe on any terminal
     and in any log.
     """
@@ -263,7 +265,7 @@ def printable(text: bytes) -> str:
     return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in text)
 
 
-def lost_event(
+def make_lost_event(
     *,
     identity: str,
     time: float,
@@ -301,7 +303,7 @@ def lost_event(
     )
 
 
-def boot_event(boot_id: str, time: float) -> Event:
+def make_boot_event(boot_id: str, time: float) -> Event:
     """A boot that nobody saw but the log: what was done by it must be known before what came after
     it.
     """

@@ -17,16 +17,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
 from vitald.collectors.kernel_log.log_position import LogPosition
-from vitald.collectors.kernel_log.record import split
+from vitald.collectors.kernel_log.record import split_record
 from vitald.model import Batch, Event, Position, SourceFailed, Value
 
 KMSG = Path("/dev/kmsg")
-_NUMBER = os.makedev(1, 11)  # of that device, whatever its file is called
-_BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
-_DRAIN = 128  # records read before other tasks get their turn
-_EVENTS = 48  # or as many that report something, which cost more
+_KMSG_DEVICE = os.makedev(1, 11)  # of that device, whatever its file is called
+_BUFFER_BYTES = 16384  # a smaller buffer than the record would lose it (EINVAL)
+_MAX_RECORDS = 128  # records read before other tasks get their turn
+_MAX_EVENTS = 48  # or as many that report something, which cost more
 _HEARTBEAT_S = 10.0
 
 
@@ -34,7 +34,7 @@ _HEARTBEAT_S = 10.0
 class _Cursor:
     """The last record read; None before the first, when what came earlier is not ours to miss."""
 
-    place: LogPosition | None
+    position: LogPosition | None
 
 
 class Kmsg:
@@ -46,7 +46,7 @@ class Kmsg:
     def __init__(
         self, path: str, interpreter: Interpreter, boot_id: str, opened: int | None = None
     ) -> None:
-        """`opened`: the same file, where we may not open it ourselves (`from_stdin`)."""
+        """`opened`: the same file, where we may not open it ourselves (`take_stdin`)."""
         self.path = path
         self.opened = opened
         self.interpreter = interpreter
@@ -55,12 +55,16 @@ class Kmsg:
     async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the record after `after`, or from the oldest that the ring still holds."""
         cursor = _Cursor(
-            LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None
+            LogPosition.from_position(after)
+            if after is not None and after.boot_id == self.boot_id
+            else None
         )
         try:
-            fd = self._open()
+            fd = self._open_device()
         except OSError as error:
-            raise SourceFailed(f"{self.path}: {error.strerror}{_hint(error)}") from error
+            raise SourceFailed(
+                f"{self.path}: {error.strerror}{_explain_open_error(error)}"
+            ) from error
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
 
@@ -73,10 +77,10 @@ class Kmsg:
             live = False
             while True:
                 ready.clear()
-                events, drained = self._drain(fd, cursor, live=live)
+                events, drained = self._drain_ring(fd, cursor, live=live)
                 position = (
-                    Position(NAME, self.boot_id, str(cursor.place))
-                    if cursor.place is not None
+                    Position(NAME, self.boot_id, str(cursor.position))
+                    if cursor.position is not None
                     else None
                 )
                 yield Batch(NAME, tuple(events), position, caught_up=drained)
@@ -94,7 +98,7 @@ class Kmsg:
             loop.remove_reader(fd)
             os.close(fd)
 
-    def _open(self) -> int:
+    def _open_device(self) -> int:
         """At the oldest record of the ring. Raises OSError."""
         if self.opened is None:
             return os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -103,27 +107,27 @@ class Kmsg:
         return os.dup(self.opened)
 
     # One loop without calls of its own: it runs for every record of a flood.
-    def _drain(  # noqa: C901
+    def _drain_ring(  # noqa: C901
         self, fd: int, cursor: _Cursor, *, live: bool
     ) -> tuple[list[Event], bool]:
-        """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot
+        """Up to `_MAX_RECORDS` records. The second value says that the ring is empty. The hot
         loop.
         """
         events: list[Event] = []
         recognise, event, counters = (
-            self.interpreter.recognise,
-            self.interpreter.event,
+            self.interpreter.parse_record,
+            self.interpreter.make_event,
             self.interpreter.counters,
         )
-        read, place = os.read, cursor.place
+        read, place = os.read, cursor.position
         last = place.seq if place is not None else None
         gaps: list[tuple[int, int]] = []  # first and last number that is missing
         done, userspace, torn = 0, 0, 0
         usec, text = b"", b""
         try:
-            while done < _DRAIN and len(events) < _EVENTS:
+            while done < _MAX_RECORDS and len(events) < _MAX_EVENTS:
                 try:
-                    data = read(fd, _BUFFER)
+                    data = read(fd, _BUFFER_BYTES)
                 except BlockingIOError:
                     return events, True
                 except BrokenPipeError:
@@ -135,13 +139,13 @@ class Kmsg:
                         continue
                     raise SourceFailed(f"{self.path}: {error.strerror}") from error
                 done += 1
-                found = split(data)
+                found = split_record(data)
                 if found is None:
                     if not data:
                         raise SourceFailed(f"{self.path}: end of file")
                     counters.torn += 1
                     torn += 1
-                    if torn >= _DRAIN:
+                    if torn >= _MAX_RECORDS:
                         raise SourceFailed(
                             f"{self.path}: what it gives are no records of the kernel log"
                         )
@@ -159,7 +163,7 @@ class Kmsg:
                     userspace += 1
                 if (sighting := recognise(text)) is not None:
                     identity = f"kmsg:{self.boot_id}:{seq}"
-                    at = time.time() if live else wall_time(int(usec))
+                    at = time.time() if live else estimate_wall_time(int(usec))
                     record = event(
                         sighting,
                         text,
@@ -175,15 +179,18 @@ class Kmsg:
             return events, False
         finally:
             if last is not None and usec:
-                cursor.place = LogPosition(
-                    last, int(usec), zlib.crc32(text), time.time() if live else wall_time(int(usec))
+                cursor.position = LogPosition(
+                    last,
+                    int(usec),
+                    zlib.crc32(text),
+                    time.time() if live else estimate_wall_time(int(usec)),
                 )
             if gaps:
-                events.insert(0, self._lost(gaps, place, cursor.place))
+                events.insert(0, self._make_lost_event(gaps, place, cursor.position))
             counters.read += done
             counters.userspace += userspace
 
-    def _lost(
+    def _make_lost_event(
         self, gaps: list[tuple[int, int]], before: LogPosition | None, after: LogPosition | None
     ) -> Event:
         """One event for what one drain found missing, however often the ring overtook us in it."""
@@ -192,7 +199,7 @@ class Kmsg:
         fields: dict[str, Value] = {"first_seq": gaps[0][0], "last_seq": gaps[-1][1]}
         if len(gaps) > 1:
             fields["ranges"] = [number for gap in gaps for number in gap]
-        return lost_event(
+        return make_lost_event(
             identity=f"kmsg:{self.boot_id}:lost:{gaps[0][0]}-{gaps[-1][1]}",
             time=time.time(),
             boot_id=self.boot_id,
@@ -205,7 +212,7 @@ class Kmsg:
         )
 
 
-def from_stdin() -> int | None:
+def take_stdin() -> int | None:
     """/dev/kmsg, where it is our standard input: who started us may open it, and we need not be
     able to. What we start does not get it.
     """
@@ -213,7 +220,7 @@ def from_stdin() -> int | None:
         found = os.fstat(0)
     except OSError:
         return None
-    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NUMBER:
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _KMSG_DEVICE:
         return None
     fd, null = os.dup(0), os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
@@ -222,14 +229,14 @@ def from_stdin() -> int | None:
     return fd
 
 
-def wall_time(usec: int) -> float:
+def estimate_wall_time(usec: int) -> float:
     """When a record found at start-up was written, about: the kernel's clock drifts and stands
     still in suspend.
     """
     return min(time.time(), time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - usec / 1e6))
 
 
-def _hint(error: OSError) -> str:
+def _explain_open_error(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return (
             " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1; the service has it as its"

@@ -53,19 +53,19 @@ _RFC5424 = re.compile(
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
 # Of the stamps, those that hardly anything but dmesg writes: its bracket, its names of facility and
 # level, or its date with a comma.
-_KERNELS = re.compile(
+_DMESG_STAMP = re.compile(
     rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\["
     rf" *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
 )
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 # The kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
-_LONGEST = 8192
+_MAX_LINE_BYTES = 8192
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
-_DIGITS = 12  # of seconds; a longer one is nobody's uptime
-MORE = 16  # lines that go on with one record
+_MAX_SECONDS_DIGITS = 12  # of seconds; a longer one is nobody's uptime
+MAX_CONTINUATIONS = 16  # lines that go on with one record
 # Lines of these hold no text of a user's but a process's name, which is too short for a second line
 # that says something.
-_OF_HARDWARE = (
+_HARDWARE_PREFIXES = (
     b"NVRM: ",
     b"nvidia",
     b"mce: ",
@@ -91,19 +91,25 @@ class Line:
     # On the kernel's own clock, where the form has that
     usec: int | None = field(default=None, compare=False)
     # The form alone says that it is a line of a kernel log
-    shaped: bool = field(default=False, compare=False)
+    has_kernel_prefix: bool = field(default=False, compare=False)
     host: str = field(default="", compare=False)  # that the form names
-    whole: bool = field(default=False, compare=False)  # the form writes a record as one line
+    is_whole_record: bool = field(
+        default=False, compare=False
+    )  # the form writes a record as one line
 
     @property
-    def goes_on(self) -> bool:
+    def is_continuation(self) -> bool:
         """Indented and without a stamp: of the record before, which the kernel wrote with a newline
         in it.
         """
-        return not self.shaped and self.facility is None and self.message[:1] in (b" ", b"\t")
+        return (
+            not self.has_kernel_prefix
+            and self.facility is None
+            and self.message[:1] in (b" ", b"\t")
+        )
 
 
-class Sequel:
+class ContinuationDetector:
     """Tells a line that may be the rest of a record: where a form keeps no record's end, a newline
     in a user's text begins a line.
 
@@ -118,41 +124,43 @@ class Sequel:
         self._usec: int | None = None
         self._believed = True
 
-    def copy(self) -> Sequel:
+    def copy(self) -> ContinuationDetector:
         """As it is now, for lines that are read again."""
-        same = Sequel()
+        same = ContinuationDetector()
         same._usec, same._believed = self._usec, self._believed
         return same
 
-    def doubt(self, line: Line) -> str:
+    def find_doubt(self, line: Line) -> str:
         """Why the line may not be what it seems; empty where nothing speaks against it. To be asked
         of every line, in order.
         """
         # The clock stands at 0 early in a boot
-        if line.whole or not line.usec or line.usec != self._usec:
+        if line.is_whole_record or not line.usec or line.usec != self._usec:
             self._usec = line.usec
-            self._believed = line.message.startswith(_OF_HARDWARE) and not begins_with_name(
+            self._believed = line.message.startswith(_HARDWARE_PREFIXES) and not begins_with_name(
                 line.message
             )
             return ""
         return "" if self._believed else DOUBT
 
 
-def joined(line: Line, more: Iterable[bytes]) -> Line:
+def join_lines(line: Line, more: Iterable[bytes]) -> Line:
     """A record of several lines as /dev/kmsg has it: one, with escaped newlines."""
     message = rb"\x0a".join([line.message, *(escape(one.strip()) for one in more)])
-    return Line(message, line.facility, line.usec, line.shaped, line.host)
+    return Line(message, line.facility, line.usec, line.has_kernel_prefix, line.host)
 
 
-def strip(raw: bytes) -> Line | None:
+def strip_prefix(raw: bytes) -> Line | None:
     """The kernel message of a line, or None where the line is another program's."""
-    raw = raw[:_LONGEST].rstrip(b"\r\n")
+    raw = raw[:_MAX_LINE_BYTES].rstrip(b"\r\n")
     if _RAW.match(raw):
         try:
             record = KernelRecord.parse(raw)
         except TornRecord:
             return None
-        return Line(record.text, record.facility, record.usec, shaped=True, whole=True)
+        return Line(
+            record.text, record.facility, record.usec, has_kernel_prefix=True, is_whole_record=True
+        )
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None
@@ -167,28 +175,28 @@ def strip(raw: bytes) -> Line | None:
             )
         text, shaped = text[syslog.end() :], True
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
-        facility, usec = _facility(stamp["prio"], stamp["facility"]), _usec(stamp)
-        shaped = _KERNELS.match(text, 0, stamp.end()) is not None
+        facility, usec = _parse_facility(stamp["prio"], stamp["facility"]), _parse_usec(stamp)
+        shaped = _DMESG_STAMP.match(text, 0, stamp.end()) is not None
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
         text, shaped = text[tagged.end() :], shaped or tagged.end() > len("kernel: ")
     # Syslog keeps the kernel's own bracket where printk.time is on
     if (stamp := _STAMP.match(text)) is not None:
-        shaped = shaped or _KERNELS.match(text, 0, stamp.end()) is not None
-        text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
+        shaped = shaped or _DMESG_STAMP.match(text, 0, stamp.end()) is not None
+        text, usec = text[stamp.end() :], _parse_usec(stamp) if usec is None else usec
     return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped, host)
 
 
-def _usec(stamp: re.Match[str]) -> int | None:
+def _parse_usec(stamp: re.Match[str]) -> int | None:
     seconds, micros = stamp["seconds"], stamp["micros"]
     return (
         int(seconds) * 1_000_000 + int(micros[:6].ljust(6, "0"))
-        if seconds and len(seconds) <= _DIGITS
+        if seconds and len(seconds) <= _MAX_SECONDS_DIGITS
         else None
     )
 
 
-def _facility(prio: str | None, name: str | None) -> int | None:
+def _parse_facility(prio: str | None, name: str | None) -> int | None:
     if prio:
         return int(prio) >> 3
     if name:

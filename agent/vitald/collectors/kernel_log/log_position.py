@@ -19,14 +19,14 @@ class LogPosition:
 
     seq: int
     usec: int | None = None
-    check: int = 0  # crc32 of its text
+    text_crc: int = 0  # crc32 of its text
     time: float = 0.0
 
     def __str__(self) -> str:
         return (
             str(self.seq)
             if self.usec is None
-            else f"{self.seq} {self.usec} {self.check} {self.time:.3f}"
+            else f"{self.seq} {self.usec} {self.text_crc} {self.time:.3f}"
         )
 
     @staticmethod
@@ -39,13 +39,13 @@ class LogPosition:
         return LogPosition(int(seq), int(usec), int(check), float(time))
 
     @staticmethod
-    def of(position: Position | None) -> LogPosition | None:
+    def from_position(position: Position | None) -> LogPosition | None:
         """A position that is not the ring's (the source was a file before) counts as none."""
         try:
             return LogPosition.parse(position.cursor) if position is not None else None
         except ValueError:
             return None
 
-    def at(self, usec: int, text: bytes) -> bool:
+    def matches_record(self, usec: int, text: bytes) -> bool:
         """Whether this is that very record."""
-        return self.usec == usec and self.check == zlib.crc32(text)
+        return self.usec == usec and self.text_crc == zlib.crc32(text)

@@ -11,7 +11,7 @@ from vitald.model import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class ParsedLine:
     """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line
     itself says.
     """
@@ -29,7 +29,7 @@ class Sighting:
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
-def pci_address(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
+def format_pci(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
     """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no
     function.
     """
@@ -37,8 +37,8 @@ def pci_address(domain: str | None, bus: str, device: str, function: str | None 
     return f"{slot}.{function or '0'}".lower()
 
 
-def normal_pci(text: str) -> str:
+def normalize_pci(text: str) -> str:
     """A printed address in any of the drivers' spellings, as sysfs writes it."""
     head, _, function = text.partition(".")
     domain, bus, device = (["0", *head.split(":")])[-3:]
-    return pci_address(domain, bus, device, function or "0")
+    return format_pci(domain, bus, device, function or "0")

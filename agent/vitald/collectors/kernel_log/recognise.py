@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable
 from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
 from vitald.collectors.kernel_log import sxid, xid
-from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
 from vitald.collectors.kernel_log.record import unescape
 from vitald.model import Value
 
-_NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
+_NUMBER_FIELDS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(
     r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI"
     r" ID: [0-9a-f:]{9}\))?\s*\Z"
@@ -34,7 +34,7 @@ _DEVICE_LINE = re.compile(
 # one letter of a Neuron error's. Such a list is never complete: shapes that ask for something do
 # not rely on it (docs/catalogue.md); it keeps the milder ones clean. Source: tests/named.py,
 # message by message.
-_NAMED = re.compile(
+_NAME_FIRST = re.compile(
     rb"(?:\\x[0-9a-f]{2}|#[0-7]{3}|\\(?!x[0-9a-f]{2})|#(?![0-7]{3})|[^\\#]){0,15}(?:"
     rb"\[\d{1,10}\](?:: | bad frame in | vsyscall | control protection ip:)| \(\d{1,10}\)(?:: |"
     rb" used greatest stack depth: | uses deprecated )"
@@ -58,16 +58,16 @@ _PREFIXED = re.compile(
     rb" PTYPE=0x|MACSRC=[0-9a-f:]{17} )"
     rb"|: potentially unexpected fatal signal \d{1,3}\.\s*\Z"
 )
-_BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
-_PROBE_WINDOW = 2  # records between the probe's address and its complaint
-_OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
+_NAME_FIRST_CODES = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
+_MAX_PROBE_RECORDS = 2  # records between the probe's address and its complaint
+_PROBE_CODES = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
 
 def begins_with_name(text: bytes) -> bool:
     """Whether a process's name stands at the beginning, so that a user chose what the record begins
     with.
     """
-    return _NAMED.match(text) is not None
+    return _NAME_FIRST.match(text) is not None
 
 
 class _Shape:
@@ -79,22 +79,22 @@ class _Shape:
         self.rule = rule
         self.pattern = re.compile(pattern, re.S)
 
-    def sighting(self, text: str) -> Sighting | None:
+    def parse_line(self, text: str) -> ParsedLine | None:
         found = self.pattern.match(text)
         if found is None:
             return None
         fields: dict[str, Value] = {}
         for name, value in found.groupdict().items():
             if value is not None:
-                fields[name] = int(value) if name in _NUMBERS else value
+                fields[name] = int(value) if name in _NUMBER_FIELDS else value
         pci = fields.pop("pci", None)
         pid, process = fields.pop("pid", None), fields.pop("process", None)
         if isinstance(blamed := fields.get("blamed"), str):
-            fields["blamed"] = normal_pci(blamed)
-        return Sighting(
+            fields["blamed"] = normalize_pci(blamed)
+        return ParsedLine(
             kind=self.rule.kind,
             code=self.rule.code,
-            pci=normal_pci(pci) if isinstance(pci, str) else None,
+            pci=normalize_pci(pci) if isinstance(pci, str) else None,
             pid=pid if isinstance(pid, int) else None,
             process=process if isinstance(process, str) else None,
             fatal=self.rule.fatal,
@@ -130,62 +130,67 @@ class Recogniser:
                         group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
         self._probed: tuple[str, int] | None = None
 
-    def recognise(self, text: bytes) -> Sighting | None:
+    def parse_record(self, text: bytes) -> ParsedLine | None:
         """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg
         gives it.
         """
-        sighting = self._match(text)
+        sighting = self._match_shapes(text)
         if sighting is None or _PREFIXED.search(text) is not None:
             return None
-        if sighting.code in _BY_NAME or not _NAMED.match(text):
+        if sighting.code in _NAME_FIRST_CODES or not _NAME_FIRST.match(text):
             return sighting
-        return _first(self._anywhere, text, only=_BY_NAME)
+        return _parse_first_match(self._anywhere, text, only=_NAME_FIRST_CODES)
 
-    def _match(self, text: bytes) -> Sighting | None:
+    def _match_shapes(self, text: bytes) -> ParsedLine | None:
         head = text[:HEAD]
         if head == b"NVR" or head == b"nvi":
-            return self._nvidia(text)
+            return self._parse_nvidia(text)
         groups = self._by_head.get(head)
-        if groups is not None and (sighting := _first(groups, text)) is not None:
+        if groups is not None and (sighting := _parse_first_match(groups, text)) is not None:
             return sighting
-        if _DEVICE_LINE.match(text) and (sighting := _first(self._device, text)) is not None:
+        if (
+            _DEVICE_LINE.match(text)
+            and (sighting := _parse_first_match(self._device, text)) is not None
+        ):
             return sighting
         for contained in self._anywhere:  # not by _first: this is what every ordinary line comes to
             if contained in text:
-                return _first(self._anywhere, text)
+                return _parse_first_match(self._anywhere, text)
         return None
 
-    def _nvidia(self, text: bytes) -> Sighting | None:
+    def _parse_nvidia(self, text: bytes) -> ParsedLine | None:
         whole = unescape(text)
-        sighting = (xid.recognise(whole) or sxid.recognise(whole)) if b"Xid (" in text else None
+        sighting = (xid.parse_xid(whole) or sxid.parse_sxid(whole)) if b"Xid (" in text else None
         sighting = (
             sighting
-            or _first(self._by_head.get(text[:HEAD], {}), text)
-            or _first(self._device, text)
+            or _parse_first_match(self._by_head.get(text[:HEAD], {}), text)
+            or _parse_first_match(self._device, text)
         )
         if sighting is None:
             if (probed := _PROBED.match(whole)) is not None:
-                self._probed = normal_pci(probed["pci"]), _PROBE_WINDOW
+                self._probed = normalize_pci(probed["pci"]), _MAX_PROBE_RECORDS
             elif self._probed is not None:
                 pci, left = self._probed
                 self._probed = (pci, left - 1) if left > 1 else None
-        elif sighting.code in _OF_A_PROBE and sighting.pci is None and self._probed is not None:
-            sighting = _at(sighting, self._probed[0])
+        elif sighting.code in _PROBE_CODES and sighting.pci is None and self._probed is not None:
+            sighting = _with_pci(sighting, self._probed[0])
             self._probed = None
         return sighting
 
 
-def _first(groups: Groups, text: bytes, only: Collection[str] = ()) -> Sighting | None:
+def _parse_first_match(
+    groups: Groups, text: bytes, only: Collection[str] = ()
+) -> ParsedLine | None:
     for contained, shapes in groups.items():
         if contained in text:
             whole = unescape(text)
             for shape in shapes:
                 if (not only or shape.rule.code in only) and (
-                    sighting := shape.sighting(whole)
+                    sighting := shape.parse_line(whole)
                 ) is not None:
                     return sighting
     return None
 
 
-def _at(sighting: Sighting, pci: str) -> Sighting:
-    return Sighting(kind=sighting.kind, code=sighting.code, pci=pci, fields=sighting.fields)
+def _with_pci(sighting: ParsedLine, pci: str) -> ParsedLine:
+    return ParsedLine(kind=sighting.kind, code=sighting.code, pci=pci, fields=sighting.fields)

@@ -18,7 +18,7 @@ _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _ESCAPED = re.compile(rb"[^ -\[\]-~]")
 
 # prio, seq, usec, text; unknown further fields are skipped, the dictionary lines are left out.
-split = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
+split_record = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
 
 
 class TornRecord(ValueError):
@@ -43,7 +43,7 @@ class KernelRecord:
     @staticmethod
     def parse(data: bytes) -> KernelRecord:
         """Raises TornRecord."""
-        found = split(data)
+        found = split_record(data)
         if found is None:
             raise TornRecord(f"not a kmsg record: {data[:80]!r}")
         prio, seq, usec, text = found.groups()
@@ -61,9 +61,9 @@ def escape(text: bytes) -> bytes:
     """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become
     `\\xNN`.
     """
-    return _ESCAPED.sub(hexed, text)
+    return _ESCAPED.sub(escape_byte, text)
 
 
-def hexed(found: re.Match[bytes]) -> bytes:
+def escape_byte(found: re.Match[bytes]) -> bytes:
     """One byte as `\\xNN`."""
     return b"\\x%02x" % found[0][0]

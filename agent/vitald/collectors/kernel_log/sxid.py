@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
 from vitald.model import Value
 
 _SXID = re.compile(
@@ -27,7 +27,7 @@ _SEVERITY = re.compile(
 )
 
 
-def recognise(text: str) -> Sighting | None:
+def parse_sxid(text: str) -> ParsedLine | None:
     """The SXid record that this is, or None."""
     found = _SXID.match(text)
     if found is None:
@@ -42,11 +42,11 @@ def recognise(text: str) -> Sighting | None:
         else:
             continues = found["text"].startswith("Data {")
     link = int(found["link"]) if found["link"] is not None else None
-    return Sighting(
+    return ParsedLine(
         kind="sxid",
         code=f"sxid/{code}",
         number=code,
-        pci=normal_pci(found["pci"]),
+        pci=normalize_pci(found["pci"]),
         link=link,
         fatal=fatal,
         continues=continues,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from vitald.collectors.kernel_log.parsed_line import Sighting, pci_address
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, format_pci
 from vitald.model import Value
 
 _HEADER = re.compile(
@@ -72,7 +72,7 @@ _LINK = re.compile(
     re.I,
 )
 _LINK_CODES = {74, 108, 136, 137, 155, 166, 170}
-_FATAL = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
+_FATALITY = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
 
 # How the messages begin, to tell a name that holds ", " from the message behind it. Each must fit
 # up to the line's end.
@@ -98,7 +98,7 @@ _PROMOTE_V1, _PROMOTE_V2, _RXPIPE = 1 << 10, 1 << 7, 6
 _NVLINK5_CODES = range(144, 151)
 
 
-def recognise(text: str) -> Sighting | None:
+def parse_xid(text: str) -> ParsedLine | None:
     """The Xid that this record is, or None. `text` is one whole, unescaped record."""
     header = _HEADER.match(text)
     if header is None:
@@ -110,12 +110,12 @@ def recognise(text: str) -> Sighting | None:
         fields["gpu_instance"] = int(header["gi"])
     if header["ci"] is not None:
         fields["compute_instance"] = int(header["ci"])
-    link, fatal = _decode_words(code, message, fields)
-    return Sighting(
+    link, fatal = _decode_message(code, message, fields)
+    return ParsedLine(
         kind="xid",
         code=f"xid/{code}",
         number=code,
-        pci=pci_address(header["domain"], header["bus"][-2:], header["device"], header["function"]),
+        pci=format_pci(header["domain"], header["bus"][-2:], header["device"], header["function"]),
         pid=pid,
         process=process,
         link=link,
@@ -147,7 +147,7 @@ def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
     return pid, named.rstrip(",") or None, ""
 
 
-def _decode_words(
+def _decode_message(
     code: int, message: str, fields: dict[str, Value]
 ) -> tuple[int | None, bool | None]:
     """Add what the message says to `fields`; returns the NVLink number and the fatality that it
@@ -189,7 +189,7 @@ def _decode_words(
                 [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["regs"])], fields
             )
     # At a tenth of the pattern's price
-    said = _FATAL.search(message) if "fatal" in message.lower() else None
+    said = _FATALITY.search(message) if "fatal" in message.lower() else None
     fatal = None if said is None else said["milder"] is None
     return link, fatal
 
