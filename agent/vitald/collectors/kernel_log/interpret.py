@@ -267,7 +267,9 @@ def _copy_fields(parsed: ParsedLine, **more: Value) -> dict[str, Value]:
         "fatal": parsed.fatal,
         **more,
     }
-    fields.update({name: value for name, value in rest.items() if value is not None})
+    for name, value in rest.items():
+        if value is not None:
+            fields[name] = value
     return fields
 
 
