@@ -476,8 +476,8 @@ class Fuzz:
         )
         for event in found[0] if found is not None else ():
             self._apply(event, sent)
-        if (self.cursor.seq or 0) > 10**12:
-            self.cursor.seq = None
+        if self._last_seq() > 10**12:
+            self.cursor.position = None
 
     def quoted(self) -> None:
         """A real fault, mutated or not, quoted by somebody else."""
@@ -582,10 +582,13 @@ class Fuzz:
             limit=1.0,
         )
 
+    def _last_seq(self) -> int:
+        return self.cursor.position.seq if self.cursor.position is not None else 0
+
     def _record(self) -> bytes:
         if self.chance.random() < 0.1:
             return self.mutator.mutated()
-        last = self.cursor.seq or 0
+        last = self._last_seq()
         seq = self.chance.choice(
             (last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20))
         )

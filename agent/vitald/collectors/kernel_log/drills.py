@@ -1,9 +1,8 @@
 """
-Drills that announced themselves: which record to take, although it comes from user space, and for
-how long.
+Drills: which records from user space are announced faults, and for how long.
 
-`vitald inject` tells the daemon the exact text before writing it. One announcement takes one
-record, within seconds.
+`vitald inject` tells the daemon the exact text before writing it. One announcement counts for one
+record, within `WINDOW_S`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ _DRILL_LINE = re.compile(
 
 
 def is_drill_line(text: str) -> bool:
-    """Whether `vitald inject` wrote it."""
+    """Whether `vitald inject` wrote the line."""
     return _DRILL_LINE.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillRecord:
-    """A drill. `event_identity` is the identity of the event that its record became."""
+    """An announced drill; times in seconds since the epoch. `event_identity`: the event that its
+    record became, None until it is read.
+    """
 
     id: str
     text: str
@@ -37,30 +38,33 @@ class DrillRecord:
 
 
 class DrillRegistry:
-    """The drills under way. Bounded: the oldest are forgotten."""
+    """The announced drills; beyond `_MAX_DRILLS` the oldest are dropped."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, DrillRecord] = {}
 
     def announce_drill(self, text: str, now: float, hold_s: float) -> DrillRecord:
-        made = DrillRecord(
+        """`now` in seconds since the epoch."""
+        drill = DrillRecord(
             id=secrets.token_hex(6), text=text, announced_at=now, simulated_until=now + hold_s
         )
-        self._by_id[made.id] = made
+        self._by_id[drill.id] = drill
         while len(self._by_id) > _MAX_DRILLS:
             del self._by_id[next(iter(self._by_id))]
-        return made
+        return drill
 
     def get_drill(self, id_: str) -> DrillRecord | None:
         return self._by_id.get(id_)
 
     def claim_drill(self, text: str, identity: str, now: float) -> DrillRecord | None:
-        """The announcement of exactly this text, for one record; that record may be read again."""
-        for made in self._by_id.values():
-            in_time = 0 <= now - made.announced_at <= WINDOW_S
-            if made.text == text and (
-                made.event_identity == identity or (made.event_identity is None and in_time)
-            ):
-                self._by_id[made.id] = seen = replace(made, event_identity=identity)
-                return seen
+        """The drill announced with exactly this text. It counts for one record, which may be read
+        again.
+        """
+        for drill in self._by_id.values():
+            in_time = 0 <= now - drill.announced_at <= WINDOW_S
+            is_same = drill.event_identity == identity
+            if drill.text == text and (is_same or (drill.event_identity is None and in_time)):
+                claimed = replace(drill, event_identity=identity)
+                self._by_id[drill.id] = claimed
+                return claimed
         return None

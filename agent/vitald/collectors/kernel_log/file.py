@@ -192,10 +192,7 @@ class LogFile:
         at once. `last_end`: where the lines ended at the poll before; a record that ends there does
         not continue.
         """
-        try:
-            data = os.pread(fd, _CHUNK_BYTES, position.offset)
-        except OSError as error:
-            raise SourceFailed(f"{self.path}: {error.strerror}") from error
+        data = self._read_bytes(fd, position.offset)
         whole, more = data.rfind(b"\n") + 1, len(data) == _CHUNK_BYTES
         if not whole and len(data) <= _MAX_LINE_BYTES and not position.inside:
             return [], position.offset, False
@@ -227,6 +224,12 @@ class LogFile:
             self._add_joined_event(held, position.inode, events)
         position.offset, position.tail = offset, _checksum_tail(fd, offset)
         return events, end, more
+
+    def _read_bytes(self, fd: int, offset: int) -> bytes:
+        try:
+            return os.pread(fd, _CHUNK_BYTES, offset)
+        except OSError as error:
+            raise SourceFailed(f"{self.path}: {error.strerror}") from error
 
     def _parse_line(self, raw: bytes, position: _FilePosition) -> Line | None:
         """The kernel's message in a line; None for lines of other programs and over-long ones."""

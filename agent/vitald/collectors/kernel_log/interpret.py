@@ -144,9 +144,6 @@ class Interpreter:
             self.places.record_event(fields)
         component = self._find_component(parsed)
         self._add_device_fields(fields, parsed, component)
-        follows = None
-        if trust is not Trust.UNTRUSTED:
-            follows = self._find_followed_event(parsed, identity, time)
         return Event(
             identity=identity,
             time=time,
@@ -158,7 +155,7 @@ class Interpreter:
             raw=escape_unprintable(text),
             trust=trust,
             fields=fields,
-            follows=follows,
+            follows=self._find_followed_event(parsed, trust, identity, time),
             simulated_until=simulated_until,
         )
 
@@ -204,7 +201,7 @@ class Interpreter:
             return Trust.ANNOUNCED, drill.simulated_until
         if not facility:
             return Trust.KERNEL, None
-        # A drill's line without its announcement is an old one
+        # A drill's line without an announcement: the drill is over
         if self.userspace == "ignore" or is_drill_line(unescape(text)):
             return Trust.UNTRUSTED, None
         return Trust.ACCEPTED, None
@@ -242,9 +239,11 @@ class Interpreter:
     def _rule_needs_field(self, code: str, field: str) -> bool:
         return any(field in case.where for case in self.catalog.find_rule(code).cases)
 
-    def _find_followed_event(self, parsed: ParsedLine, identity: str, time: float) -> str | None:
+    def _find_followed_event(
+        self, parsed: ParsedLine, trust: Trust, identity: str, time: float
+    ) -> str | None:
         """The identity of the SXid that this record continues."""
-        if parsed.kind != "sxid" or parsed.pci is None:
+        if parsed.kind != "sxid" or parsed.pci is None or trust is Trust.UNTRUSTED:
             return None
         if not parsed.continues:
             if len(self._first_records) >= _MAX_SWITCHES:

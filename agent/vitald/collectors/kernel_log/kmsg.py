@@ -116,16 +116,11 @@ class Kmsg:
     def _drain_ring(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
         """Read up to `_MAX_RECORDS` records; returns their events, and whether the ring is empty.
 
-        The loop runs for every record of a flood: for an ordinary record it calls nothing but what
-        reads, splits and matches it.
+        The hot loop of a flood: an ordinary record is only read, split and matched.
         """
         events: list[Event] = []
-        parse_record, counters, read = (
-            self.interpreter.parse_record,
-            self.interpreter.counters,
-            os.read,
-        )
-        before = cursor.position
+        parse_record, counters = self.interpreter.parse_record, self.interpreter.counters
+        read, before = os.read, cursor.position
         last = before.seq if before is not None else None
         gaps: list[tuple[int, int]] = []  # first and last number that is missing
         done, userspace, torn = 0, 0, 0

@@ -1,5 +1,5 @@
-"""What a recogniser found in one record: the line's own statements, before anything is known of the
-node.
+"""
+What one record of the log reports, as far as its text alone tells.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from vitald.model import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedLine:
-    """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line
-    itself says.
+    """`number` is the Xid or SXid number; `link` the number of the NVLink printed; `fatal` what the
+    line itself says, None if it says nothing about it.
     """
 
     kind: str
@@ -25,7 +25,7 @@ class ParsedLine:
     link: int | None = None
     fatal: bool | None = None
     continues: bool = False  # a follow-up record of the event before it
-    context: bool = False  # no fault: it explains others
+    context: bool = False  # no fault, but explains others
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -38,7 +38,7 @@ def format_pci(domain: str | None, bus: str, device: str, function: str | None =
 
 
 def normalize_pci(text: str) -> str:
-    """A printed address in any of the drivers' spellings, as sysfs writes it."""
+    """`dddd:bb:dd.f`, as sysfs writes it, of an address in any of the drivers' spellings."""
     head, _, function = text.partition(".")
     domain, bus, device = (["0", *head.split(":")])[-3:]
     return format_pci(domain, bus, device, function or "0")

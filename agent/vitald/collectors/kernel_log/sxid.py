@@ -3,8 +3,8 @@ The NVSwitch SXid line.
 
     nvidia-nvswitchN: SXid (PCI:DDDD:BB:DD.F): NNNNN, BODY
 
-One event is one to four records with the same code: the first says what happened, `Severity ...`
-and `Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
+One event is one to four records with the same code: the first describes it, `Severity ...` and
+`Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
 (LR10, LS10); Fabric Manager guide.
 """
 
@@ -28,7 +28,7 @@ _SEVERITY = re.compile(
 
 
 def parse_sxid(text: str) -> ParsedLine | None:
-    """The SXid record that this is, or None."""
+    """The SXid of a record, or None. `text` is one whole, unescaped record."""
     found = _SXID.match(text)
     if found is None:
         return None
