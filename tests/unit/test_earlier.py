@@ -34,7 +34,7 @@ from vitald.collectors.kernel_log.interpret import NAME, Interpreter
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.pstore import read
-from vitald.collectors.kernel_log.record import KernelRecord, escape, split
+from vitald.collectors.kernel_log.record import KernelRecord, escape, split_record
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Position, Trust
 from vitald.model.codes import BOOT
@@ -204,10 +204,10 @@ class Machine:
                     )
                 )
             last = one.seq
-            sighting = self.interpreter.recognise(one.text)
+            sighting = self.interpreter.parse_record(one.text)
             if sighting is not None:
                 identity, at = f"kmsg:{self.boot}:{one.seq}", BOOTED + one.usec / 1e6
-                event = self.interpreter.event(
+                event = self.interpreter.make_event(
                     sighting,
                     one.text,
                     one.facility,
@@ -239,7 +239,7 @@ def a_machine(folder: Path) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         made = Machine(folder)
         patch.setattr(backfill, "look", made.look)
-        patch.setattr(backfill, "wall_time", lambda usec: BOOTED + usec / 1e6)
+        patch.setattr(backfill, "estimate_wall_time", lambda usec: BOOTED + usec / 1e6)
         yield made
 
 
@@ -1374,6 +1374,6 @@ def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyP
 
 def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:
     """What these tests take for a record is one to the reader of the ring."""
-    found = split(raw(record(3, text="tab\tand \\")))
+    found = split_record(raw(record(3, text="tab\tand \\")))
     assert found is not None
     assert found[4] == b"tab\\x09and \\x5c"

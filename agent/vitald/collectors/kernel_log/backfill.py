@@ -29,10 +29,15 @@ from pathlib import Path
 import structlog
 
 from vitald.collectors.kernel_log import pstore
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, boot_event, lost_event
+from vitald.collectors.kernel_log.interpret import (
+    NAME,
+    Interpreter,
+    make_boot_event,
+    make_lost_event,
+)
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.collectors.kernel_log.kmsg import wall_time
-from vitald.collectors.kernel_log.lines import Sequel, strip
+from vitald.collectors.kernel_log.kmsg import estimate_wall_time
+from vitald.collectors.kernel_log.lines import ContinuationDetector, strip_prefix
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.model import Batch, Event, Position, Value
@@ -92,7 +97,7 @@ class _Part:
                 or record.usec > self.ring.oldest.usec + _MARGIN_USEC
             ):
                 break
-            if self.place.at(record.usec, record.text):
+            if self.place.matches_record(record.usec, record.text):
                 # It, or one that nothing tells from it; that one is counted as lost
                 waiting, younger = (
                     False,
@@ -147,7 +152,7 @@ class Earlier:
 
         `crashes`: which crash logs have been read.
         """
-        place = LogPosition.of(after)
+        place = LogPosition.from_position(after)
         if after is None or place is None or after.boot_id == self.boot_id:
             if crashes is None:  # they are from before us, or from before this was remembered
                 async for batch in self._crashes(None, crashes):
@@ -189,7 +194,9 @@ class Earlier:
         another one.
         """
         place = (
-            LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None
+            LogPosition.from_position(after)
+            if after is not None and after.boot_id == self.boot_id
+            else None
         ) or LogPosition(-1)
         ring = await self._ring(place)
         if ring is None or ring.oldest.seq <= place.seq + 1:
@@ -205,7 +212,7 @@ class Earlier:
         reached = (
             replace(part.place, seq=ring.oldest.seq - 1)
             if missing <= 0
-            else LogPosition(ring.oldest.seq - 1, time=wall_time(ring.oldest.usec))
+            else LogPosition(ring.oldest.seq - 1, time=estimate_wall_time(ring.oldest.usec))
         )
         yield Batch(NAME, lost, Position(NAME, self.boot_id, str(reached)), again=True)
 
@@ -240,7 +247,7 @@ class Earlier:
             last, begin, former = records[-1], part.place, part.boot_id != self.boot_id
             events = self._events(records)
             if former and begin.seq < 0:
-                events.insert(0, boot_event(part.boot_id, records[0].time))
+                events.insert(0, make_boot_event(part.boot_id, records[0].time))
             if former and (missed or not found):  # of this boot the ring's numbers tell
                 at = begin.time or records[0].time
                 events.insert(
@@ -271,16 +278,18 @@ class Earlier:
         seen: dict[tuple[int, bytes], int] = {}
         events = []
         for record in records:
-            sighting = self.interpreter.recognise(record.text)
+            sighting = self.interpreter.parse_record(record.text)
             if sighting is None:
                 continue
             seen[record.usec, record.text] = number = seen.get((record.usec, record.text), 0) + 1
             identity = (
                 f"journal:{record.boot_id}:{record.usec}:{zlib.crc32(record.text):08x}:{number}"
             )
-            time = wall_time(record.usec) if record.boot_id == self.boot_id else record.time
+            time = (
+                estimate_wall_time(record.usec) if record.boot_id == self.boot_id else record.time
+            )
             events.append(
-                self.interpreter.event(
+                self.interpreter.make_event(
                     sighting,
                     record.text,
                     record.facility,
@@ -344,19 +353,19 @@ class Earlier:
         known: frozenset[str],
         told: frozenset[tuple[int | None, bytes]],
     ) -> Iterator[Event]:
-        sequel = Sequel()
+        sequel = ContinuationDetector()
         # Then the lines' numbers may be others than they were
         parted = not known.isdisjoint(crash.chunks)
         for number, (text, chunk) in enumerate(zip(crash.lines, crash.chunks)):
-            usec, line = _stamp_of(text), strip(text)
+            usec, line = _stamp_of(text), strip_prefix(text)
             if usec is None or line is None:
                 continue
-            doubt = sequel.doubt(line)
+            doubt = sequel.find_doubt(line)
             if usec <= after_usec or chunk in known or (usec, text) in told:
                 continue
-            sighting = self.interpreter.recognise(line.message)
+            sighting = self.interpreter.parse_record(line.message)
             if sighting is not None:
-                yield self.interpreter.event(
+                yield self.interpreter.make_event(
                     sighting,
                     line.message,
                     line.facility,
@@ -407,12 +416,12 @@ class Earlier:
             **self._why(),
         }
         self.interpreter.counters.lost += missing
-        return lost_event(
+        return make_lost_event(
             identity=f"kmsg:{self.boot_id}:lost:{place.seq + 1}-{oldest.seq - 1}",
-            time=wall_time(oldest.usec),
+            time=estimate_wall_time(oldest.usec),
             boot_id=self.boot_id,
             count=missing,
-            span=(place.time or None, wall_time(oldest.usec)),
+            span=(place.time or None, estimate_wall_time(oldest.usec)),
             fields=fields,
         )
 
@@ -425,8 +434,8 @@ class Earlier:
         """What nobody kept of a former boot. `at`: when what was last read was written; what comes
         behind it is younger.
         """
-        since_boot = wall_time(0)
-        return lost_event(
+        since_boot = estimate_wall_time(0)
+        return make_lost_event(
             identity=f"kmsg:{boot_id}:lost:after-{place.seq}",
             time=at or since_boot,
             boot_id=boot_id,
@@ -442,7 +451,7 @@ def _goes_on(ring: Ring, place: LogPosition) -> bool:
     overwritten: the host has been up since.
     """
     later = ring.oldest.seq > place.seq and ring.oldest.usec >= (place.usec or 0)
-    return later and place.time > wall_time(0) + _MARGIN_S
+    return later and place.time > estimate_wall_time(0) + _MARGIN_S
 
 
 def _stamp_of(line: bytes) -> int | None:
@@ -480,7 +489,9 @@ def look(path: str, place: LogPosition) -> Ring | None:
                 held.add((record.usec, record.text))
             elif record.seq > place.seq:
                 break
-            same = same or (record.seq == place.seq and place.at(record.usec, record.text))
+            same = same or (
+                record.seq == place.seq and place.matches_record(record.usec, record.text)
+            )
         return Ring(oldest, same, frozenset(held)) if oldest is not None else None
     finally:
         os.close(fd)

@@ -27,12 +27,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
-from vitald.collectors.kernel_log.clock import Clock, in_time_order
+from vitald.collectors.kernel_log.clock import LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import anchor_in, date_in
-from vitald.collectors.kernel_log.drills import Announcement, Announcements, is_signed
-from vitald.collectors.kernel_log.interpret import Interpreter, boot_event
-from vitald.collectors.kernel_log.lines import MORE, Line, Sequel, joined, strip
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.drills import DrillRecord, DrillRegistry, is_drill_line
+from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
+from vitald.collectors.kernel_log.lines import (
+    MAX_CONTINUATIONS,
+    ContinuationDetector,
+    Line,
+    join_lines,
+    strip_prefix,
+)
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import escape
 from vitald.collectors.kernel_log.unpack import Unpacked
@@ -123,16 +129,20 @@ class LogCoverage:
         return ""
 
 
-class MarkedDrills(Announcements):
+class MarkedDrills(DrillRegistry):
     """The drills of a saved log: nobody announces them any more, but `vitald inject` signs what it
     writes.
     """
 
-    def claim(self, text: str, identity: str, now: float) -> Announcement | None:
-        if not is_signed(text):
+    def claim_drill(self, text: str, identity: str, now: float) -> DrillRecord | None:
+        if not is_drill_line(text):
             return None
-        return Announcement(
-            id=identity, text=text, announced_at=now, simulated_until=now + _DRILL_S, seen=identity
+        return DrillRecord(
+            id=identity,
+            text=text,
+            announced_at=now,
+            simulated_until=now + _DRILL_S,
+            event_identity=identity,
         )
 
 
@@ -196,8 +206,8 @@ class SavedLog:
         self._readers = readers
         # Stamps that leave the year out are before it
         self._latest = time.time() if latest is None else latest
-        self._clocks: dict[str, Clock] = {}
-        self._clock = Clock()  # of the line before
+        self._clocks: dict[str, LogClock] = {}
+        self._clock = LogClock()  # of the line before
         # Which boot, and what the wall clock was at the kernel's zero
         self._booted: tuple[str, float] | None = None
         self._top: tuple[float, Record | None] = (-math.inf, None)
@@ -223,7 +233,7 @@ class SavedLog:
         Of several hosts nobody can say whose findings a boot ends.
         """
         boot = ""
-        for one in in_time_order(told):
+        for one in sort_by_place(told):
             if one.stamp is None:
                 if len(self.coverage.hosts) < 2:
                     boot = next(event.boot_id for event in one.events if event is not None)
@@ -245,25 +255,29 @@ class SavedLog:
             line = record.line
             if line is None:
                 continue
-            coverage.kernel += line.shaped
+            coverage.kernel += line.has_kernel_prefix
             host = record.host or line.host
             if host and host not in coverage.hosts:
                 self._enter_boot(host)
             clock = self._clock_of(host)
             sightings = recognise(line.message)
             if sightings is None and record.more:
-                line = joined(line, record.more)
+                line = join_lines(line, record.more)
                 sightings = recognise(line.message)
             if sightings is None:
                 self._count_missed(record, line)
-                place = clock.passed(line) if not record.boot_id and number % _DATED_EVERY else None
+                place = (
+                    clock.place_undated(line)
+                    if not record.boot_id and number % _DATED_EVERY
+                    else None
+                )
                 anchored = b"system clock to" in line.message
                 if place is None or anchored:
                     yield from self._read_once(record, line, clock)
-                elif line.shaped and place >= self._top[0]:
+                elif line.has_kernel_prefix and place >= self._top[0]:
                     self._top = place, record
                 continue
-            coverage.kernel += not line.shaped
+            coverage.kernel += not line.has_kernel_prefix
             boot, place, time = self._report_line(record, line, clock, recognised=True)
             yield from self._boots(clock)
             yield SavedEvent(
@@ -281,13 +295,13 @@ class SavedLog:
         self,
         record: Record,
         line: Line,
-        sightings: tuple[Sighting | None, ...],
+        sightings: tuple[ParsedLine | None, ...],
         boot: str,
         place: float,
     ) -> tuple[Event | None, ...]:
         return tuple(
             (
-                reader.event(
+                reader.make_event(
                     sighting,
                     line.message,
                     line.facility,
@@ -303,7 +317,7 @@ class SavedLog:
             for reader, sighting in zip(self._readers, sightings)
         )
 
-    def _read_once(self, record: Record, line: Line, clock: Clock) -> Iterator[SavedEvent]:
+    def _read_once(self, record: Record, line: Line, clock: LogClock) -> Iterator[SavedEvent]:
         """A line that reports nothing, of which the date may say more than its stamp."""
         boot, _, _ = self._report_line(record, line, clock)
         if (anchor := anchor_in(line.message)) is not None and line.usec is not None:
@@ -311,10 +325,10 @@ class SavedLog:
         yield from self._boots(clock)
 
     def _report_line(
-        self, record: Record, line: Line, clock: Clock, *, recognised: bool = False
+        self, record: Record, line: Line, clock: LogClock, *, recognised: bool = False
     ) -> tuple[str, float, float | None]:
         date = self._date_line(record, line)
-        boot, place = clock.tell(line, date, record.boot_id)
+        boot, place = clock.place_line(line, date, record.boot_id)
         if (
             date is None
             and line.usec is not None
@@ -322,16 +336,16 @@ class SavedLog:
             and self._booted[0] == boot
         ):
             date = self._booted[1] + line.usec / 1e6
-        if place >= self._top[0] and (line.shaped or recognised):
+        if place >= self._top[0] and (line.has_kernel_prefix or recognised):
             self._top = place, record
         return boot, place, date
 
-    def _boots(self, clock: Clock) -> Iterator[SavedEvent]:
-        for boot in clock.begun:
+    def _boots(self, clock: LogClock) -> Iterator[SavedEvent]:
+        for boot in clock.new_boots:
             yield SavedEvent(
-                boot.place, tuple(boot_event(boot.name, boot.place) for _ in self._readers)
+                boot.place, tuple(make_boot_event(boot.name, boot.place) for _ in self._readers)
             )
-        clock.begun.clear()
+        clock.new_boots.clear()
 
     def _end(self) -> None:
         """The log is as old as its latest line."""
@@ -341,7 +355,9 @@ class SavedLog:
         line = record.line
         time = self._date_line(record, line)
         if line.usec is None and time is not None:
-            _, place = self._clock_of(record.host or line.host).tell(line, time, record.boot_id)
+            _, place = self._clock_of(record.host or line.host).place_line(
+                line, time, record.boot_id
+            )
             self._top = max(place, self._top[0]), record
         elif time is None and self._booted is not None and line.usec is not None:
             time = self._booted[1] + line.usec / 1e6
@@ -351,23 +367,23 @@ class SavedLog:
         if host not in _NAMELESS and len(self.coverage.hosts) < _HOSTS:
             self.coverage.hosts[host] = None
 
-    def _clock_of(self, host: str) -> Clock:
+    def _clock_of(self, host: str) -> LogClock:
         """Each host has its own. Early in a boot it may not know its name yet."""
         if not host or host in _NAMELESS:
             return self._clock
         clock = self._clocks.get(host)
         if clock is None:
-            clock = Clock(host) if self._clocks else self._clock
+            clock = LogClock(host) if self._clocks else self._clock
             if len(self._clocks) < _HOSTS:
                 self._clocks[host] = clock
         self._clock = clock
         return clock
 
-    def _recognise(self, text: bytes) -> tuple[Sighting | None, ...] | None:
+    def _recognise(self, text: bytes) -> tuple[ParsedLine | None, ...] | None:
         if len(self._readers) == 1:
-            only = self._readers[0].recognise(text)
+            only = self._readers[0].parse_record(text)
             return (only,) if only is not None else None
-        found = tuple(reader.recognise(text) for reader in self._readers)
+        found = tuple(reader.parse_record(text) for reader in self._readers)
         return found if any(one is not None for one in found) else None
 
     def _count_missed(self, record: Record, line: Line) -> None:
@@ -377,7 +393,7 @@ class SavedLog:
         # A program's words inside a record. But none has a carriage return in it: then these are
         # lines, and not one.
         inside = found.start() > 0 and b"\r" not in line.message
-        if line.shaped and (inside or begins_with_name(line.message)):
+        if line.has_kernel_prefix and (inside or begins_with_name(line.message)):
             return
         self.coverage.unread += 1
         if len(self.coverage.shown) < _SHOWN:
@@ -419,7 +435,7 @@ class SavedLog:
         plain = self._peel is None
         for raw in self._lines():
             if plain and b"\x1b" not in raw and not raw.startswith(_CENTURIES):
-                yield Record(coverage.lines, raw, strip(raw))
+                yield Record(coverage.lines, raw, strip_prefix(raw))
             else:
                 yield self._text(raw, coverage.lines)
 
@@ -437,7 +453,7 @@ class SavedLog:
             text = text[prefix.end() :]
             named = prefix.groupdict().get("host")
             host = named.decode("utf-8", "replace") if named is not None else ""
-        return Record(number, shown, strip(text), stamp, host)
+        return Record(number, shown, strip_prefix(text), stamp, host)
 
     def _prefix(self, head: bytes) -> re.Pattern[bytes] | None:
         """What most lines of the beginning have before their own stamp or message, if that
@@ -458,10 +474,10 @@ class SavedLog:
         return None
 
     def _is_kernels(self, text: bytes, *, bare: bool = True) -> bool:
-        line = strip(text)
+        line = strip_prefix(text)
         if line is None:
             return False
-        return line.shaped or (bare and self._recognise(line.message) is not None)
+        return line.has_kernel_prefix or (bare and self._recognise(line.message) is not None)
 
     @staticmethod
     def _joined(records: Iterator[Record]) -> Iterator[Record]:
@@ -469,13 +485,13 @@ class SavedLog:
         newline in it.
         """
         held: Record | None = None
-        sequel = Sequel()
+        sequel = ContinuationDetector()
         for record in records:
             line = record.line
             if line is not None:
-                record.doubt = sequel.doubt(line)
-            if held is not None and line is not None and line.goes_on:
-                if len(held.more) < MORE:
+                record.doubt = sequel.find_doubt(line)
+            if held is not None and line is not None and line.is_continuation:
+                if len(held.more) < MAX_CONTINUATIONS:
                     held.more += (line.message,)
                 continue
             if held is not None:
@@ -537,7 +553,9 @@ class SavedLog:
         if isinstance(text := entry.get("msg"), str) and "pri" in entry and "time" in entry:
             text = _MORE_RECORDS.split(text, 1)[0]
             facility, usec = _facility(entry), _usec(str(entry["time"]))
-            return Record(number, shown, Line(escape(_utf8(text)), facility, usec, shaped=True))
+            return Record(
+                number, shown, Line(escape(_utf8(text)), facility, usec, has_kernel_prefix=True)
+            )
         if isinstance(text := entry.get("log"), str):
             stamp = date_in(_utf8(str(entry.get("time", ""))), self._latest)
             record = self._text(_utf8(text), number, stamp)
@@ -604,7 +622,7 @@ def _parse_journal(entry: dict[str, bytes | None], shown: bytes, number: int) ->
     )
     if transport is None and name is None:
         # Only some fields were asked for
-        return Record(number, shown, strip(message), seconds, host, boot_id)
+        return Record(number, shown, strip_prefix(message), seconds, host, boot_id)
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
         return Record(number, shown, None, seconds)
     facility = _count(entry.get("SYSLOG_FACILITY"))
@@ -618,11 +636,16 @@ def _parse_journal(entry: dict[str, bytes | None], shown: bytes, number: int) ->
     if usec is None:
         usec = _count(entry.get("__MONOTONIC_TIMESTAMP"))
     return Record(
-        number, shown, Line(escape(message), facility, usec, shaped=True), seconds, host, boot_id
+        number,
+        shown,
+        Line(escape(message), facility, usec, has_kernel_prefix=True),
+        seconds,
+        host,
+        boot_id,
     )
 
 
-def _is_context(sightings: tuple[Sighting | None, ...]) -> bool:
+def _is_context(sightings: tuple[ParsedLine | None, ...]) -> bool:
     return all(one is None or one.context for one in sightings)
 
 
