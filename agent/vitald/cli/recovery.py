@@ -13,9 +13,9 @@ from vitald.cli import EX_CONFIG, client, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
 from vitald.recovery import decision_log, files, inputs
-from vitald.recovery.action_log import Book, BootClock
+from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
-from vitald.recovery.request import Kind, Request, asks_for
+from vitald.recovery.request import Kind, Request, choose_kind
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -119,7 +119,9 @@ def gather_state(config: Config) -> RecoveryState:
     settings = config.recovery
     request, request_trouble = inputs.read_request(config, client.find_owners())
     book, book_trouble = inputs.read_action_log(settings.state)
-    book_trouble = book_trouble or files.forgets(inputs.find_existing_folder(settings.state))
+    book_trouble = book_trouble or files.describe_volatility(
+        inputs.find_existing_folder(settings.state)
+    )
     now = inputs.read_clock(config)
     unconfirmed: list[UnconfirmedFinding] = []
     unconfirmed_trouble = ""
@@ -140,7 +142,7 @@ def gather_state(config: Config) -> RecoveryState:
             "reboots": _build_budget(book, Kind.REBOOT, settings.reboots_per_day, now),
             "replacements": _build_budget(book, Kind.REPLACE, settings.replacements_per_day, now),
         },
-        "decisions": decision_log.read(settings.state)[-_MAX_LISTED:][::-1],
+        "decisions": decision_log.read_records(settings.state)[-_MAX_LISTED:][::-1],
     }
 
 
@@ -160,7 +162,7 @@ def _build_request(request: Request, now: BootClock) -> RequestSummary:
                 "code": found.code,
                 "raw": found.raw,
             }
-            for found in request.grounds
+            for found in request.findings
         ],
     }
 
@@ -195,12 +197,12 @@ def _build_unconfirmed(found: schema.ApiFinding) -> UnconfirmedFinding:
 
 def _is_unconfirmed(found: schema.ApiFinding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
-    asked = asks_for(Action(found["action"]), device_reset=device_reset)
+    asked = choose_kind(Action(found["action"]), device_reset=device_reset)
     return bool(counts and asked and not found["simulated"] and not found["confirmed"])
 
 
-def _build_budget(book: Book | None, kind: Kind, most: int, now: BootClock) -> ActionBudget:
-    used = list(book.recent(kind, now)) if book is not None else []
+def _build_budget(book: ActionLog | None, kind: Kind, most: int, now: BootClock) -> ActionBudget:
+    used = list(book.list_recent(kind, now)) if book is not None else []
     causes: list[BudgetCause] = [
         {"component": component, "code": code, "time": format_rfc3339(entry.time)}
         for entry in used

@@ -20,26 +20,26 @@ from dataclasses import dataclass, replace
 
 from vitald.recovery.request import (
     Cause,
+    InvalidRequest,
     Kind,
-    RequestBroken,
-    items,
-    number,
-    strict_json,
-    table,
-    text,
-    whole,
+    get_items,
+    get_number,
+    get_text,
+    get_whole_number,
+    parse_strict_json,
+    read_object,
 )
 
 VERSION = 1
 FILE = "actions.json"
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 DAY_S = 86400.0
 _AHEAD_S = 60.0  # a clock that is being slewed may be so much ahead of itself
 _KEEP_S = 30 * DAY_S
-_ENTRIES, _CAUSES = 1000, 64
+_MAX_ENTRIES, _MAX_CAUSES = 1000, 64
 
 
-class BookBroken(Exception):
+class InvalidActionLog(Exception):
     """What was done is not known; the text says why. Nothing may be done then."""
 
 
@@ -65,17 +65,17 @@ class ActionRecord:
     uptime: float
     boot_id: str
 
-    def ago(self, now: BootClock) -> float:
+    def measure_age(self, now: BootClock) -> float:
         """Seconds that have passed since for certain."""
         if self.boot_id == now.boot_id:
             return now.uptime - self.uptime
         return min(now.wall - self.time, now.uptime)
 
-    def counts(self, now: BootClock) -> bool:
+    def is_recent(self, now: BootClock) -> bool:
         """Whether it may be less than a day ago."""
-        return self.ago(now) < DAY_S
+        return self.measure_age(now) < DAY_S
 
-    def ahead(self, now: BootClock) -> bool:
+    def is_in_future(self, now: BootClock) -> bool:
         """Whether it says that it was done after this moment."""
         return self.time > now.wall + _AHEAD_S or (
             self.boot_id == now.boot_id and self.uptime > now.uptime
@@ -83,29 +83,29 @@ class ActionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class ActionLog:
     entries: tuple[ActionRecord, ...] = ()
 
-    def recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
-        return tuple(one for one in self.entries if one.kind is kind and one.counts(now))
+    def list_recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
+        return tuple(one for one in self.entries if one.kind is kind and one.is_recent(now))
 
-    def ahead(self, now: BootClock) -> ActionRecord | None:
-        return next((one for one in self.entries if one.ahead(now)), None)
+    def find_future_entry(self, now: BootClock) -> ActionRecord | None:
+        return next((one for one in self.entries if one.is_in_future(now)), None)
 
-    def with_entry(self, entry: ActionRecord, now: BootClock) -> Book:
+    def with_entry(self, entry: ActionRecord, now: BootClock) -> ActionLog:
         """Old entries make room, but never one that still counts. Raises BookBroken where it is
         full of those.
         """
-        kept = [one for one in self.entries if one.counts(now) or now.wall - one.time < _KEEP_S]
-        if len(kept) >= _ENTRIES:
-            counting = [one for one in kept if one.counts(now)]
-            kept = counting if len(counting) < _ENTRIES else kept
-        if len(kept) >= _ENTRIES:
-            raise BookBroken(f"{len(kept)} entries of the last day: no room for another")
+        kept = [one for one in self.entries if one.is_recent(now) or now.wall - one.time < _KEEP_S]
+        if len(kept) >= _MAX_ENTRIES:
+            counting = [one for one in kept if one.is_recent(now)]
+            kept = counting if len(counting) < _MAX_ENTRIES else kept
+        if len(kept) >= _MAX_ENTRIES:
+            raise InvalidActionLog(f"{len(kept)} entries of the last day: no room for another")
         return replace(self, entries=(*kept, entry))
 
 
-def render(book: Book) -> bytes:
+def render_action_log(book: ActionLog) -> bytes:
     told = [
         {
             "id": one.id,
@@ -120,41 +120,46 @@ def render(book: Book) -> bytes:
     return json.dumps({"version": VERSION, "actions": told}, indent=1).encode() + b"\n"
 
 
-def parse(data: bytes) -> Book:
-    """Exactly what `render` writes. Raises BookBroken for anything else: half a book is no book."""
-    if len(data) > MOST_BYTES:
-        raise BookBroken(f"longer than {MOST_BYTES} bytes")
+def parse_action_log(data: bytes) -> ActionLog:
+    """Read what `render_action_log` writes.
+
+    Raises InvalidActionLog for anything else: a partially valid file is rejected.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidActionLog(f"longer than {MAX_BYTES} bytes")
     try:
-        told = table(strict_json(data), "the book", frozenset({"version", "actions"}))
-        if whole(told, "version") != VERSION:
-            raise BookBroken(f"version {told['version']}, not {VERSION}")
-        return Book(tuple(_entry(one) for one in items(told, "actions", 0, _ENTRIES)))
-    except RequestBroken as error:
-        raise BookBroken(str(error)) from None
+        told = read_object(parse_strict_json(data), "the book", frozenset({"version", "actions"}))
+        if get_whole_number(told, "version") != VERSION:
+            raise InvalidActionLog(f"version {told['version']}, not {VERSION}")
+        return ActionLog(
+            tuple(_read_entry(one) for one in get_items(told, "actions", 0, _MAX_ENTRIES))
+        )
+    except InvalidRequest as error:
+        raise InvalidActionLog(str(error)) from None
 
 
-_ENTRY = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
+_ENTRY_KEYS = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
 
 
-def _entry(value: object) -> ActionRecord:
-    told = table(value, "an action", _ENTRY)
+def _read_entry(value: object) -> ActionRecord:
+    told = read_object(value, "an action", _ENTRY_KEYS)
     try:
         kind = Kind(told["action"])
     except ValueError:
-        raise BookBroken("action: none of reboot, replace") from None
-    causes = items(told, "causes", 1, _CAUSES)
+        raise InvalidActionLog("action: none of reboot, replace") from None
+    causes = get_items(told, "causes", 1, _MAX_CAUSES)
     return ActionRecord(
-        id=text(told, "id", 64, least=1),
+        id=get_text(told, "id", 64, least=1),
         kind=kind,
-        causes=tuple(_cause(one) for one in causes),
-        time=number(told, "time"),
-        uptime=number(told, "uptime"),
-        boot_id=text(told, "bootId", 64, least=1),
+        causes=tuple(_read_cause(one) for one in causes),
+        time=get_number(told, "time"),
+        uptime=get_number(told, "uptime"),
+        boot_id=get_text(told, "bootId", 64, least=1),
     )
 
 
-def _cause(value: object) -> Cause:
+def _read_cause(value: object) -> Cause:
     if not isinstance(value, list) or len(value) != 2:
-        raise BookBroken("causes: expected pairs of component and code")
-    component, code = (text({"causes": one}, "causes", 512, least=1) for one in value)
+        raise InvalidActionLog("causes: expected pairs of component and code")
+    component, code = (get_text({"causes": one}, "causes", 512, least=1) for one in value)
     return component, code

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from vitald.config import Config
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
-from vitald.recovery.action_log import ActionRecord, Book, BookBroken, BootClock
-from vitald.recovery.cluster import Scheduler, Wish
-from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, decide
+from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
+from vitald.recovery.cluster import ActionContext, Scheduler
+from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
 from vitald.recovery.request import Kind, Request
 
@@ -31,9 +31,9 @@ _MAX_LOGGED_FINDINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
-    """What the daemon reports. `standing`: None if it cannot be used, and `trouble` says why."""
+    """What the daemon reports. `state`: None if it cannot be used, and `trouble` says why."""
 
-    standing: Standing | None
+    state: DaemonState | None
     trouble: str
     status: Mapping[str, object]  # the answer of GET /v1/status
 
@@ -67,7 +67,7 @@ class RecoveryAttempt:
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
-        self._scheduler: Scheduler = cluster.of(config.recovery.drain, config)
+        self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
 
     def run(self) -> int:
         """Returns the exit code: DONE, also for a refusal, or FAILED."""
@@ -78,8 +78,8 @@ class RecoveryAttempt:
         with ExitStack() as stack:
             if not self._dry_run:
                 try:
-                    files.prepare(self._settings.state, self._reader_group)
-                    stack.enter_context(files.held(self._settings.state))
+                    files.prepare_folder(self._settings.state, self._reader_group)
+                    stack.enter_context(files.hold_folder(self._settings.state))
                 except files.Untrusted as error:
                     why = f"the folder of the book cannot be used: {error}"
                     emit_log_line("error", "recovery_refused", why=why)
@@ -99,34 +99,34 @@ class RecoveryAttempt:
             drain = str(self._settings.drain)
             emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
-            drained = self._scheduler.drain(wish)
+            drained = self._scheduler.drain_node(wish)
             facts, wish = self._gather_facts(request, trouble, drained=drained)
             decision = decide(facts)
         acts = decision.step is Step.ACT and not self._dry_run
-        if not acts or request is None or facts.book is None:
-            self._report(decision, request, facts.now)
+        if not acts or request is None or facts.action_log is None:
+            self._report_decision(decision, request, facts.now)
             return DONE
-        return self._act(decision, request, facts.book, facts.now, wish)
+        return self._record_and_act(decision, request, facts.action_log, facts.now, wish)
 
     # --- facts
 
     def _gather_facts(
-        self, request: Request | None, trouble: str, drained: Node | None = None
-    ) -> tuple[Facts, Wish]:
+        self, request: Request | None, trouble: str, drained: SchedulerState | None = None
+    ) -> tuple[Facts, ActionContext]:
         settings = self._settings
         now, clock_trouble = self._read_clock()
         answer = self._query_daemon(self._config)
-        wish = Wish(
+        wish = ActionContext(
             action=request.kind.value if request is not None else "",
-            request=request.id if request is not None else "",
+            request_id=request.id if request is not None else "",
             verdict=answer.status,
             boot_id=now.boot_id,
         )
         book, book_trouble = self._read_action_log()
         automatic = settings.mode == "automatic"
-        node = drained or Node()
+        node = drained or SchedulerState()
         if drained is None and automatic and request is not None:  # else nothing will be done
-            node = self._read_node(wish)
+            node = self._read_scheduler(wish)
         kill_switch = inputs.describe_stop(settings.kill_switch, "the kill switch is thrown")
         elsewhere = ""
         if self._config.slurm.hyperpod:
@@ -138,37 +138,37 @@ class RecoveryAttempt:
             maintenance=inputs.describe_stop(settings.maintenance, "the node is under maintenance"),
             request=request,
             request_trouble=trouble,
-            book=book,
-            book_trouble=book_trouble,
-            standing=self._add_steps(answer.standing),
-            standing_trouble=answer.trouble,
-            node=node,
+            action_log=book,
+            action_log_trouble=book_trouble,
+            daemon=self._add_job_steps(answer.state),
+            daemon_trouble=answer.trouble,
+            scheduler=node,
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
             replaceable=settings.replace.word != "none",
-            elsewhere=elsewhere,
+            other_rebooter=elsewhere,
         )
         return facts, wish
 
-    def _read_action_log(self) -> tuple[Book | None, str]:
+    def _read_action_log(self) -> tuple[ActionLog | None, str]:
         book, trouble = inputs.read_action_log(self._settings.state)
         if book is not None:
-            volatile = files.forgets(inputs.find_existing_folder(self._settings.state))
+            volatile = files.describe_volatility(inputs.find_existing_folder(self._settings.state))
             if volatile:
                 return None, volatile
         return book, trouble
 
-    def _add_steps(self, standing: Standing | None) -> Standing | None:
+    def _add_job_steps(self, standing: DaemonState | None) -> DaemonState | None:
         """With the job steps that run here, which the daemon may not have been notified of."""
         if standing is None:
             return None
-        steps = cluster.steps(self._config.paths.procfs)
+        steps = cluster.list_job_steps(self._config.paths.procfs)
         return replace(standing, jobs=tuple(dict.fromkeys((*standing.jobs, *steps))))
 
-    def _read_node(self, wish: Wish) -> Node:
-        trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
-        return Node(trouble=trouble) if trouble else self._scheduler.look(wish)
+    def _read_scheduler(self, wish: ActionContext) -> SchedulerState:
+        trouble = cluster.describe_missing_network(self._settings.drain, self._settings.replace)
+        return SchedulerState(trouble=trouble) if trouble else self._scheduler.read_state(wish)
 
     def _read_clock(self) -> tuple[BootClock, str]:
         try:
@@ -179,26 +179,33 @@ class RecoveryAttempt:
 
     # --- record and action
 
-    def _act(
-        self, decision: Decision, request: Request, book: Book, now: BootClock, wish: Wish
+    def _record_and_act(
+        self,
+        decision: Decision,
+        request: Request,
+        book: ActionLog,
+        now: BootClock,
+        wish: ActionContext,
     ) -> int:
         trouble = self._record_action(request, book, now)
         if trouble:
             because = (("book", f"it cannot be written down: {trouble}"),)
-            refused = replace(decision, step=Step.REFUSED, because=because)
-            self._report(refused, request, now)
+            refused = replace(decision, step=Step.REFUSED, reasons=because)
+            self._report_decision(refused, request, now)
             return FAILED
-        self._report(decision, request, now, decision_log.BEGUN)
+        self._report_decision(decision, request, now, decision_log.BEGUN)
         if request.kind is Kind.REPLACE:
-            trouble = cluster.of(self._settings.replace, self._config).mark(wish)
+            trouble = cluster.create_scheduler(
+                self._settings.replace, self._config
+            ).mark_for_replacement(wish)
         else:
-            environment = wish.told(cluster.name_of(self._config))
+            environment = wish.build_environment(cluster.get_node_name(self._config))
             reboot = self._settings.reboot.argv
-            trouble = programs.run(reboot, self._settings.deadline_s, environment).trouble
-        self._report(decision, request, now, f"failed: {trouble}" if trouble else "done")
+            trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
+        self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return FAILED if trouble else DONE
 
-    def _record_action(self, request: Request, book: Book, now: BootClock) -> str:
+    def _record_action(self, request: Request, book: ActionLog, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""
         entry = ActionRecord(
             id=request.id,
@@ -210,21 +217,21 @@ class RecoveryAttempt:
         )
         path = self._settings.state / action_log.FILE
         try:
-            data = action_log.render(book.with_entry(entry, now))
+            data = action_log.render_action_log(book.with_entry(entry, now))
             files.write_durably(path, data, self._reader_group)
         except OSError as error:
             return str(error.strerror)
-        except BookBroken as error:
+        except InvalidActionLog as error:
             return str(error)
         return ""
 
-    def _report(
+    def _report_decision(
         self, decision: Decision, request: Request | None, now: BootClock, outcome: str = ""
     ) -> None:
         """To the journal, and to the decision log that `vitald recovery` reads; a dry run prints
         it instead.
         """
-        record = decision_log.told(decision, request, now.boot_id, now.wall, outcome)
+        record = decision_log.build_record(decision, request, now.boot_id, now.wall, outcome)
         if self._dry_run:
             print(format_decision(record, dry_run=True))
             return
@@ -233,7 +240,7 @@ class RecoveryAttempt:
         pairs = {**{key: record[key] for key in keys}, **_describe_request(request)}
         emit_log_line(level, "recovery_decided", **pairs)
         try:
-            decision_log.add(self._settings.state, record, self._reader_group)
+            decision_log.append_record(self._settings.state, record, self._reader_group)
         except OSError as error:
             emit_log_line("error", "recovery_not_recorded", why=error.strerror)
 
@@ -247,5 +254,5 @@ def _choose_log_level(decision: Decision, outcome: str) -> str:
 def _describe_request(request: Request | None) -> dict[str, object]:
     if request is None:
         return {}
-    findings = [ground.words for ground in request.grounds[:_MAX_LOGGED_FINDINGS]]
-    return {"findings": findings, "asked_by": request.who}
+    findings = [ground.label for ground in request.findings[:_MAX_LOGGED_FINDINGS]]
+    return {"findings": findings, "asked_by": request.requester}

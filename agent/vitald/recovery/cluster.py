@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Protocol
 
 from vitald.config import Config
-from vitald.config_sections import Means
+from vitald.config_sections import Method
 from vitald.recovery import programs
-from vitald.recovery.decision import Node
+from vitald.recovery.decision import SchedulerState
 from vitald.slurm import scontrol
 from vitald.slurm.drain import REPLACE, drain_node
 from vitald.slurm.reasons import is_our_reason
@@ -37,10 +37,10 @@ from vitald.text import join_first, replace_unprintable
 
 Json = dict[str, object]
 
-_SCONTROL_S = 10.0
+_SCONTROL_TIMEOUT_S = 10.0
 _STILL_RUNS = 75  # EX_TEMPFAIL
-_FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
-_OTHERS = {
+_FREE_STATES, _BUSY_STATES = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
+_OPERATOR_STATES = {
     "MAINT",
     "MAINTENANCE",
     "REBOOT",
@@ -52,18 +52,18 @@ _OTHERS = {
 }
 _SCHEDULERS = ("slurmd", "kubelet")
 _ANNOTATION = "vitald/drained"
-_PODS = 1024 * 1024
-_NAMED = 3
+_MAX_OUTPUT_BYTES = 1024 * 1024
+_MAX_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ActionContext:
     """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for
     it.
     """
 
     action: str
-    request: str
+    request_id: str
     verdict: Mapping[str, object]
     boot_id: str
 
@@ -73,40 +73,40 @@ class Wish:
         first = reasons[0] if isinstance(reasons, list) and reasons else self.action
         return replace_unprintable(str(first))[:500]
 
-    def told(self, node: str) -> Mapping[str, str]:
+    def build_environment(self, node: str) -> Mapping[str, str]:
         """The same for a program, in its environment."""
         return {
             "VITALD_ACTION": self.action,
             "VITALD_NODE": node,
             "VITALD_REASON": self.reason,
-            "VITALD_REQUEST": self.request,
+            "VITALD_REQUEST": self.request_id,
         }
 
 
 class Scheduler(Protocol):
-    def look(self, wish: Wish) -> Node:
+    def read_state(self, wish: ActionContext) -> SchedulerState:
         """How things are; changes nothing."""
 
-    def drain(self, wish: Wish) -> Node:
+    def drain_node(self, wish: ActionContext) -> SchedulerState:
         """Keep new work away, and how things are then."""
 
-    def mark(self, wish: Wish) -> str:
+    def mark_for_replacement(self, wish: ActionContext) -> str:
         """Have the node replaced. Why that failed; empty where it did not."""
 
 
-def of(means: Means, config: Config) -> Scheduler:
+def create_scheduler(means: Method, config: Config) -> Scheduler:
     if means.argv:
         return Program(means.argv, config)
     if means.word == "slurm":
         return SlurmCluster(config)
-    return Kubernetes(config) if means.word == "kubernetes" else Nobody(config)
+    return Kubernetes(config) if means.word == "kubernetes" else NoScheduler(config)
 
 
-def name_of(config: Config) -> str:
+def get_node_name(config: Config) -> str:
     return config.recovery.node or socket.gethostname()
 
 
-def cut_off(*means: Means) -> str:
+def describe_missing_network(*means: Method) -> str:
     """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where
     nothing is in the way.
     """
@@ -123,12 +123,12 @@ def cut_off(*means: Means) -> str:
     return ""
 
 
-def steps(procfs: Path) -> tuple[str, ...]:
+def list_job_steps(procfs: Path) -> tuple[str, ...]:
     """The jobs of Slurm's that have a process here, whoever is configured to be asked."""
     return tuple(f"job {job} of Slurm" for job in find_jobs_with_steps(procfs))
 
 
-def _named(procfs: Path, *names: str) -> list[str]:
+def _find_processes(procfs: Path, *names: str) -> list[str]:
     """The processes that are called so, as they call themselves: enough to hold back, never enough
     to act.
     """
@@ -141,25 +141,25 @@ def _named(procfs: Path, *names: str) -> list[str]:
     return found
 
 
-class Nobody:
+class NoScheduler:
     def __init__(self, config: Config) -> None:
         self._procfs = config.paths.procfs
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+    def read_state(self, wish: ActionContext) -> SchedulerState:  # noqa: ARG002
         for name in _SCHEDULERS:
-            if _named(self._procfs, name):
-                return Node(
+            if _find_processes(self._procfs, name):
+                return SchedulerState(
                     trouble=(
                         f'{name} runs here, and [recovery] drain is "none": it could start work at'
                         " any moment"
                     )
                 )
-        return Node(drained=True)
+        return SchedulerState(drained=True)
 
-    def drain(self, wish: Wish) -> Node:
-        return self.look(wish)
+    def drain_node(self, wish: ActionContext) -> SchedulerState:
+        return self.read_state(wish)
 
-    def mark(self, wish: Wish) -> str:  # noqa: ARG002
+    def mark_for_replacement(self, wish: ActionContext) -> str:  # noqa: ARG002
         return '[recovery] replace is "none"'
 
 
@@ -171,14 +171,18 @@ class SlurmCluster:
         reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
-        return Node(trouble=known) if isinstance(known, str) else self._read(known)
+    def read_state(self, wish: ActionContext) -> SchedulerState:  # noqa: ARG002
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+        return (
+            SchedulerState(trouble=known)
+            if isinstance(known, str)
+            else self._interpret_state(known)
+        )
 
-    def _read(self, known: scontrol.SlurmNode) -> Node:
+    def _interpret_state(self, known: scontrol.SlurmNode) -> SchedulerState:
         state = "+".join(sorted(known.states))
         ours = known.held and is_our_reason(self._settings, known)
-        others = sorted(known.states & _OTHERS)
+        others = sorted(known.states & _OPERATOR_STATES)
         held = ""
         if others:
             held = f"in Slurm the node is {state}: somebody is at work on it"
@@ -187,19 +191,21 @@ class SlurmCluster:
                 f"somebody else holds the node in Slurm: it is {state}, for:"
                 f" {known.reason or 'no reason given'}"
             )
-        free = bool(known.states & _FREE) and not known.states & _BUSY
-        return Node(drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}")
+        free = bool(known.states & _FREE_STATES) and not known.states & _BUSY_STATES
+        return SchedulerState(
+            drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}"
+        )
 
-    def drain(self, wish: Wish) -> Node:
-        self._withdraw(wish, hyperpod=False)
-        after = self.look(wish)
+    def drain_node(self, wish: ActionContext) -> SchedulerState:
+        self._withdraw_node(wish, hyperpod=False)
+        after = self.read_state(wish)
         if after.trouble or after.held or after.drained:
             return after
         return replace(after, trouble="Slurm was told to drain the node, and it is not drained")
 
-    def mark(self, wish: Wish) -> str:
-        self._withdraw(wish, hyperpod=self._hyperpod)
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
+    def mark_for_replacement(self, wish: ActionContext) -> str:
+        self._withdraw_node(wish, hyperpod=self._hyperpod)
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
         if isinstance(known, str):
             return known
         by_prefix = known.reason.startswith(self._settings.prefix)
@@ -213,41 +219,41 @@ class SlurmCluster:
             )
         )
 
-    def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
+    def _withdraw_node(self, wish: ActionContext, *, hyperpod: bool) -> None:
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
         if not isinstance(known, str):
             changed = self._settings._replace(hyperpod=hyperpod)
-            drain_node(changed, wish.verdict, self._node, known, _SCONTROL_S)
+            drain_node(changed, wish.verdict, self._node, known, _SCONTROL_TIMEOUT_S)
 
 
 class Kubernetes:
     def __init__(self, config: Config) -> None:
-        self._node = name_of(config)
+        self._node = get_node_name(config)
         self._seconds = config.recovery.deadline_s
         self._label = config.recovery.label
         self._config = config.recovery.kubeconfig
 
-    def look(self, wish: Wish) -> Node:
-        asked = self._kubectl("get", "node", self._node, "--output=json")
+    def read_state(self, wish: ActionContext) -> SchedulerState:
+        asked = self._run_kubectl("get", "node", self._node, "--output=json")
         if asked.trouble:
-            return Node(trouble=asked.trouble)
+            return SchedulerState(trouble=asked.trouble)
         try:
-            shown = json.loads(asked.out)
+            shown = json.loads(asked.output)
             cordoned = shown["spec"].get("unschedulable", False) is True
             mark = str((shown["metadata"].get("annotations") or {}).get(_ANNOTATION, ""))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return Node(trouble="kubectl does not show the node as JSON")
+            return SchedulerState(trouble="kubectl does not show the node as JSON")
         if cordoned and mark != wish.boot_id:
             by = "vitald in an earlier boot, and it was not taken back" if mark else "somebody else"
-            return Node(held=f"the node is cordoned by {by}")
-        return self._work(Node(drained=cordoned))
+            return SchedulerState(held=f"the node is cordoned by {by}")
+        return self._add_running_pods(SchedulerState(drained=cordoned))
 
-    def _work(self, node: Node) -> Node:
+    def _add_running_pods(self, node: SchedulerState) -> SchedulerState:
         columns = (
             ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase"
             ",OWNER:.metadata.ownerReferences[*].kind"
         )
-        asked = self._kubectl(
+        asked = self._run_kubectl(
             "get",
             "pods",
             "--all-namespaces",
@@ -257,10 +263,10 @@ class Kubernetes:
         )
         if asked.trouble:
             return replace(node, trouble=asked.trouble)
-        if len(asked.out) >= _PODS:
+        if len(asked.output) >= _MAX_OUTPUT_BYTES:
             return replace(node, trouble="kubectl shows too many pods")
         busy = []
-        for line in asked.out.decode("utf-8", "replace").splitlines():
+        for line in asked.output.decode("utf-8", "replace").splitlines():
             words = line.split()
             if len(words) != 4:
                 if words[:2] == ["No", "resources"]:
@@ -269,22 +275,22 @@ class Kubernetes:
             namespace, name, phase, owner = words
             if phase not in ("Succeeded", "Failed") and owner not in ("DaemonSet", "Node"):
                 busy.append(f"{namespace}/{name}")
-        return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
+        return replace(node, busy=f"pods run here: {join_first(busy, _MAX_LISTED)}" if busy else "")
 
-    def drain(self, wish: Wish) -> Node:
+    def drain_node(self, wish: ActionContext) -> SchedulerState:
         patch = {
             "spec": {"unschedulable": True},
             "metadata": {"annotations": {_ANNOTATION: wish.boot_id}},
         }
-        done = self._kubectl(
+        done = self._run_kubectl(
             "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"
         )
-        return Node(trouble=done.trouble) if done.trouble else self.look(wish)
+        return SchedulerState(trouble=done.trouble) if done.trouble else self.read_state(wish)
 
-    def mark(self, wish: Wish) -> str:  # noqa: ARG002
-        return self._kubectl("label", "node", self._node, self._label, "--overwrite").trouble
+    def mark_for_replacement(self, wish: ActionContext) -> str:  # noqa: ARG002
+        return self._run_kubectl("label", "node", self._node, self._label, "--overwrite").trouble
 
-    def _kubectl(self, *arguments: str) -> programs.Done:
+    def _run_kubectl(self, *arguments: str) -> programs.ProgramResult:
         # It would keep a cache in root's home; there is no folder of this name.
         argv = (
             "kubectl",
@@ -293,7 +299,7 @@ class Kubernetes:
             "--cache-dir=/dev/null/none",
             *arguments,
         )
-        return programs.run(argv, self._seconds, most=_PODS)
+        return programs.run_program(argv, self._seconds, most=_MAX_OUTPUT_BYTES)
 
 
 class Program:
@@ -302,20 +308,24 @@ class Program:
     def __init__(self, argv: tuple[str, ...], config: Config) -> None:
         self._argv = argv
         self._seconds = config.recovery.deadline_s
-        self._node = name_of(config)
+        self._node = get_node_name(config)
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+    def read_state(self, wish: ActionContext) -> SchedulerState:  # noqa: ARG002
         """Nobody knows before it is run."""
-        return Node()
+        return SchedulerState()
 
-    def drain(self, wish: Wish) -> Node:
-        done = programs.run(self._argv, self._seconds, wish.told(self._node))
-        if done.code == _STILL_RUNS:
+    def drain_node(self, wish: ActionContext) -> SchedulerState:
+        done = programs.run_program(self._argv, self._seconds, wish.build_environment(self._node))
+        if done.exit_code == _STILL_RUNS:
             last = done.trouble.partition(": exit 75: ")[2]
-            return Node(
+            return SchedulerState(
                 drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}"
             )
-        return Node(trouble=done.trouble) if done.trouble else Node(drained=True)
+        return (
+            SchedulerState(trouble=done.trouble) if done.trouble else SchedulerState(drained=True)
+        )
 
-    def mark(self, wish: Wish) -> str:
-        return programs.run(self._argv, self._seconds, wish.told(self._node)).trouble
+    def mark_for_replacement(self, wish: ActionContext) -> str:
+        return programs.run_program(
+            self._argv, self._seconds, wish.build_environment(self._node)
+        ).trouble

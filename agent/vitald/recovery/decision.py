@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, FindingState
-from vitald.recovery.action_log import Book, BootClock
-from vitald.recovery.request import Kind, Request, asks_for
+from vitald.recovery.action_log import ActionLog, BootClock
+from vitald.recovery.request import Kind, Request, choose_kind
 from vitald.text import join_first
 
-MOST_AGE_S = 300.0
-_NAMED = 3
+MAX_AGE_S = 300.0
+_MAX_LISTED = 3
 
 
 class Step(Enum):
@@ -49,7 +49,7 @@ class OpenFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class DaemonState:
     """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the
     devices, and why.
     """
@@ -66,7 +66,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SchedulerState:
     """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what
     still runs. `trouble`: why nothing is known.
     """
@@ -87,29 +87,29 @@ class Facts:
     maintenance: str
     request: Request | None
     request_trouble: str = ""
-    book: Book | None
-    book_trouble: str = ""
-    standing: Standing | None
-    standing_trouble: str = ""
-    node: Node
+    action_log: ActionLog | None
+    action_log_trouble: str = ""
+    daemon: DaemonState | None
+    daemon_trouble: str = ""
+    scheduler: SchedulerState
     reboots_per_day: int
     replacements_per_day: int
     device_reset: bool = False  # the site resets devices itself
     replaceable: bool = False  # somebody is configured to be told
-    elsewhere: str = ""  # who reboots this node instead
+    other_rebooter: str = ""  # who reboots this node instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`because`: the failed checks by name, or what it waits for."""
+    """`reasons`: the failed checks by name, or what it waits for."""
 
     step: Step
     kind: Kind | None
-    because: tuple[tuple[str, str], ...] = ()
+    reasons: tuple[tuple[str, str], ...] = ()
 
     @property
-    def words(self) -> str:
-        return "; ".join(said for _, said in self.because)
+    def why(self) -> str:
+        return "; ".join(said for _, said in self.reasons)
 
 
 def decide(facts: Facts) -> Decision:
@@ -117,40 +117,40 @@ def decide(facts: Facts) -> Decision:
     kind = facts.request.kind if facts.request is not None else None
     failed = tuple((name, said) for name, check in CHECKS.items() if (said := check(facts)))
     if failed or kind is None:
-        return Decision(step=Step.REFUSED, kind=kind, because=failed)
-    if not facts.node.drained:
+        return Decision(step=Step.REFUSED, kind=kind, reasons=failed)
+    if not facts.scheduler.drained:
         return Decision(step=Step.DRAIN, kind=kind)
-    if busy := _busy(facts):
-        return Decision(step=Step.WAIT, kind=kind, because=(("work", busy),))
+    if busy := _describe_running_work(facts):
+        return Decision(step=Step.WAIT, kind=kind, reasons=(("work", busy),))
     return Decision(step=Step.ACT, kind=kind)
 
 
-def _mode(facts: Facts) -> str:
+def _check_mode(facts: Facts) -> str:
     return "" if facts.automatic else '[recovery] mode is "none": say, do not act'
 
 
-def _kill_switch(facts: Facts) -> str:
+def _check_kill_switch(facts: Facts) -> str:
     return facts.kill_switch
 
 
-def _maintenance(facts: Facts) -> str:
+def _check_maintenance(facts: Facts) -> str:
     return facts.maintenance
 
 
-def _request(facts: Facts) -> str:
+def _check_request(facts: Facts) -> str:
     if facts.request is not None:
         return ""
     return facts.request_trouble or "there is no request"
 
 
-def _boot(facts: Facts) -> str:
+def _check_boot(facts: Facts) -> str:
     request = facts.request
     if request is None or request.boot_id == facts.now.boot_id:
         return ""
     return f"it was made in another boot ({request.boot_id})"
 
 
-def _age(facts: Facts) -> str:
+def _check_age(facts: Facts) -> str:
     """By the clock that counts from the boot: setting the wall clock makes no request young."""
     request = facts.request
     if request is None:
@@ -159,19 +159,19 @@ def _age(facts: Facts) -> str:
     if age < 0:
         return "it was made after this moment"
     return (
-        f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old"
-        if age > MOST_AGE_S
+        f"it is {age:.0f} s old, and more than {MAX_AGE_S:.0f} s is too old"
+        if age > MAX_AGE_S
         else ""
     )
 
 
-def _daemon(facts: Facts) -> str:
+def _check_daemon(facts: Facts) -> str:
     """Its own answer, not the file, says what stands now."""
-    standing, request = facts.standing, facts.request
+    standing, request = facts.daemon, facts.request
     if standing is None:
         return (
             "the daemon cannot be asked whether it still holds:"
-            f" {facts.standing_trouble or 'no answer'}"
+            f" {facts.daemon_trouble or 'no answer'}"
         )
     if standing.boot_id != facts.now.boot_id:
         return "the daemon speaks of another boot"
@@ -191,46 +191,46 @@ def _daemon(facts: Facts) -> str:
     )
 
 
-def _findings(facts: Facts) -> str:
+def _check_findings(facts: Facts) -> str:
     """Each finding that it names must be open, real, and ask for what is requested."""
-    request, standing = facts.request, facts.standing
+    request, standing = facts.request, facts.daemon
     if request is None or standing is None:
         return ""
     wrong = []
-    for ground in request.grounds:
+    for ground in request.findings:
         told = standing.findings.get(ground.id)
         if told is None:
-            wrong.append(f"finding {ground.words} is not open")
+            wrong.append(f"finding {ground.label} is not open")
         elif (told.component, told.code) != ground.cause:
             wrong.append(
                 f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of"
                 f" {ground.component}"
             )
         elif told.simulated:
-            wrong.append(f"finding {ground.words} is a drill's")
+            wrong.append(f"finding {ground.label} is a drill's")
         elif told.state != FindingState.OPEN.value:
-            wrong.append(f"somebody is at work on finding {ground.words}")
+            wrong.append(f"somebody is at work on finding {ground.label}")
         elif told.deferred:
-            wrong.append(f"finding {ground.words} is accepted, or waits for maintenance")
-        elif _kind_of(told.action, device_reset=facts.device_reset) is not request.kind:
-            wrong.append(f"finding {ground.words} asks for {told.action}")
+            wrong.append(f"finding {ground.label} is accepted, or waits for maintenance")
+        elif _find_kind(told.action, device_reset=facts.device_reset) is not request.kind:
+            wrong.append(f"finding {ground.label} asks for {told.action}")
         elif not told.confirmed:
-            wrong.append(f"finding {ground.words} is not confirmed by a second source")
-    return join_first(wrong, _NAMED, before=", and ")
+            wrong.append(f"finding {ground.label} is not confirmed by a second source")
+    return join_first(wrong, _MAX_LISTED, before=", and ")
 
 
-def _released(facts: Facts) -> str:
+def _check_released(facts: Facts) -> str:
     return (
-        f"somebody has the devices: {facts.standing.released}"
-        if facts.standing is not None and facts.standing.released
+        f"somebody has the devices: {facts.daemon.released}"
+        if facts.daemon is not None and facts.daemon.released
         else ""
     )
 
 
-def _book(facts: Facts) -> str:
-    if facts.book is None:
-        return f"what was done before is not known: {facts.book_trouble or 'no book'}"
-    ahead = facts.book.ahead(facts.now)
+def _check_action_log(facts: Facts) -> str:
+    if facts.action_log is None:
+        return f"what was done before is not known: {facts.action_log_trouble or 'no book'}"
+    ahead = facts.action_log.find_future_entry(facts.now)
     return (
         f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the"
         " book is wrong"
@@ -239,34 +239,32 @@ def _book(facts: Facts) -> str:
     )
 
 
-def _cause(facts: Facts) -> str:
+def _check_cause(facts: Facts) -> str:
     """Once a day for one cause. What it did not help with it will not help with now, whatever else
     has come to it.
     """
-    request, book = facts.request, facts.book
+    request, book = facts.request, facts.action_log
     if request is None or book is None:
         return ""
-    for entry in reversed(book.recent(request.kind, facts.now)):
+    for entry in reversed(book.list_recent(request.kind, facts.now)):
         again = [cause for cause in request.causes if cause in entry.causes]
         if again:
             component, code = again[0]
             done = (
                 "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
             )
-            return (
-                f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is"
-                " done once a day"
-            )
+            age = _format_age(entry.measure_age(facts.now))
+            return f"{done} for {code} of {component} {age} ago, and that is done once a day"
     return ""
 
 
-def _budget(facts: Facts) -> str:
-    request, book = facts.request, facts.book
+def _check_budget(facts: Facts) -> str:
+    request, book = facts.request, facts.action_log
     if request is None or book is None:
         return ""
     reboot = request.kind is Kind.REBOOT
     most = facts.reboots_per_day if reboot else facts.replacements_per_day
-    used = len(book.recent(request.kind, facts.now))
+    used = len(book.list_recent(request.kind, facts.now))
     what = "reboots" if reboot else "replacements"
     return (
         f"{used} {what} within a day, and [recovery] {what}_per_day is {most}"
@@ -275,7 +273,7 @@ def _budget(facts: Facts) -> str:
     )
 
 
-def _means(facts: Facts) -> str:
+def _check_method(facts: Facts) -> str:
     if facts.request is None:
         return ""
     if facts.request.kind is Kind.REPLACE:
@@ -284,45 +282,45 @@ def _means(facts: Facts) -> str:
             if facts.replaceable
             else '[recovery] replace is "none": nobody is configured to be told'
         )
-    return facts.elsewhere
+    return facts.other_rebooter
 
 
-def _node(facts: Facts) -> str:
-    if facts.node.trouble:
-        return f"what runs on the node is not known: {facts.node.trouble}"
-    return facts.node.held
+def _check_scheduler(facts: Facts) -> str:
+    if facts.scheduler.trouble:
+        return f"what runs on the node is not known: {facts.scheduler.trouble}"
+    return facts.scheduler.held
 
 
 CHECKS: Mapping[str, Callable[[Facts], str]] = {
-    "mode": _mode,
-    "kill_switch": _kill_switch,
-    "maintenance": _maintenance,
-    "request": _request,
-    "boot": _boot,
-    "age": _age,
-    "daemon": _daemon,
-    "findings": _findings,
-    "released": _released,
-    "book": _book,
-    "cause": _cause,
-    "budget": _budget,
-    "means": _means,
-    "node": _node,
+    "mode": _check_mode,
+    "kill_switch": _check_kill_switch,
+    "maintenance": _check_maintenance,
+    "request": _check_request,
+    "boot": _check_boot,
+    "age": _check_age,
+    "daemon": _check_daemon,
+    "findings": _check_findings,
+    "released": _check_released,
+    "book": _check_action_log,
+    "cause": _check_cause,
+    "budget": _check_budget,
+    "means": _check_method,
+    "node": _check_scheduler,
 }
 
 
-def _busy(facts: Facts) -> str:
-    jobs = facts.standing.jobs if facts.standing is not None else ()
-    told = f"{join_first(jobs, _NAMED)} still run here" if jobs else ""
-    return "; ".join(filter(None, [facts.node.busy, told]))
+def _describe_running_work(facts: Facts) -> str:
+    jobs = facts.daemon.jobs if facts.daemon is not None else ()
+    told = f"{join_first(jobs, _MAX_LISTED)} still run here" if jobs else ""
+    return "; ".join(filter(None, [facts.scheduler.busy, told]))
 
 
-def _kind_of(action: str, *, device_reset: bool) -> Kind | None:
+def _find_kind(action: str, *, device_reset: bool) -> Kind | None:
     try:
-        return asks_for(Action(action), device_reset=device_reset)
+        return choose_kind(Action(action), device_reset=device_reset)
     except ValueError:
         return None
 
 
-def _hours(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

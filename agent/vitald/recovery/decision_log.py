@@ -21,9 +21,9 @@ from vitald.timestamps import format_rfc3339
 Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
-_MOST, _MOST_BYTES, _TOLD = 500, 4 * 1024 * 1024, 8
+_MAX_RECORDS, _MAX_BYTES, _MAX_FINDINGS = 500, 4 * 1024 * 1024, 8
 # Not `why`: it tells how long ago
-_SAME = (
+_COMPARED_KEYS = (
     "request",
     "bootId",
     "action",
@@ -34,7 +34,7 @@ _SAME = (
 )
 
 
-def told(
+def build_record(
     decision: Decision, request: Request | None, boot_id: str, now: float, outcome: str = ""
 ) -> Json:
     return {
@@ -45,22 +45,22 @@ def told(
         "request": request.id if request is not None else None,
         "action": decision.kind.value if decision.kind is not None else None,
         "step": decision.step.value,
-        "checks": [name for name, _ in decision.because],
-        "why": decision.words,
+        "checks": [name for name, _ in decision.reasons],
+        "why": decision.why,
         "outcome": outcome,
         "findings": [
             {"id": one.id, "component": one.component, "code": one.code}
-            for one in request.grounds[:_TOLD]
+            for one in request.findings[:_MAX_FINDINGS]
         ]
         if request
         else [],
     }
 
 
-def read(folder: Path) -> list[Json]:
+def read_records(folder: Path) -> list[Json]:
     """The decisions; none where they cannot be read or are none."""
     try:
-        data = files.read(folder / FILE, {0}, _MOST_BYTES)
+        data = files.read_owned_file(folder / FILE, {0}, _MAX_BYTES)
     except files.Untrusted:
         return []
     found = []
@@ -74,21 +74,21 @@ def read(folder: Path) -> list[Json]:
     return found
 
 
-def add(folder: Path, decision: Json, group: int) -> None:
+def append_record(folder: Path, decision: Json, group: int) -> None:
     """Raises OSError."""
-    known = read(folder)
-    if known and _same(known[-1], decision):
+    known = read_records(folder)
+    if known and _is_repetition(known[-1], decision):
         times = known[-1].get("times")
         count = times + 1 if isinstance(times, int) and known[-1].get("outcome") != BEGUN else 1
         decision = {**decision, "time": known[-1].get("time"), "times": count}
         known.pop()
-    kept = [*known, decision][-_MOST:]
+    kept = [*known, decision][-_MAX_RECORDS:]
     files.write_durably(
         folder / FILE, b"".join(json.dumps(one).encode() + b"\n" for one in kept), group
     )
 
 
-def _same(one: Json, other: Json) -> bool:
+def _is_repetition(one: Json, other: Json) -> bool:
     """What has begun and then ended is one, too."""
     ended = {**one, "outcome": other.get("outcome")} if one.get("outcome") == BEGUN else one
-    return all(ended.get(key) == other.get(key) for key in _SAME)
+    return all(ended.get(key) == other.get(key) for key in _COMPARED_KEYS)

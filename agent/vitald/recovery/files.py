@@ -18,7 +18,7 @@ from vitald import lock
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _KMSG = os.makedev(1, 11)  # Linux Documentation/admin-guide/devices.txt
-_FORGETFUL = {"tmpfs", "ramfs", "rootfs", "devtmpfs"}
+_VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs", "rootfs", "devtmpfs"}
 
 
 class Untrusted(Exception):
@@ -29,7 +29,7 @@ class Absent(Untrusted):
     """There is no such file, which may be as good an answer."""
 
 
-def read(path: Path, owners: Collection[int], most: int) -> bytes:
+def read_owned_file(path: Path, owners: Collection[int], most: int) -> bytes:
     """What an ordinary file has, that only its owner may write, and who owns it is one of
     `owners`.
     """
@@ -43,7 +43,7 @@ def read(path: Path, owners: Collection[int], most: int) -> bytes:
             f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}"
         ) from None
     try:
-        _judge(path, os.fstat(fd), owners)
+        _check_owned_file(path, os.fstat(fd), owners)
         data = b""
         while len(data) <= most and (part := os.read(fd, most + 1 - len(data))):
             data += part
@@ -56,7 +56,7 @@ def read(path: Path, owners: Collection[int], most: int) -> bytes:
     return data
 
 
-def _judge(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
+def _check_owned_file(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise Untrusted(f"{path}: not an ordinary file")
     if found.st_uid not in owners:
@@ -75,7 +75,7 @@ def _is_link(path: Path) -> bool:
     return False
 
 
-def judge_folders(folder: Path, owners: Collection[int]) -> None:
+def check_folders(folder: Path, owners: Collection[int]) -> None:
     """No folder on the way may be a link, or writable by others than `owners`: they could put
     another file there.
     """
@@ -95,7 +95,7 @@ def judge_folders(folder: Path, owners: Collection[int]) -> None:
             )
 
 
-def read_roots(path: Path, most: int) -> bytes:
+def read_root_file(path: Path, most: int) -> bytes:
     """A file that nobody but root can have written. A link to one is followed: what counts is where
     it leads.
     """
@@ -105,18 +105,18 @@ def read_roots(path: Path, most: int) -> bytes:
         raise Absent(f"{path}: there is no such file") from None
     except (OSError, RuntimeError) as error:
         raise Untrusted(f"{path}: {error}") from None
-    judge_folders(real.parent, {0})
-    return read(real, {0}, most)
+    check_folders(real.parent, {0})
+    return read_owned_file(real, {0}, most)
 
 
-def judge_program(path: Path) -> None:
+def check_program(path: Path) -> None:
     """What root runs must be root's, and the folders on the way to it. Raises Untrusted."""
     try:
         real = path.resolve(strict=True)
         found = real.stat()
     except (OSError, RuntimeError) as error:
         raise Untrusted(f"{path}: {error}") from None
-    judge_folders(real.parent, {0})
+    check_folders(real.parent, {0})
     if found.st_uid != 0:
         raise Untrusted(f"{real}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
@@ -132,10 +132,10 @@ def open_kernel_log(path: Path, *, device: bool) -> int:
     Untrusted, OSError.
     """
     if not device and os.geteuid() == 0:
-        judge_folders(path.parent, {0})
+        check_folders(path.parent, {0})
     named = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _judge_kernel_log(path, os.fstat(named), device=device)
+        _check_kernel_log(path, os.fstat(named), device=device)
         # The same file, by its descriptor: whatever is at the path meanwhile.
         return os.open(
             f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
@@ -144,7 +144,7 @@ def open_kernel_log(path: Path, *, device: bool) -> int:
         os.close(named)
 
 
-def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> None:
+def _check_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise Untrusted(f"{path}: a symbolic link")
     if device and not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG):
@@ -152,12 +152,12 @@ def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> Non
     if device:
         return
     if os.geteuid() == 0:
-        _judge(path, found, {0})
+        _check_owned_file(path, found, {0})
     elif not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         raise Untrusted(f"{path}: not an ordinary file of your own")
 
 
-def stands(path: Path) -> str:
+def describe_existing(path: Path) -> str:
     """Whether something of this name is there, in words; empty where there certainly is not. Who
     cannot tell must stop.
     """
@@ -196,7 +196,7 @@ def write_durably(path: Path, data: bytes, group: int) -> None:
         os.close(folder)
 
 
-def prepare(folder: Path, group: int) -> None:
+def prepare_folder(folder: Path, group: int) -> None:
     """The folder of what root remembers: made where it is missing, then judged. Raises
     Untrusted.
     """
@@ -207,11 +207,11 @@ def prepare(folder: Path, group: int) -> None:
         pass
     except OSError as error:
         raise Untrusted(f"{folder}: {error.strerror}") from None
-    judge_folders(folder.resolve(), {0})
+    check_folders(folder.resolve(), {0})
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def hold_folder(folder: Path) -> Iterator[None]:
     """One at a time. Raises Untrusted where another one is at work."""
     with ExitStack() as stack:
         try:
@@ -223,7 +223,7 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def describe_volatility(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Why what is written here is gone after a reboot; empty where nothing says so.
 
     A book that is forgotten would let a node be rebooted for the same fault for ever. Of an overlay
@@ -237,7 +237,7 @@ def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
                 name = kind.split()[0]
                 return (
                     f"{folder} is on a {name}, which does not survive a reboot"
-                    if name in _FORGETFUL
+                    if name in _VOLATILE_FILESYSTEMS
                     else ""
                 )
     except (OSError, IndexError) as error:

@@ -23,14 +23,14 @@ from vitald.model import Action, Finding, FindingState
 T = TypeVar("T")
 
 VERSION = 1
-MOST_BYTES = 128 * 1024  # what is written is never so long
+MAX_BYTES = 128 * 1024  # what is written is never so long
 FILE = "recovery/request.json"  # in the runtime folder
-_FINDINGS, _REASONS = 16, 8
-_TEXT, _RAW = 256, 512
-_NUMBER = 2**53
+_MAX_FINDINGS, _MAX_REASONS = 16, 8
+_MAX_TEXT, _MAX_RAW = 256, 512
+_MAX_NUMBER = 2**53
 
 
-class RequestBroken(Exception):
+class InvalidRequest(Exception):
     """Not a request; the text says why."""
 
 
@@ -39,7 +39,7 @@ class Kind(Enum):
     REPLACE = "replace"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return "reboot the node" if self is Kind.REBOOT else "have the node replaced"
 
 
@@ -47,7 +47,7 @@ Cause = tuple[str, str]  # component and code: what is counted for, however ofte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class FindingRef:
     """One finding that asks for it, by its number in the ledger."""
 
     id: int
@@ -63,7 +63,7 @@ class Ground:
         return self.component, self.code
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"#{self.id} {self.code} of {self.component}"
 
 
@@ -79,17 +79,17 @@ class Request:
     uptime: float
     kind: Kind
     host: str
-    who: str
+    requester: str
     status: str
     reasons: tuple[str, ...]
-    grounds: tuple[Ground, ...]
+    findings: tuple[FindingRef, ...]
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        return tuple(dict.fromkeys(ground.cause for ground in self.grounds))
+        return tuple(dict.fromkeys(ground.cause for ground in self.findings))
 
 
-def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
+def choose_kind(action: Action, *, device_reset: bool) -> Kind | None:
     """As the verdict's flags have it: a reset that the site does not do itself needs a reboot."""
     if action is Action.REPLACE_NODE:
         return Kind.REPLACE
@@ -97,7 +97,7 @@ def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
     return Kind.REBOOT if action in wanted else None
 
 
-def wanted(
+def select_action(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
     """What real findings ask for that a second source confirmed, and which. Replacing outranks
@@ -109,7 +109,7 @@ def wanted(
         (kind, one)
         for one in findings
         if not (one.is_simulated or one.on_trial or one.is_deferred)
-        and (kind := asks_for(one.action, device_reset=device_reset))
+        and (kind := choose_kind(one.action, device_reset=device_reset))
     ]
     if any(one.state is not FindingState.OPEN for _, one in asking):
         return None
@@ -117,23 +117,23 @@ def wanted(
     kinds = {kind for kind, _ in asking}
     strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
     ready = tuple(one for kind, one in asking if kind is strongest and settled(one))
-    return (strongest, ready[:_FINDINGS]) if ready else None
+    return (strongest, ready[:_MAX_FINDINGS]) if ready else None
 
 
-def ground_of(found: Finding, plain: Callable[[str], str]) -> Ground:
+def make_finding_ref(found: Finding, plain: Callable[[str], str]) -> FindingRef:
     """`plain` makes text presentable: lines of the log are anybody's."""
-    return Ground(
+    return FindingRef(
         id=found.id,
-        component=plain(found.component.name)[:_TEXT],
-        code=plain(found.code)[:_TEXT],
+        component=plain(found.component.name)[:_MAX_TEXT],
+        code=plain(found.code)[:_MAX_TEXT],
         since=found.since,
         action=found.action.value,
         count=found.count,
-        raw=plain(found.raw)[:_RAW],
+        raw=plain(found.raw)[:_MAX_RAW],
     )
 
 
-def render(request: Request) -> bytes:
+def render_request(request: Request) -> bytes:
     told = {
         "version": VERSION,
         "id": request.id,
@@ -141,10 +141,10 @@ def render(request: Request) -> bytes:
         "time": request.time,
         "uptime": request.uptime,
         "action": request.kind.value,
-        "host": request.host[:_TEXT],
-        "who": request.who,
+        "host": request.host[:_MAX_TEXT],
+        "who": request.requester,
         "status": request.status,
-        "reasons": [reason[:_RAW] for reason in request.reasons[:_REASONS]],
+        "reasons": [reason[:_MAX_RAW] for reason in request.reasons[:_MAX_REASONS]],
         "findings": [
             {
                 "id": one.id,
@@ -155,41 +155,41 @@ def render(request: Request) -> bytes:
                 "count": one.count,
                 "raw": one.raw,
             }
-            for one in request.grounds
+            for one in request.findings
         ],
     }
     return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def parse(data: bytes) -> Request:
-    """Exactly what `render` writes, and nothing else. Raises RequestBroken."""
-    if len(data) > MOST_BYTES:
-        raise RequestBroken(f"longer than {MOST_BYTES} bytes")
-    told = table(strict_json(data), "the request", _REQUEST)
-    if whole(told, "version") != VERSION:
-        raise RequestBroken(f"version {told['version']}, not {VERSION}")
-    findings = items(told, "findings", 1, _FINDINGS)
+def parse_request(data: bytes) -> Request:
+    """Exactly what `render_request` writes, and nothing else. Raises RequestBroken."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"longer than {MAX_BYTES} bytes")
+    told = read_object(parse_strict_json(data), "the request", _REQUEST_KEYS)
+    if get_whole_number(told, "version") != VERSION:
+        raise InvalidRequest(f"version {told['version']}, not {VERSION}")
+    findings = get_items(told, "findings", 1, _MAX_FINDINGS)
     try:
         kind = Kind(told["action"])
     except ValueError:
-        raise RequestBroken(
+        raise InvalidRequest(
             f"action: {str(told['action'])[:80]!r} is none of reboot, replace"
         ) from None
     return Request(
-        id=text(told, "id", 64, least=8),
-        boot_id=text(told, "bootId", 64, least=1),
-        time=number(told, "time"),
-        uptime=number(told, "uptime"),
+        id=get_text(told, "id", 64, least=8),
+        boot_id=get_text(told, "bootId", 64, least=1),
+        time=get_number(told, "time"),
+        uptime=get_number(told, "uptime"),
         kind=kind,
-        host=text(told, "host", _TEXT),
-        who=text(told, "who", _TEXT),
-        status=text(told, "status", _TEXT),
-        reasons=_texts(told, "reasons"),
-        grounds=tuple(_ground(one) for one in findings),
+        host=get_text(told, "host", _MAX_TEXT),
+        requester=get_text(told, "who", _MAX_TEXT),
+        status=get_text(told, "status", _MAX_TEXT),
+        reasons=_read_texts(told, "reasons"),
+        findings=tuple(_read_finding(one) for one in findings),
     )
 
 
-_REQUEST = frozenset(
+_REQUEST_KEYS = frozenset(
     {
         "version",
         "id",
@@ -204,30 +204,32 @@ _REQUEST = frozenset(
         "findings",
     }
 )
-_GROUND = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
+_FINDING_KEYS = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
 
 
-def _ground(value: object) -> Ground:
-    told = table(value, "a finding", _GROUND)
-    return Ground(
-        id=whole(told, "id"),
-        component=text(told, "component", _TEXT, least=1),
-        code=text(told, "code", _TEXT, least=1),
-        since=number(told, "since"),
-        action=text(told, "action", _TEXT, least=1),
-        count=whole(told, "count"),
-        raw=text(told, "raw", _RAW),
+def _read_finding(value: object) -> FindingRef:
+    told = read_object(value, "a finding", _FINDING_KEYS)
+    return FindingRef(
+        id=get_whole_number(told, "id"),
+        component=get_text(told, "component", _MAX_TEXT, least=1),
+        code=get_text(told, "code", _MAX_TEXT, least=1),
+        since=get_number(told, "since"),
+        action=get_text(told, "action", _MAX_TEXT, least=1),
+        count=get_whole_number(told, "count"),
+        raw=get_text(told, "raw", _MAX_RAW),
     )
 
 
-def _texts(told: Mapping[str, object], key: str) -> tuple[str, ...]:
-    return tuple(text({key: member}, key, _RAW) for member in items(told, key, 0, _REASONS))
+def _read_texts(told: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(
+        get_text({key: member}, key, _MAX_RAW) for member in get_items(told, key, 0, _MAX_REASONS)
+    )
 
 
 # What the book's reader needs, too.
 
 
-def strict_json(data: bytes) -> object:
+def parse_strict_json(data: bytes) -> object:
     """One JSON document without what JSON does not know, and no key twice. Raises RequestBroken."""
 
     def once(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -244,41 +246,41 @@ def strict_json(data: bytes) -> object:
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=never)
     except (ValueError, RecursionError) as error:
-        raise RequestBroken(f"not JSON: {str(error)[:120]}") from None
+        raise InvalidRequest(f"not JSON: {str(error)[:120]}") from None
 
 
-def table(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+def read_object(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise RequestBroken(f"{what} is not a JSON object")
+        raise InvalidRequest(f"{what} is not a JSON object")
     if unknown := sorted(set(value) - keys):
-        raise RequestBroken(f"{what}: unknown key {unknown[0][:80]!r}")
+        raise InvalidRequest(f"{what}: unknown key {unknown[0][:80]!r}")
     if missing := sorted(keys - set(value)):
-        raise RequestBroken(f"{what}: no {missing[0]!r}")
+        raise InvalidRequest(f"{what}: no {missing[0]!r}")
     return value
 
 
-def text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
+def get_text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
     expected = f"{least} to {most} printable characters"
-    return _checked(told, key, lambda value: read_line(value, least, most, expected))
+    return _get_checked(told, key, lambda value: read_line(value, least, most, expected))
 
 
-def number(told: Mapping[str, object], key: str) -> float:
+def get_number(told: Mapping[str, object], key: str) -> float:
     expected = "a number from 0 to 2^53"
-    return _checked(told, key, lambda value: read_number(value, 0, _NUMBER, expected))
+    return _get_checked(told, key, lambda value: read_number(value, 0, _MAX_NUMBER, expected))
 
 
-def whole(told: Mapping[str, object], key: str) -> int:
+def get_whole_number(told: Mapping[str, object], key: str) -> int:
     expected = "a whole number from 0 to 2^53"
-    return _checked(told, key, lambda value: read_whole(value, 0, _NUMBER, expected))
+    return _get_checked(told, key, lambda value: read_whole(value, 0, _MAX_NUMBER, expected))
 
 
-def items(told: Mapping[str, object], key: str, least: int, most: int) -> list[object]:
-    return _checked(told, key, lambda value: read_list(value, least, most))
+def get_items(told: Mapping[str, object], key: str, least: int, most: int) -> list[object]:
+    return _get_checked(told, key, lambda value: read_list(value, least, most))
 
 
-def _checked(told: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
+def _get_checked(told: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
     """Does not repeat the value: whoever wrote the file may be anybody."""
     try:
         return read(told[key])
     except Unexpected as error:
-        raise RequestBroken(f"{key}: expected {error.expected}") from None
+        raise InvalidRequest(f"{key}: expected {error.expected}") from None

@@ -31,7 +31,14 @@ from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
-from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
+from vitald.recovery.request import (
+    FILE,
+    Kind,
+    Request,
+    make_finding_ref,
+    render_request,
+    select_action,
+)
 from vitald.server import serialize
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -81,7 +88,7 @@ class RecoveryRequester:
         asked = self.request
         if asked is None:
             return {"mode": self.mode, "request": None}
-        findings = [one.id for one in asked.grounds]
+        findings = [one.id for one in asked.findings]
         told: schema.RecoveryRequest = {
             "id": asked.id,
             "action": asked.kind.value,
@@ -142,7 +149,7 @@ class RecoveryRequester:
         kind, findings = asked
         ids = tuple(one.id for one in findings)
         former = self.request
-        same = former is not None and (former.kind, tuple(one.id for one in former.grounds)) == (
+        same = former is not None and (former.kind, tuple(one.id for one in former.findings)) == (
             kind,
             ids,
         )
@@ -154,14 +161,14 @@ class RecoveryRequester:
         # Before it is written: whatever becomes of that, it is taken away again
         self.request = fresh
         self.requested_at = self.requested_at if same else fresh.time
-        await self._lane.call(lambda: self._write_file(render(fresh)), _WRITE_S)
+        await self._lane.call(lambda: self._write_file(render_request(fresh)), _WRITE_S)
         self._written = now
         if not same:
             log.warning(
                 "recovery_requested",
                 request=fresh.id,
                 action=kind.value,
-                findings=[one.words for one in fresh.grounds],
+                findings=[one.label for one in fresh.findings],
             )
 
     def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
@@ -178,7 +185,7 @@ class RecoveryRequester:
             return None
         keys = [(one.id, one.action.value) for one in board.findings]
         self._stands = {key: self._stands.get(key, now) for key in keys}
-        return wanted(
+        return select_action(
             board.findings,
             lambda one: now - self._stands[one.id, one.action.value] >= settings.after_s,
             device_reset=board.device_reset,
@@ -193,10 +200,10 @@ class RecoveryRequester:
             uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
             kind=kind,
             host=presentable(socket.gethostname()),
-            who=f"vitald {os.getpid()}",
+            requester=f"vitald {os.getpid()}",
             status=verdict.status.value,
             reasons=tuple(presentable(reason) for reason in verdict.reasons[:_REASONS]),
-            grounds=tuple(ground_of(one, presentable) for one in findings),
+            findings=tuple(make_finding_ref(one, presentable) for one in findings),
         )
 
     # --- the file; in the lane
