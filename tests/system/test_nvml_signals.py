@@ -34,7 +34,8 @@ from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
-from vitald.simulator.node import SimulatedNode, profiles
+from vitald.simulator.node import SimulatedNode
+from vitald.simulator.profiles import list_profiles
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {
@@ -492,7 +493,7 @@ def _lasts(catalog: Catalog, code: str) -> bool:
 async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None:
     """A misspelt name would watch nothing, for ever."""
     names = {ComponentKind.GPU: set(OF_A_GPU), ComponentKind.NODE: OF_THE_NODE}
-    for profile in profiles():
+    for profile in list_profiles():
         node = SimulatedNode(tmp_path / profile, profile, 1)
         async with Looking(node, hasty()) as looking:
             await looking.until(lambda looking=looking: looking.read(0) is not None)
@@ -659,7 +660,7 @@ def at(
     return {**answer, "values": values}
 
 
-@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("profile", list_profiles())
 @story
 async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_path: Path) -> None:
     """A few real looks, then an hour under load."""

@@ -24,7 +24,9 @@ from tests.pace import patient
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
-from vitald.simulator.node import SimulatedCall, SimulatedNode, exported, profiles
+from vitald.simulator.keys import list_exported_calls
+from vitald.simulator.node import SimulatedCall, SimulatedNode
+from vitald.simulator.profiles import list_profiles
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
     0,
@@ -183,7 +185,7 @@ FABRIC = (
 )
 
 # One expression per call, each with the models that support it.
-ALL = frozenset(profiles())
+ALL = frozenset(list_profiles())
 AMPERE = ALL - {"t4", "v100"}
 HOPPER = AMPERE - {"a100", "l40s"}
 LINKED = ALL - {"t4", "l40s"}
@@ -254,7 +256,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("profile", list_profiles())
 def test_a_model_answers_every_call_that_it_has_and_no_other(
     profile: str, tmp_path: Path, connect: Callable[..., Client]
 ) -> None:
@@ -267,7 +269,9 @@ def test_a_model_answers_every_call_that_it_has_and_no_other(
     for call, expected in OTHERS.items():
         assert client.code(call) in expected, call
     assert client.code("p.nvmlShutdown()") == SUCCESS
-    found = client.ask(f"[name for name in {sorted(exported())} if hasattr(p.nvmlLib, name)]")
+    found = client.ask(
+        f"[name for name in {sorted(list_exported_calls())} if hasattr(p.nvmlLib, name)]"
+    )
     assert isinstance(found, list) and len(found) > 60
     assert set(found) - {call.function for call in node.calls()} == {
         "nvmlErrorString",
