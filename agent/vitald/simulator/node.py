@@ -3,8 +3,8 @@ A GPU node in a folder: the state file that the simulated NVML answers from, its
 and a PCI bus in sysfs.
 
     node = SimulatedNode(folder, "h100")
-    node.set(3, {"temp_c": 91, "throttle": "0x40"})
-    node.emit(3, 0x8, 79)
+    node.set_values(3, {"temp_c": 91, "throttle": "0x40"})
+    node.emit_event(3, 0x8, 79)
     node.lose(3)
 
 A process sees the node if it has `node.environment` and loads `node.library` in place of the
@@ -82,17 +82,17 @@ class SimulatedNode:
     @cached_property
     def library(self) -> Path:
         """The simulated libnvidia-ml.so.1, compiled on first use. Raises build.CannotBuild."""
-        return build.library()
+        return build.build_library()
 
     # --- what NVML answers
 
-    def get(self, gpu: int | None, key: str) -> str | None:
+    def get_value(self, gpu: int | None, key: str) -> str | None:
         """What the library would read for a GPU's key, or (None) for a key without a GPU. What
         rates have added since the last change is not in it.
         """
         return self._state_file.get_value(gpu, key)
 
-    def set(self, gpu: int | None, values: Mapping[str, object]) -> None:
+    def set_values(self, gpu: int | None, values: Mapping[str, object]) -> None:
         """Change keys of a GPU, or (None) of every GPU; the value None removes a key: its call is
         no longer supported.
         """
@@ -102,7 +102,7 @@ class SimulatedNode:
         with self._state_file.change_file():
             self._state_file.set_gpu_values(gpu, texts)
 
-    def set_global(self, values: Mapping[str, object]) -> None:
+    def set_global_values(self, values: Mapping[str, object]) -> None:
         """Change keys that belong to no GPU, such as `driver.version` or `ret.nvmlInitWithFlags`;
         None removes one.
         """
@@ -110,7 +110,7 @@ class SimulatedNode:
         with self._state_file.change_file():
             self._state_file.set_global_values(texts)
 
-    def emit(self, gpu: int, kind: int, data: int = 0) -> None:
+    def emit_event(self, gpu: int, kind: int, data: int = 0) -> None:
         """An event, for every process that waits for its kind: 0x8 is an Xid, with its number as
         data.
         """
@@ -122,7 +122,7 @@ class SimulatedNode:
         finally:
             os.close(fd)
 
-    def calls(self) -> list[SimulatedCall]:
+    def read_calls(self) -> list[SimulatedCall]:
         """The calls of all processes so far; needs `trace`. A call is recorded when it returns."""
         try:
             text = self.trace.read_text(encoding="utf-8")
@@ -137,23 +137,23 @@ class SimulatedNode:
         """The GPU falls off the bus: calls on it answer 15, and so do waits for events. It stays in
         the count and on PCI.
         """
-        self.set(gpu, {"lost": 1})
+        self.set_values(gpu, {"lost": 1})
 
     def restore(self, gpu: int) -> None:
         """A GPU that was lost answers again."""
-        self.set(gpu, {"lost": None})
+        self.set_values(gpu, {"lost": None})
 
     def remove(self, gpu: int) -> None:
         """The GPU is missing, as after a reboot with a dead board: lower count, shifted indices,
         nothing on PCI.
         """
-        self.set(gpu, {"absent": 1})
+        self.set_values(gpu, {"absent": 1})
         self._pci.remove_device(self.addresses[gpu])
 
     def put_back(self, gpu: int) -> None:
         """A GPU that was removed is there again."""
         self._pci.add_gpu(self.addresses[gpu], self.model.device)
-        self.set(gpu, {"absent": None})
+        self.set_values(gpu, {"absent": None})
 
     def reset(self, gpu: int) -> None:
         """A GPU reset: counters since the last one start again, pending repairs are done, handles
@@ -172,9 +172,9 @@ class SimulatedNode:
                 self._state_file.reset_gpu(gpu)
             self._state_file.raise_driver_epoch()
 
-    def hang(self, gpu: int | None, function: str, kind: str = "sleep") -> None:
-        """From now on the call does not return: until `release`, or (fork, spin) the end of its
-        process.
+    def hang_call(self, gpu: int | None, function: str, kind: str = "sleep") -> None:
+        """From now on the call does not return: until `release_call`, or (fork, spin) until its
+        process ends.
 
         "sleep" waits, "fork" waits in state D of the kernel, "spin" runs. `gpu` None: calls for
         every GPU, and calls for none.
@@ -182,11 +182,11 @@ class SimulatedNode:
         if kind not in _HANGS:
             raise ValueError(f"{kind!r} is no way to hang: {', '.join(_HANGS)}")
         if gpu is None:
-            self.set_global({f"hang.{function}": kind})
+            self.set_global_values({f"hang.{function}": kind})
         else:
-            self.set(gpu, {f"hang.{function}": kind})
+            self.set_values(gpu, {f"hang.{function}": kind})
 
-    def release(self, gpu: int | None, function: str) -> None:
+    def release_call(self, gpu: int | None, function: str) -> None:
         """The call returns; None: wherever it hangs."""
         key = keys.check_gpu_key(f"hang.{function}")
         if gpu is not None:
