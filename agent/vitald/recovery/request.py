@@ -1,12 +1,12 @@
 """
-A request: the daemon asks root to have this node rebooted or replaced, and says for which findings.
+A request of the daemon: root is to have this node rebooted or replaced, for the findings it names.
 
-Owns     what may be asked for, which findings ask for it, and the file's form: written here, read
+Owns     what can be requested, which findings require it, and the file's format: written here, read
          back strictly.
-Refuses  files, clocks, and whether it is granted.
+Refuses  files, clocks, and deciding whether it is granted.
 
-Source of trust: none. Whoever can write the file can ask; what is asked is held against the
-daemon's own answers and root's book.
+Source of trust: none. Anyone who can write the file can make a request; it is checked against the
+daemon's own answers and root's action log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vitald.model import Action, Finding, FindingState
 T = TypeVar("T")
 
 VERSION = 1
-MAX_BYTES = 128 * 1024  # what is written is never so long
+MAX_BYTES = 128 * 1024  # more than is ever written
 FILE = "recovery/request.json"  # in the runtime folder
 _MAX_FINDINGS, _MAX_REASONS = 16, 8
 _MAX_TEXT, _MAX_RAW = 256, 512
@@ -31,24 +31,20 @@ _MAX_NUMBER = 2**53
 
 
 class InvalidRequest(Exception):
-    """Not a request; the text says why."""
+    """The file is not a request; the text says why."""
 
 
 class Kind(Enum):
     REBOOT = "reboot"
     REPLACE = "replace"
 
-    @property
-    def description(self) -> str:
-        return "reboot the node" if self is Kind.REBOOT else "have the node replaced"
 
-
-Cause = tuple[str, str]  # component and code: what is counted for, however often it is opened anew
+Cause = tuple[str, str]  # component and code: the same for every new finding of one fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRef:
-    """One finding that asks for it, by its number in the ledger."""
+    """One finding that requires the action. `id`: its number in the ledger."""
 
     id: int
     component: str
@@ -69,8 +65,8 @@ class FindingRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can
-    set; `time` is for people.
+    """`uptime`: when it was written, in seconds since the boot, by a clock that cannot be set;
+    `time`: the same as Unix time, for people.
     """
 
     id: str
@@ -86,55 +82,57 @@ class Request:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        return tuple(dict.fromkeys(ground.cause for ground in self.findings))
+        return tuple(dict.fromkeys(finding.cause for finding in self.findings))
 
 
 def choose_kind(action: Action, *, device_reset: bool) -> Kind | None:
-    """As the verdict's flags have it: a reset that the site does not do itself needs a reboot."""
+    """What an action requires of root: as in the verdict, resetting a device requires a reboot,
+    unless the site resets devices itself (`device_reset`).
+    """
     if action is Action.REPLACE_NODE:
         return Kind.REPLACE
-    wanted = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    return Kind.REBOOT if action in wanted else None
+    rebooting = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
+    return Kind.REBOOT if action in rebooting else None
 
 
 def select_action(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
-    """What real findings ask for that a second source confirmed, and which. Replacing outranks
-    rebooting, and is waited for where it is not settled yet.
+    """What the confirmed real findings require, and which of them do. A replacement outranks a
+    reboot, which therefore waits until the replacement is `settled`.
 
-    Nothing while somebody is at work on one of them.
+    None while work on one of them is under way.
     """
-    asking = [
-        (kind, one)
-        for one in findings
-        if not (one.is_simulated or one.on_trial or one.is_deferred)
-        and (kind := choose_kind(one.action, device_reset=device_reset))
+    requiring = [
+        (kind, finding)
+        for finding in findings
+        if not (finding.is_simulated or finding.on_trial or finding.is_deferred)
+        and (kind := choose_kind(finding.action, device_reset=device_reset))
     ]
-    if any(one.state is not FindingState.OPEN for _, one in asking):
+    if any(finding.state is not FindingState.OPEN for _, finding in requiring):
         return None
-    asking = [(kind, one) for kind, one in asking if one.is_confirmed]
-    kinds = {kind for kind, _ in asking}
+    requiring = [(kind, finding) for kind, finding in requiring if finding.is_confirmed]
+    kinds = {kind for kind, _ in requiring}
     strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
-    ready = tuple(one for kind, one in asking if kind is strongest and settled(one))
+    ready = tuple(finding for kind, finding in requiring if kind is strongest and settled(finding))
     return (strongest, ready[:_MAX_FINDINGS]) if ready else None
 
 
-def make_finding_ref(found: Finding, plain: Callable[[str], str]) -> FindingRef:
-    """`plain` makes text presentable: lines of the log are anybody's."""
+def make_finding_ref(finding: Finding, sanitize: Callable[[str], str]) -> FindingRef:
+    """`sanitize` makes text printable: any user may have written a line of the log."""
     return FindingRef(
-        id=found.id,
-        component=plain(found.component.name)[:_MAX_TEXT],
-        code=plain(found.code)[:_MAX_TEXT],
-        since=found.since,
-        action=found.action.value,
-        count=found.count,
-        raw=plain(found.raw)[:_MAX_RAW],
+        id=finding.id,
+        component=sanitize(finding.component.name)[:_MAX_TEXT],
+        code=sanitize(finding.code)[:_MAX_TEXT],
+        since=finding.since,
+        action=finding.action.value,
+        count=finding.count,
+        raw=sanitize(finding.raw)[:_MAX_RAW],
     )
 
 
 def render_request(request: Request) -> bytes:
-    told = {
+    document = {
         "version": VERSION,
         "id": request.id,
         "bootId": request.boot_id,
@@ -147,45 +145,45 @@ def render_request(request: Request) -> bytes:
         "reasons": [reason[:_MAX_RAW] for reason in request.reasons[:_MAX_REASONS]],
         "findings": [
             {
-                "id": one.id,
-                "component": one.component,
-                "code": one.code,
-                "since": one.since,
-                "action": one.action,
-                "count": one.count,
-                "raw": one.raw,
+                "id": finding.id,
+                "component": finding.component,
+                "code": finding.code,
+                "since": finding.since,
+                "action": finding.action,
+                "count": finding.count,
+                "raw": finding.raw,
             }
-            for one in request.findings
+            for finding in request.findings
         ],
     }
-    return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def parse_request(data: bytes) -> Request:
-    """Exactly what `render_request` writes, and nothing else. Raises RequestBroken."""
+    """Read what `render_request` writes. Raises InvalidRequest for anything else."""
     if len(data) > MAX_BYTES:
         raise InvalidRequest(f"longer than {MAX_BYTES} bytes")
-    told = read_object(parse_strict_json(data), "the request", _REQUEST_KEYS)
-    if get_whole_number(told, "version") != VERSION:
-        raise InvalidRequest(f"version {told['version']}, not {VERSION}")
-    findings = get_items(told, "findings", 1, _MAX_FINDINGS)
+    members = read_object(parse_strict_json(data), "the request", _REQUEST_KEYS)
+    if get_whole_number(members, "version") != VERSION:
+        raise InvalidRequest(f"version {members['version']}, not {VERSION}")
+    findings = get_items(members, "findings", 1, _MAX_FINDINGS)
     try:
-        kind = Kind(told["action"])
+        kind = Kind(members["action"])
     except ValueError:
         raise InvalidRequest(
-            f"action: {str(told['action'])[:80]!r} is none of reboot, replace"
+            f"action: {str(members['action'])[:80]!r} is none of reboot, replace"
         ) from None
     return Request(
-        id=get_text(told, "id", 64, least=8),
-        boot_id=get_text(told, "bootId", 64, least=1),
-        time=get_number(told, "time"),
-        uptime=get_number(told, "uptime"),
+        id=get_text(members, "id", 64, min_length=8),
+        boot_id=get_text(members, "bootId", 64, min_length=1),
+        time=get_number(members, "time"),
+        uptime=get_number(members, "uptime"),
         kind=kind,
-        host=get_text(told, "host", _MAX_TEXT),
-        requester=get_text(told, "who", _MAX_TEXT),
-        status=get_text(told, "status", _MAX_TEXT),
-        reasons=_read_texts(told, "reasons"),
-        findings=tuple(_read_finding(one) for one in findings),
+        host=get_text(members, "host", _MAX_TEXT),
+        requester=get_text(members, "who", _MAX_TEXT),
+        status=get_text(members, "status", _MAX_TEXT),
+        reasons=_read_texts(members, "reasons"),
+        findings=tuple(_read_finding(finding) for finding in findings),
     )
 
 
@@ -208,48 +206,55 @@ _FINDING_KEYS = frozenset({"id", "component", "code", "since", "action", "count"
 
 
 def _read_finding(value: object) -> FindingRef:
-    told = read_object(value, "a finding", _FINDING_KEYS)
+    members = read_object(value, "a finding", _FINDING_KEYS)
     return FindingRef(
-        id=get_whole_number(told, "id"),
-        component=get_text(told, "component", _MAX_TEXT, least=1),
-        code=get_text(told, "code", _MAX_TEXT, least=1),
-        since=get_number(told, "since"),
-        action=get_text(told, "action", _MAX_TEXT, least=1),
-        count=get_whole_number(told, "count"),
-        raw=get_text(told, "raw", _MAX_RAW),
+        id=get_whole_number(members, "id"),
+        component=get_text(members, "component", _MAX_TEXT, min_length=1),
+        code=get_text(members, "code", _MAX_TEXT, min_length=1),
+        since=get_number(members, "since"),
+        action=get_text(members, "action", _MAX_TEXT, min_length=1),
+        count=get_whole_number(members, "count"),
+        raw=get_text(members, "raw", _MAX_RAW),
     )
 
 
-def _read_texts(told: Mapping[str, object], key: str) -> tuple[str, ...]:
+def _read_texts(members: Mapping[str, object], key: str) -> tuple[str, ...]:
     return tuple(
-        get_text({key: member}, key, _MAX_RAW) for member in get_items(told, key, 0, _MAX_REASONS)
+        get_text({key: item}, key, _MAX_RAW) for item in get_items(members, key, 0, _MAX_REASONS)
     )
 
 
-# What the book's reader needs, too.
+# --- checks of JSON, also for the action log
 
 
 def parse_strict_json(data: bytes) -> object:
-    """One JSON document without what JSON does not know, and no key twice. Raises RequestBroken."""
+    """One JSON document, without the constants that Python adds to JSON and without duplicate keys.
 
-    def once(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
+    Raises InvalidRequest.
+    """
+
+    def reject_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+        members: dict[str, object] = {}
         for key, value in pairs:
-            if key in found:
+            if key in members:
                 raise ValueError(f"{key[:80]!r} twice")
-            found[key] = value
-        return found
+            members[key] = value
+        return members
 
-    def never(word: str) -> object:
+    def reject_constant(word: str) -> object:
         raise ValueError(f"{word} is no number")
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=never)
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=reject_duplicates, parse_constant=reject_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"not JSON: {str(error)[:120]}") from None
 
 
 def read_object(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+    """An object with exactly these keys. `what`: its name in errors. Raises InvalidRequest, as do
+    the functions below.
+    """
     if not isinstance(value, dict):
         raise InvalidRequest(f"{what} is not a JSON object")
     if unknown := sorted(set(value) - keys):
@@ -259,28 +264,33 @@ def read_object(value: object, what: str, keys: frozenset[str]) -> dict[str, obj
     return value
 
 
-def get_text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
-    expected = f"{least} to {most} printable characters"
-    return _get_checked(told, key, lambda value: read_line(value, least, most, expected))
+def get_text(members: Mapping[str, object], key: str, max_length: int, min_length: int = 0) -> str:
+    """One line of printable characters."""
+    expected = f"{min_length} to {max_length} printable characters"
+    return _get_checked(
+        members, key, lambda value: read_line(value, min_length, max_length, expected)
+    )
 
 
-def get_number(told: Mapping[str, object], key: str) -> float:
+def get_number(members: Mapping[str, object], key: str) -> float:
     expected = "a number from 0 to 2^53"
-    return _get_checked(told, key, lambda value: read_number(value, 0, _MAX_NUMBER, expected))
+    return _get_checked(members, key, lambda value: read_number(value, 0, _MAX_NUMBER, expected))
 
 
-def get_whole_number(told: Mapping[str, object], key: str) -> int:
+def get_whole_number(members: Mapping[str, object], key: str) -> int:
     expected = "a whole number from 0 to 2^53"
-    return _get_checked(told, key, lambda value: read_whole(value, 0, _MAX_NUMBER, expected))
+    return _get_checked(members, key, lambda value: read_whole(value, 0, _MAX_NUMBER, expected))
 
 
-def get_items(told: Mapping[str, object], key: str, least: int, most: int) -> list[object]:
-    return _get_checked(told, key, lambda value: read_list(value, least, most))
+def get_items(
+    members: Mapping[str, object], key: str, min_length: int, max_length: int
+) -> list[object]:
+    return _get_checked(members, key, lambda value: read_list(value, min_length, max_length))
 
 
-def _get_checked(told: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
-    """Does not repeat the value: whoever wrote the file may be anybody."""
+def _get_checked(members: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
+    """The error does not quote the value: any user may have written the file."""
     try:
-        return read(told[key])
+        return read(members[key])
     except Unexpected as error:
         raise InvalidRequest(f"{key}: expected {error.expected}") from None
