@@ -1,9 +1,9 @@
 """
 One attempt of `vitald recover`: gather the facts, decide, record, act, report.
 
-Every check is in agent/vitald/recovery/decision.py. If something still runs on the node, the daemon
-asks again in a few minutes. An action is recorded durably before it is carried out: an action that
-left no record could be repeated without limit.
+Every check is in agent/vitald/recovery/decision.py. If work still runs on the node, the daemon
+repeats its request in a few minutes. An action is recorded durably before it is carried out: an
+action that left no record could be repeated without limit.
 
 Owns     the order: facts, decision, record, action.
 Refuses  commands from the environment or from anything but root's own configuration.
@@ -93,20 +93,20 @@ class RecoveryAttempt:
             emit_log_line("info", "recovery_idle", why="there is no request")
 
     def _decide_and_act(self, request: Request | None, trouble: str) -> int:
-        facts, wish = self._gather_facts(request, trouble)
+        facts, context = self._gather_facts(request, trouble)
         decision = decide(facts)
         if decision.step is Step.DRAIN and not self._dry_run:
             drain = str(self._settings.drain)
             emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
-            drained = self._scheduler.drain_node(wish)
-            facts, wish = self._gather_facts(request, trouble, drained=drained)
+            drained = self._scheduler.drain_node(context)
+            facts, context = self._gather_facts(request, trouble, drained=drained)
             decision = decide(facts)
         acts = decision.step is Step.ACT and not self._dry_run
         if not acts or request is None or facts.action_log is None:
             self._report_decision(decision, request, facts.now)
             return DONE
-        return self._record_and_act(decision, request, facts.action_log, facts.now, wish)
+        return self._record_and_act(decision, request, facts.action_log, facts.now, context)
 
     # --- facts
 
@@ -116,21 +116,21 @@ class RecoveryAttempt:
         settings = self._settings
         now, clock_trouble = self._read_clock()
         answer = self._query_daemon(self._config)
-        wish = ActionContext(
+        context = ActionContext(
             action=request.kind.value if request is not None else "",
             request_id=request.id if request is not None else "",
             verdict=answer.status,
             boot_id=now.boot_id,
         )
-        book, book_trouble = self._read_action_log()
+        log, log_trouble = self._read_action_log()
         automatic = settings.mode == "automatic"
-        node = drained or SchedulerState()
+        scheduler = drained or SchedulerState()
         if drained is None and automatic and request is not None:  # else nothing will be done
-            node = self._read_scheduler(wish)
+            scheduler = self._read_scheduler(context)
         kill_switch = inputs.describe_stop(settings.kill_switch, "the kill switch is thrown")
-        elsewhere = ""
+        other_rebooter = ""
         if self._config.slurm.hyperpod:
-            elsewhere = "[slurm] hyperpod = true: HyperPod reboots this node"
+            other_rebooter = "[slurm] hyperpod = true: HyperPod reboots this node"
         facts = Facts(
             now=now,
             automatic=automatic,
@@ -138,37 +138,37 @@ class RecoveryAttempt:
             maintenance=inputs.describe_stop(settings.maintenance, "the node is under maintenance"),
             request=request,
             request_trouble=trouble,
-            action_log=book,
-            action_log_trouble=book_trouble,
+            action_log=log,
+            action_log_trouble=log_trouble,
             daemon=self._add_job_steps(answer.state),
             daemon_trouble=answer.trouble,
-            scheduler=node,
+            scheduler=scheduler,
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
             replaceable=settings.replace.word != "none",
-            other_rebooter=elsewhere,
+            other_rebooter=other_rebooter,
         )
-        return facts, wish
+        return facts, context
 
     def _read_action_log(self) -> tuple[ActionLog | None, str]:
-        book, trouble = inputs.read_action_log(self._settings.state)
-        if book is not None:
+        log, trouble = inputs.read_action_log(self._settings.state)
+        if log is not None:
             volatile = files.describe_volatility(inputs.find_existing_folder(self._settings.state))
             if volatile:
                 return None, volatile
-        return book, trouble
+        return log, trouble
 
-    def _add_job_steps(self, standing: DaemonState | None) -> DaemonState | None:
-        """With the job steps that run here, which the daemon may not have been notified of."""
-        if standing is None:
+    def _add_job_steps(self, daemon: DaemonState | None) -> DaemonState | None:
+        """Adds the job steps that run here, which the daemon may not have been notified of."""
+        if daemon is None:
             return None
         steps = cluster.list_job_steps(self._config.paths.procfs)
-        return replace(standing, jobs=tuple(dict.fromkeys((*standing.jobs, *steps))))
+        return replace(daemon, jobs=tuple(dict.fromkeys((*daemon.jobs, *steps))))
 
-    def _read_scheduler(self, wish: ActionContext) -> SchedulerState:
+    def _read_scheduler(self, context: ActionContext) -> SchedulerState:
         trouble = cluster.describe_missing_network(self._settings.drain, self._settings.replace)
-        return SchedulerState(trouble=trouble) if trouble else self._scheduler.read_state(wish)
+        return SchedulerState(trouble=trouble) if trouble else self._scheduler.read_state(context)
 
     def _read_clock(self) -> tuple[BootClock, str]:
         try:
@@ -183,29 +183,28 @@ class RecoveryAttempt:
         self,
         decision: Decision,
         request: Request,
-        book: ActionLog,
+        log: ActionLog,
         now: BootClock,
-        wish: ActionContext,
+        context: ActionContext,
     ) -> int:
-        trouble = self._record_action(request, book, now)
+        trouble = self._record_action(request, log, now)
         if trouble:
-            because = (("book", f"it cannot be written down: {trouble}"),)
-            refused = replace(decision, step=Step.REFUSED, reasons=because)
+            reasons = (("book", f"it cannot be written down: {trouble}"),)
+            refused = replace(decision, step=Step.REFUSED, reasons=reasons)
             self._report_decision(refused, request, now)
             return FAILED
         self._report_decision(decision, request, now, decision_log.BEGUN)
         if request.kind is Kind.REPLACE:
-            trouble = cluster.create_scheduler(
-                self._settings.replace, self._config
-            ).mark_for_replacement(wish)
+            scheduler = cluster.create_scheduler(self._settings.replace, self._config)
+            trouble = scheduler.mark_for_replacement(context)
         else:
-            environment = wish.build_environment(cluster.get_node_name(self._config))
+            environment = context.build_environment(cluster.get_node_name(self._config))
             reboot = self._settings.reboot.argv
             trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
         self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return FAILED if trouble else DONE
 
-    def _record_action(self, request: Request, book: ActionLog, now: BootClock) -> str:
+    def _record_action(self, request: Request, log: ActionLog, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""
         entry = ActionRecord(
             id=request.id,
@@ -217,7 +216,7 @@ class RecoveryAttempt:
         )
         path = self._settings.state / action_log.FILE
         try:
-            data = action_log.render_action_log(book.with_entry(entry, now))
+            data = action_log.render_action_log(log.with_entry(entry, now))
             files.write_durably(path, data, self._reader_group)
         except OSError as error:
             return str(error.strerror)
@@ -254,5 +253,5 @@ def _choose_log_level(decision: Decision, outcome: str) -> str:
 def _describe_request(request: Request | None) -> dict[str, object]:
     if request is None:
         return {}
-    findings = [ground.label for ground in request.findings[:_MAX_LOGGED_FINDINGS]]
+    findings = [finding.label for finding in request.findings[:_MAX_LOGGED_FINDINGS]]
     return {"findings": findings, "asked_by": request.requester}

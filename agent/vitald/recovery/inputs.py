@@ -1,5 +1,6 @@
-"""What a decision of `vitald recover` is made from, as it lies on this machine: configuration,
-request, action log, clock and the files that stop recovery.
+"""
+The inputs of a decision of `vitald recover`: configuration, request, action log, clock and the
+files that stop recovery.
 
 Refuses  files that others than their owner could have written (agent/vitald/recovery/files.py).
 """
