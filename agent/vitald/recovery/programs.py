@@ -79,13 +79,8 @@ def run_program(
             return ProgramResult(
                 exit_code=None, trouble=f"{program} cannot be run: {error.strerror}"
             )
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
+        code = _wait_or_kill(process, timeout_s)
+        if code is None:
             return ProgramResult(
                 exit_code=None, trouble=f"{program} did not end within {timeout_s:g} s"
             )
@@ -101,3 +96,17 @@ def run_program(
     if last:
         trouble += f": {last}"
     return ProgramResult(exit_code=code, output=output, trouble=trouble)
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """The exit code, negative for a signal; None if the process group was killed after the time
+    limit.
+    """
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        return None
