@@ -187,7 +187,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
 def test_a_crash_does_not_forget_a_reboot(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
-    """Killed in the middle of it: it is in the book, and told as begun."""
+    """Killed in the middle of it: it is in the action log, and reported as begun."""
     here = site()
     here.script("reboot", "kill -9 $PPID")
     node = quiet(make_node(extra=here.settings), here)
@@ -243,7 +243,7 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     node.write(f"<12>{line}")
     found = node.wait(lambda status: status["rebootRequired"])["findings"][0]
     assert found["simulated"] is True
-    forge(node, replace(handmade(node), findings=(ground(found),)))
+    forge(node, replace(handmade(node), findings=(finding_ref(found),)))
     refused = recover(node.config)
     assert (refused["checks"], here.done) == (["daemon", "findings"], [])
     assert "is a drill's" in str(refused["why"])
@@ -433,7 +433,7 @@ def ready(sick: tuple[Node, Site]) -> Iterator[tuple[Node, Site]]:
     node.config.write_text(node.settings)
 
 
-def ground(found: Json) -> FindingRef:
+def finding_ref(found: Json) -> FindingRef:
     return FindingRef(
         id=cast("int", found["id"]),
         component=str(found["component"]),
@@ -458,7 +458,7 @@ def handmade(node: Node, found: Json | None = None) -> Request:
         requester="vitald 1",
         status="unhealthy",
         reasons=(),
-        findings=(ground(found),),
+        findings=(finding_ref(found),),
     )
 
 

@@ -1,4 +1,4 @@
-"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches
+"""A request, the action log and the decision: what is granted, what is not, and why. Nothing here touches
 a machine.
 """
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, Finding, FindingState, When
-from vitald.recovery import action_log as books
+from vitald.recovery import action_log
 from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.decision import (
     CHECKS,
@@ -42,7 +42,7 @@ from vitald.recovery.request import (
 
 GPU = "gpu/0000:65:00.0"
 NOW = BootClock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
-GROUND = FindingRef(
+FINDING_REF = FindingRef(
     id=7,
     component=GPU,
     code="xid/79",
@@ -61,9 +61,9 @@ REQUEST = Request(
     requester="vitald 12",
     status="unhealthy",
     reasons=("gpu: fell",),
-    findings=(GROUND,),
+    findings=(FINDING_REF,),
 )
-TOLD = OpenFinding(
+OPEN_FINDING = OpenFinding(
     component=GPU,
     code="xid/79",
     action="reboot_node",
@@ -71,8 +71,8 @@ TOLD = OpenFinding(
     simulated=False,
     confirmed=True,
 )
-STANDING = DaemonState(
-    findings={7: TOLD}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
+DAEMON = DaemonState(
+    findings={7: OPEN_FINDING}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
 )
 FACTS = Facts(
     now=NOW,
@@ -81,7 +81,7 @@ FACTS = Facts(
     maintenance="",
     request=REQUEST,
     action_log=ActionLog(),
-    daemon=STANDING,
+    daemon=DAEMON,
     scheduler=SchedulerState(drained=True),
     reboots_per_day=1,
     replacements_per_day=1,
@@ -89,10 +89,12 @@ FACTS = Facts(
 )
 REPLACE = replace(
     FACTS,
-    request=replace(REQUEST, kind=Kind.REPLACE, findings=(replace(GROUND, action="replace_node"),)),
+    request=replace(
+        REQUEST, kind=Kind.REPLACE, findings=(replace(FINDING_REF, action="replace_node"),)
+    ),
     daemon=replace(
-        STANDING,
-        findings={7: replace(TOLD, action="replace_node")},
+        DAEMON,
+        findings={7: replace(OPEN_FINDING, action="replace_node")},
         reboot_required=False,
         reboot_confirmed=False,
         replacement_required=True,
@@ -123,14 +125,14 @@ def with_request(**changes: Any) -> Facts:
 
 
 def with_told(**changes: Any) -> Facts:
-    return replace(FACTS, daemon=replace(STANDING, findings={7: replace(TOLD, **changes)}))
+    return replace(FACTS, daemon=replace(DAEMON, findings={7: replace(OPEN_FINDING, **changes)}))
 
 
-def with_standing(**changes: Any) -> Facts:
-    return replace(FACTS, daemon=replace(STANDING, **changes))
+def with_daemon(**changes: Any) -> Facts:
+    return replace(FACTS, daemon=replace(DAEMON, **changes))
 
 
-def booked(*entries: ActionRecord, **changes: Any) -> Facts:
+def with_log(*entries: ActionRecord, **changes: Any) -> Facts:
     return replace(FACTS, action_log=ActionLog(entries), **changes)
 
 
@@ -157,16 +159,16 @@ FAILS: list[tuple[str, Facts, str]] = [
     ("age", with_request(uptime=NOW.uptime - MAX_AGE_S - 1), "301 s old"),
     ("age", with_request(uptime=NOW.uptime + 1), "after this moment"),
     ("daemon", replace(FACTS, daemon=None, daemon_trouble="nobody listens"), "nobody listens"),
-    ("daemon", with_standing(boot_id="boot-a"), "another boot"),
-    ("daemon", with_standing(simulated=True), "simulated"),
-    ("daemon", with_standing(reboot_required=False), "does not say rebootRequired"),
-    ("daemon", with_standing(reboot_confirmed=False), "does not say rebootConfirmed"),
+    ("daemon", with_daemon(boot_id="boot-a"), "another boot"),
+    ("daemon", with_daemon(simulated=True), "simulated"),
+    ("daemon", with_daemon(reboot_required=False), "does not say rebootRequired"),
+    ("daemon", with_daemon(reboot_confirmed=False), "does not say rebootConfirmed"),
     (
         "daemon",
-        replace(REPLACE, daemon=replace(STANDING, findings=REPLACE.daemon.findings)),
+        replace(REPLACE, daemon=replace(DAEMON, findings=REPLACE.daemon.findings)),
         "does not say replacementRequired",
     ),
-    ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
+    ("findings", with_daemon(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
     ("findings", with_told(code="xid/48"), "is xid/48 of"),
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
     ("findings", with_told(simulated=True), "is a drill's"),
@@ -180,21 +182,21 @@ FAILS: list[tuple[str, Facts, str]] = [
         replace(with_told(action="reset_device"), device_reset=True),
         "asks for reset_device",
     ),
-    ("findings", with_request(findings=(GROUND, replace(GROUND, id=8))), "finding #8"),
-    ("released", with_standing(released="all GPUs released until 12:00"), "all GPUs released"),
+    ("findings", with_request(findings=(FINDING_REF, replace(FINDING_REF, id=8))), "finding #8"),
+    ("released", with_daemon(released="all GPUs released until 12:00"), "all GPUs released"),
     ("book", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
-    ("book", booked(done(-120, cause=("node", "x/y"))), "lies in the future"),
-    ("book", booked(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
-    ("cause", booked(done(3600), reboots_per_day=9), "1.0 h ago"),
-    ("cause", booked(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
+    ("book", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
+    ("book", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
+    ("cause", with_log(done(3600), reboots_per_day=9), "1.0 h ago"),
+    ("cause", with_log(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
     # The wall clock may say what it likes: this boot is not a day old, and what was before it may
     # be younger than a day.
-    ("cause", booked(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
+    ("cause", with_log(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
     # In a container the clock that counts from the boot may be the host's: then the wall clock has
     # to do.
     (
         "cause",
-        booked(
+        with_log(
             replace(done(3600, boot="boot-a"), uptime=0.0),
             reboots_per_day=9,
             now=replace(NOW, uptime=9 * DAY_S),
@@ -202,7 +204,7 @@ FAILS: list[tuple[str, Facts, str]] = [
         ),
         "1.0 h ago",
     ),
-    ("budget", booked(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
+    ("budget", with_log(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
     ("budget", replace(FACTS, reboots_per_day=0), "0 reboots within a day"),
     ("budget", replace(REPLACE, replacements_per_day=0), "replacements_per_day is 0"),
     ("means", replace(REPLACE, replaceable=False), "nobody is configured"),
@@ -227,13 +229,13 @@ def test_nothing_stands_against_it() -> None:
     for facts, kind in ((FACTS, Kind.REBOOT), (REPLACE, Kind.REPLACE)):
         decision = decide(facts)
         assert (decision.step, decision.kind, decision.reasons) == (Step.ACT, kind, ())
-    old = booked(
+    old = with_log(
         done(9 * DAY_S, boot="boot-a"),
         now=replace(NOW, uptime=DAY_S),
         request=replace(REQUEST, uptime=DAY_S),
     )
     assert decide(old).step is Step.ACT
-    assert decide(booked(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
+    assert decide(with_log(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
         "a replacement is not a reboot"
     )
     assert decide(with_told(action="reset_device")).step is Step.ACT, (
@@ -263,8 +265,11 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
     assert decide(replace(FACTS, scheduler=SchedulerState())).step is Step.DRAIN
     waits = decide(replace(FACTS, scheduler=SchedulerState(drained=True, busy="Slurm says MIXED")))
     assert (waits.step, waits.why) == (Step.WAIT, "Slurm says MIXED")
-    told = decide(with_standing(jobs=("job 1", "job 2", "job 3", "job 4", "job 5")))
-    assert (told.step, told.why) == (Step.WAIT, "job 1, job 2, job 3 and 2 more still run here")
+    decision = decide(with_daemon(jobs=("job 1", "job 2", "job 3", "job 4", "job 5")))
+    assert (decision.step, decision.why) == (
+        Step.WAIT,
+        "job 1, job 2, job 3 and 2 more still run here",
+    )
 
 
 @FUZZ
@@ -298,7 +303,7 @@ def test_it_never_acts_when_any_check_fails(
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps
+    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recover` keeps
     it.
     """
 
@@ -306,7 +311,7 @@ class World:
     booted: float = 0.0
     boots: int = 0
     wall_is_off: float = 1_700_000_000.0
-    book: bytes = field(default_factory=lambda: books.render_action_log(ActionLog()))
+    log_bytes: bytes = field(default_factory=lambda: action_log.render_action_log(ActionLog()))
     done: list[tuple[float, Kind, tuple[str, str]]] = field(default_factory=list)
 
     @property
@@ -324,12 +329,12 @@ class World:
     def ask(self, cause: tuple[str, str], kind: Kind) -> None:
         now = self.clock
         action = "reboot_node" if kind is Kind.REBOOT else "replace_node"
-        ground = replace(GROUND, component=cause[0], code=cause[1], action=action)
+        finding_ref = replace(FINDING_REF, component=cause[0], code=cause[1], action=action)
         facts = replace(
             FACTS,
             now=now,
             request=replace(
-                REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, findings=(ground,)
+                REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, findings=(finding_ref,)
             ),
             daemon=DaemonState(
                 findings={
@@ -348,7 +353,7 @@ class World:
                 replacement_confirmed=True,
                 boot_id=now.boot_id,
             ),
-            action_log=books.parse_action_log(self.book),
+            action_log=action_log.parse_action_log(self.log_bytes),
             reboots_per_day=1000,
             replacements_per_day=1000,
         )
@@ -361,8 +366,8 @@ class World:
                 uptime=now.uptime,
                 boot_id=now.boot_id,
             )
-            self.book = books.render_action_log(
-                books.parse_action_log(self.book).with_entry(entry, now)
+            self.log_bytes = action_log.render_action_log(
+                action_log.parse_action_log(self.log_bytes).with_entry(entry, now)
             )
             self.done.append((self.true, kind, cause))
             if kind is Kind.REBOOT:
@@ -488,7 +493,7 @@ TEXT = st.text(
     max_size=60,
 )
 NUMBER = st.floats(0, 2**40)
-GROUNDS = st.builds(
+FINDING_REFS = st.builds(
     FindingRef,
     id=st.integers(0, 2**53),
     component=TEXT,
@@ -509,7 +514,7 @@ REQUESTS = st.builds(
     requester=TEXT,
     status=TEXT,
     reasons=st.lists(TEXT, max_size=8).map(tuple),
-    findings=st.lists(GROUNDS, min_size=1, max_size=16).map(tuple),
+    findings=st.lists(FINDING_REFS, min_size=1, max_size=16).map(tuple),
 )
 
 
@@ -521,15 +526,15 @@ def test_what_is_written_is_read(request_: Request) -> None:
 
 def test_the_longest_request_fits() -> None:
     long = "\U00020000" * 5000
-    ground = replace(
+    finding_ref = replace(
         make_finding_ref(finding(raw=long, number=2**53), str),
         component=long[:256],
         code=long[:256],
     )
     data = render_request(
-        replace(REQUEST, host=long, reasons=(long,) * 20, findings=(ground,) * 16)
+        replace(REQUEST, host=long, reasons=(long,) * 20, findings=(finding_ref,) * 16)
     )
-    assert parse_request(data).findings == (ground,) * 16
+    assert parse_request(data).findings == (finding_ref,) * 16
 
 
 @FUZZ
@@ -538,19 +543,19 @@ def test_any_bytes_are_refused_in_words(data: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_request(data)
     with pytest.raises(InvalidActionLog):
-        books.parse_action_log(data)
+        action_log.parse_action_log(data)
 
 
 def _with(path: tuple[str | int, ...], value: object) -> bytes:
-    told = json.loads(render_request(REQUEST))
-    at = told
+    document = json.loads(render_request(REQUEST))
+    at = document
     for step in path[:-1]:
         at = at[step]
     if value is ...:
         del at[path[-1]]
     else:
         at[path[-1]] = value
-    return json.dumps(told).encode()
+    return json.dumps(document).encode()
 
 
 @pytest.mark.parametrize(
@@ -590,18 +595,18 @@ def test_what_is_no_request(data: bytes, said: str) -> None:
 
 
 def test_a_book_that_is_not_whole_is_no_book() -> None:
-    whole = books.render_action_log(ActionLog((done(10), done(20, kind=Kind.REPLACE))))
-    assert len(books.parse_action_log(whole).entries) == 2
+    whole = action_log.render_action_log(ActionLog((done(10), done(20, kind=Kind.REPLACE))))
+    assert len(action_log.parse_action_log(whole).entries) == 2
     for end in range(len(whole) - 1):
         with pytest.raises(InvalidActionLog):
-            books.parse_action_log(whole[:end])
+            action_log.parse_action_log(whole[:end])
     for wrong in (
         whole.replace(b'"reboot"', b'"shutdown"'),
         whole.replace(b'"version": 1', b'"version": 2'),
         b'{"version": 1, "actions": [{}]}',
     ):
         with pytest.raises(InvalidActionLog):
-            books.parse_action_log(wrong)
+            action_log.parse_action_log(wrong)
 
 
 def test_old_entries_make_room_but_none_that_counts() -> None:

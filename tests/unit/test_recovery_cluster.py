@@ -25,7 +25,7 @@ from vitald.recovery.cluster import ActionContext, Kubernetes, NoScheduler, Prog
 from vitald.recovery.decision import SchedulerState
 from vitald.slurm.scontrol import SlurmNode
 
-WISH = ActionContext(
+CONTEXT = ActionContext(
     action="reboot",
     request_id="r" * 8,
     verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]},
@@ -59,9 +59,9 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("vitald.recovery.cluster.socket.socket", refused)
     assert cluster.describe_missing_network(none, own) == ""
-    for means in ((slurms, none), (none, kubernetes)):
+    for methods in ((slurms, none), (none, kubernetes)):
         assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.describe_missing_network(
-            *means
+            *methods
         )
 
 
@@ -133,15 +133,15 @@ def test_what_slurm_says_of_the_node(
     monkeypatch.setattr(
         "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
     )
-    assert SlurmCluster(config()).read_state(WISH) == node
+    assert SlurmCluster(config()).read_state(CONTEXT) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = "scontrol did not answer within 10.0 s"
     monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: problem)
-    assert SlurmCluster(config()).read_state(WISH).trouble == problem
-    assert SlurmCluster(config()).drain_node(WISH).trouble
-    assert SlurmCluster(config()).mark_for_replacement(WISH)
+    assert SlurmCluster(config()).read_state(CONTEXT).trouble == problem
+    assert SlurmCluster(config()).drain_node(CONTEXT).trouble
+    assert SlurmCluster(config()).mark_for_replacement(CONTEXT)
 
 
 # --- nobody is asked
@@ -154,11 +154,12 @@ def test_a_scheduler_that_is_not_asked_is_noticed(tmp_path: Path) -> None:
     for pid, name in (("1", "systemd"), ("2", "slurmd-not")):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "comm").write_text(f"{name}\n")
-    assert nobody.read_state(WISH) == nobody.drain_node(WISH) == SchedulerState(drained=True)
+    assert nobody.read_state(CONTEXT) == nobody.drain_node(CONTEXT) == SchedulerState(drained=True)
     for name in ("slurmd", "kubelet"):
         (tmp_path / "2/comm").write_text(f"{name}\n")
         assert (
-            f'{name} runs here, and [recovery] drain is "none"' in nobody.read_state(WISH).trouble
+            f'{name} runs here, and [recovery] drain is "none"'
+            in nobody.read_state(CONTEXT).trouble
         )
 
 
@@ -195,11 +196,11 @@ def test_a_sites_own_program(tmp_path: Path, text: str, node: SchedulerState) ->
     )
     path.chmod(0o755)
     program = Program((str(path),), config())
-    assert program.read_state(WISH) == SchedulerState(), "nobody knows before it is run"
-    assert program.drain_node(WISH) == replace(
+    assert program.read_state(CONTEXT) == SchedulerState(), "nobody knows before it is run"
+    assert program.drain_node(CONTEXT) == replace(
         node, busy=node.busy.format(path=path), trouble=node.trouble.format(path=path)
     )
-    assert WISH.reason == "gpu/0000:65:00.0: fell ?[2J off"
+    assert CONTEXT.reason == "gpu/0000:65:00.0: fell ?[2J off"
 
 
 # --- Kubernetes
@@ -337,33 +338,33 @@ def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> Non
     server.add("daemon", owner="DaemonSet")
     server.add("static", owner="Node")
     server.add("over", phase="Succeeded")
-    assert kubernetes.read_state(WISH) == SchedulerState()
+    assert kubernetes.read_state(CONTEXT) == SchedulerState()
     assert not any(asked.startswith("PATCH") for asked in server.asked), "looking changes nothing"
 
     server.add("training")
     server.add("naked", owner=None, phase="Pending")
-    drained = kubernetes.drain_node(WISH)
+    drained = kubernetes.drain_node(CONTEXT)
     assert drained == SchedulerState(drained=True, busy="pods run here: ns/training, ns/naked")
     assert server.node["spec"] == {"unschedulable": True}
     assert not any(asked.startswith("DELETE") or "eviction" in asked for asked in server.asked)
 
     server.pods = []
-    assert kubernetes.read_state(WISH) == SchedulerState(drained=True)
-    assert kubernetes.mark_for_replacement(WISH) == ""
+    assert kubernetes.read_state(CONTEXT) == SchedulerState(drained=True)
+    assert kubernetes.mark_for_replacement(CONTEXT) == ""
     assert server.node["metadata"]["labels"] == {"vitald/action": "replace"}  # type: ignore[index]
 
 
 def test_what_somebody_else_has_cordoned_is_left_alone(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.node["spec"] = {"unschedulable": True}
-    assert kubernetes.read_state(WISH).held == "the node is cordoned by somebody else"
+    assert kubernetes.read_state(CONTEXT).held == "the node is cordoned by somebody else"
     server.node["metadata"] = {"name": "node-1", "annotations": {"vitald/drained": "boot-a"}}
-    assert "in an earlier boot" in kubernetes.read_state(WISH).held
+    assert "in an earlier boot" in kubernetes.read_state(CONTEXT).held
 
 
 def test_a_kubernetes_that_refuses_is_trouble(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.broken = True
-    assert "kubectl failed" in kubernetes.read_state(WISH).trouble
-    assert "kubectl failed" in kubernetes.drain_node(WISH).trouble
-    assert "kubectl failed" in kubernetes.mark_for_replacement(WISH)
+    assert "kubectl failed" in kubernetes.read_state(CONTEXT).trouble
+    assert "kubectl failed" in kubernetes.drain_node(CONTEXT).trouble
+    assert "kubectl failed" in kubernetes.mark_for_replacement(CONTEXT)

@@ -193,8 +193,8 @@ def test_a_program_gets_a_clean_environment_and_its_own_arguments(
     monkeypatch.setenv("PATH", str(tmp_path))
     script(tmp_path / "env", "echo hostile")
     done = programs.run_program(("env",), 5.0, {"VITALD_ACTION": "reboot"})
-    told = dict(line.split("=", 1) for line in done.output.decode().splitlines())
-    assert told == {
+    variables = dict(line.split("=", 1) for line in done.output.decode().splitlines())
+    assert variables == {
         "PATH": RECOVERY_PATH,
         "LC_ALL": "C.UTF-8",
         "HOME": "/",

@@ -88,14 +88,16 @@ def run_program(
         output = os.pread(out, max_output, 0 if max_output >= size else size - max_output)
     finally:
         os.close(out)
-    if code == 0:
-        return ProgramResult(exit_code=0, output=output)
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    trouble = f"{program} failed: " + (f"signal {-code}" if code < 0 else f"exit {code}")
-    last = replace_unprintable(lines[-1][:_MAX_MESSAGE]) if lines else ""
-    if last:
-        trouble += f": {last}"
+    trouble = _describe_failure(program, code, output) if code != 0 else ""
     return ProgramResult(exit_code=code, output=output, trouble=trouble)
+
+
+def _describe_failure(program: str, code: int, output: bytes) -> str:
+    """How it ended, and the last line that it printed."""
+    trouble = f"{program} failed: " + (f"signal {-code}" if code < 0 else f"exit {code}")
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    last = replace_unprintable(lines[-1][:_MAX_MESSAGE]) if lines else ""
+    return f"{trouble}: {last}" if last else trouble
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
