@@ -71,7 +71,7 @@ def _listen(value: object) -> Listen | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Method:
     """By what something is done: a word that we know, or a program with its arguments, which no
     shell reads.
     """
@@ -83,16 +83,16 @@ class Means:
         return self.word or " ".join(self.argv)
 
 
-def _means(value: object) -> Means:
+def _means(value: object) -> Method:
     if value in ("none", "slurm", "kubernetes"):
-        return Means(word=str(value))
+        return Method(word=str(value))
     if not isinstance(value, list):
         expected = '"none", "slurm", "kubernetes", or a list of a program and its arguments'
         raise Unexpected(expected, value)
     return _program(value)
 
 
-def _program(value: object) -> Means:
+def _program(value: object) -> Method:
     argv = value if isinstance(value, list) else []
     if (
         not argv
@@ -103,7 +103,7 @@ def _program(value: object) -> Means:
         raise Unexpected(expected, value)
     if "/" in argv[0] and not argv[0].startswith("/"):
         raise Unexpected("an absolute path or a bare name", argv[0])
-    return Means(argv=tuple(argv))
+    return Method(argv=tuple(argv))
 
 
 _LABEL = re.compile(
@@ -309,22 +309,22 @@ class Recovery:
         " decides; an operator may intervene.",
         reload=True,
     )
-    drain: Means = setting(
-        Means(word="none"),
+    drain: Method = setting(
+        Method(word="none"),
         _means,
         'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a'
         " program (exit 0: nothing runs here any more, 75: something still does).",
         reload=True,
     )
-    replace: Means = setting(
-        Means(word="none"),
+    replace: Method = setting(
+        Method(word="none"),
         _means,
         'Where the need for replacement is reported: "none", "slurm" (the reason), "kubernetes"'
         " (the label), or a program.",
         reload=True,
     )
-    reboot: Means = setting(
-        Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
+    reboot: Method = setting(
+        Method(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
     )
     reboots_per_day: int = setting(
         1,

@@ -922,7 +922,7 @@ listen = "127.0.0.1:{self.port}"
                 "stats/power/utilization",
                 f"POWER_STATUS_VALID,{int(self.wall)},5.00,60.00,{number % 50}.{index:02d}",
             )
-        self.gpus.set(
+        self.gpus.set_values(
             None,
             {
                 "temp_c": 40 + number % 30,
@@ -940,7 +940,7 @@ listen = "127.0.0.1:{self.port}"
     def gpu_counters(self) -> None:
         number = self.happened["gpu_counters"]
         gpu = number % _GPUS
-        self.gpus.set(
+        self.gpus.set_values(
             gpu,
             {
                 "ecc.cor.vol.total": number * 3,
@@ -949,8 +949,8 @@ listen = "127.0.0.1:{self.port}"
                 "throttle": "0x40",
             },
         )
-        self.gpus.emit(gpu, 0x8, 13)
-        self._after(200.0, lambda: self.gpus.set(gpu, {"throttle": "0x0"}))
+        self.gpus.emit_event(gpu, 0x8, 13)
+        self._after(200.0, lambda: self.gpus.set_values(gpu, {"throttle": "0x0"}))
 
     def neuron_counters(self) -> None:
         number = self.happened["neuron_counters"]

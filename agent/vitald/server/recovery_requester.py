@@ -31,7 +31,14 @@ from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
-from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
+from vitald.recovery.request import (
+    FILE,
+    Kind,
+    Request,
+    make_finding_ref,
+    render_request,
+    select_action,
+)
 from vitald.server import serialize
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -85,7 +92,7 @@ class RecoveryRequester:
             "id": request.id,
             "action": request.kind.value,
             "since": serialize.format_moment(self.requested_at or request.time),
-            "findings": [ground.id for ground in request.grounds],
+            "findings": [finding.id for finding in request.findings],
         }
         return {"mode": self.mode, "request": described}
 
@@ -141,7 +148,7 @@ class RecoveryRequester:
         former = self.request
         same = former is not None and (
             former.kind,
-            tuple(ground.id for ground in former.grounds),
+            tuple(finding.id for finding in former.findings),
         ) == (
             kind,
             ids,
@@ -154,14 +161,14 @@ class RecoveryRequester:
         # Before it is written: it is then withdrawn even if writing it fails.
         self.request = fresh
         self.requested_at = self.requested_at if same else fresh.time
-        await self._worker_thread.call(lambda: self._write_file(render(fresh)), _WRITE_S)
+        await self._worker_thread.call(lambda: self._write_file(render_request(fresh)), _WRITE_S)
         self._written = now
         if not same:
             log.warning(
                 "recovery_requested",
                 request=fresh.id,
                 action=kind.value,
-                findings=[ground.words for ground in fresh.grounds],
+                findings=[finding.label for finding in fresh.findings],
             )
 
     def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
@@ -178,7 +185,7 @@ class RecoveryRequester:
             return None
         keys = [(finding.id, finding.action.value) for finding in node_state.findings]
         self._required_since = {key: self._required_since.get(key, now) for key in keys}
-        return wanted(
+        return select_action(
             node_state.findings,
             lambda finding: (
                 now - self._required_since[finding.id, finding.action.value] >= settings.after_s
@@ -195,10 +202,10 @@ class RecoveryRequester:
             uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
             kind=kind,
             host=presentable(socket.gethostname()),
-            who=f"vitald {os.getpid()}",
+            requester=f"vitald {os.getpid()}",
             status=verdict.status.value,
             reasons=tuple(presentable(reason) for reason in verdict.reasons[:_REASONS]),
-            grounds=tuple(ground_of(finding, presentable) for finding in findings),
+            findings=tuple(make_finding_ref(finding, presentable) for finding in findings),
         )
 
     # --- the file; in the worker thread
