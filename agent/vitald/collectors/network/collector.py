@@ -26,7 +26,7 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.adapter import NetworkAdapter
-from vitald.collectors.network.learned import PortHistory
+from vitald.collectors.network.port_history import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
 from vitald.collectors.polling import Found, PolledDevice
@@ -55,16 +55,16 @@ class Network:
         self._replace_after_s = settings.port_down_replace_after_s
         self._rates = rates or {}
         self._files = Files()
-        self._learned = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
+        self._history = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
         self._adapters: dict[str, NetworkAdapter] = {}
 
     @property
     def memory(self) -> dict[str, Any]:
-        return self._learned.memory
+        return self._history.memory
 
     @memory.setter
     def memory(self, memory: dict[str, Any]) -> None:
-        self._learned.memory = memory
+        self._history.memory = memory
 
     # --- what there is (in a thread)
 
@@ -82,7 +82,7 @@ class Network:
                 interfaces.setdefault(address, []).append(name)
         had = {
             address
-            for address in self._learned.memory.get("rdma", {})
+            for address in self._history.memory.get("rdma", {})
             if Path(f"{self._root}/bus/pci/devices/{address}").exists()
         }
         here = sorted({*rdma, *interfaces, *had})
@@ -99,7 +99,7 @@ class Network:
             adapter.lent = lent
             adapter.rate = self._expected_rate(adapter)
         devices = [self._device(adapter) for adapter in self._adapters.values()]
-        self._learned.set_present(
+        self._history.set_present(
             {address for address, adapter in self._adapters.items() if not self._excluded(adapter)}
         )
         absent = "" if devices else "no RDMA device, and no network interface on PCI"
@@ -137,7 +137,7 @@ class Network:
             folder,
             self._root,
             self._files,
-            self._learned,
+            self._history,
             model=":".join(ids),
             virtual=bool(_link(f"{folder}/physfn")),
             replace_after_s=self._replace_after_s,
@@ -173,11 +173,11 @@ class Network:
         return PolledDevice(
             component,
             adapter.read_adapter,
-            expected=adapter.is_lasting or bool(self._learned.find_rdma(adapter.address)[0]),
+            expected=adapter.is_lasting or bool(self._history.find_rdma(adapter.address)[0]),
         )
 
     def _excluded(self, adapter: NetworkAdapter) -> bool:
-        had = self._learned.find_rdma(adapter.address)[0]
+        had = self._history.find_rdma(adapter.address)[0]
         return any(
             fnmatch(name, pattern)
             for name in (*adapter.names, *([had] if had else ()))
@@ -192,8 +192,8 @@ class Network:
         found: Found,
     ) -> Iterable[Readings]:
         """How many ports should be up, and are."""
-        self._learned.commit_observations()
-        expected, up, down = self._learned.count_ports()
+        self._history.commit_observations()
+        expected, up, down = self._history.count_ports()
         if found.devices and expected:
             values = {
                 "ports_expected": float(expected),

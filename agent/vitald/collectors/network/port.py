@@ -133,6 +133,13 @@ class PortCounters:
     def begin_read(self) -> None:
         self.failed, self.answered = 0, False
 
+    def report_unreadable(self, raw: Look) -> bool:
+        """Reports how many counters became unreadable. False if there are no counters at all."""
+        if not self.failed and not self.answered:
+            return False
+        raw.values["counters_unreadable"] = float(self.failed)
+        return True
+
     def read_port(self, look: Look, folder: str) -> None:
         """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
         self.read_counters(look, f"{folder}/counters", _STANDARD)
