@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitald.model import Component, ComponentKind
+from vitald.model import Component, ComponentKind, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,24 @@ class KnownGpu:
             f"module {self.module}" if self.module else "",
         ]
         return ", ".join(filter(None, [*parts, self.place]))
+
+    def update_from(
+        self, address: str, slot: str, values: Mapping[str, Sample], *, simulated: bool
+    ) -> KnownGpu:
+        """The same GPU after it answered from an address. What could not be read this time stays as
+        it was.
+        """
+        module = values.get("module_id")
+        suffix = " (simulated)" if simulated else ""
+        return KnownGpu(
+            address=address,
+            uuid=self.uuid,
+            name=f"{values['name']}{suffix}" if "name" in values else self.name or suffix,
+            serial=str(values.get("serial", self.serial)),
+            module=str(int(module)) if isinstance(module, (int, float)) else self.module,
+            slot=slot,
+            place=_describe_location(values) or self.place,
+        )
 
 
 class GpuRegistry:
@@ -102,3 +120,17 @@ class GpuRegistry:
             if known.uuid not in self._seen
             and (known.address not in on_pci or known.address in occupied)
         ]
+
+
+def _describe_location(values: Mapping[str, Sample]) -> str:
+    """The GPU's location in the rack; empty if the board does not report it."""
+    parts = {
+        "chassis": values.get("chassis_serial"),
+        "chassis slot": values.get("chassis_slot"),
+        "tray": values.get("tray_index"),
+    }
+    return " ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in parts.items()
+        if value is not None
+    )
