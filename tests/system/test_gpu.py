@@ -30,7 +30,7 @@ pytestmark = [
 
 def inventory() -> PciInventory:
     found = PciInventory(Path("/sys"))
-    found.read()
+    found.scan_bus()
     return found
 
 
@@ -60,7 +60,7 @@ def test_every_gpu_on_pci_says_who_it_is() -> None:
     batch, readings = look()
     assert batch.state is SourceState.OK, batch.detail
     assert {one.component.id for one in readings} == {
-        device.address for device in inventory().watched() if device.kind.value == "gpu"
+        device.address for device in inventory().list_watched() if device.kind.value == "gpu"
     }
     for one in readings:
         assert str(one.values["uuid"]).startswith("GPU-")
@@ -138,7 +138,9 @@ def test_what_a_look_costs() -> None:
     async def story() -> None:
         def unasked(_: Mapping[str, Any]) -> None: ...
 
-        gpus = [device.address for device in inventory().watched() if device.kind.value == "gpu"]
+        gpus = [
+            device.address for device in inventory().list_watched() if device.kind.value == "gpu"
+        ]
         worker = WorkerProcess("", unasked)
         began = time.perf_counter()
         attached = await worker.ask({"do": "attach", "gpus": gpus})

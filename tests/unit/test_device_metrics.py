@@ -24,7 +24,7 @@ from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
-from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.collector import Network
 from vitald.collectors.network.port import EFA
@@ -147,7 +147,7 @@ def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     yield Neuron(tree.root, inventory, NeuronLocations())
     yield Network(tree.root, NetworkSettings())
     yield Pci(tree.root, inventory, PciSettings())
-    yield Expected(
+    yield ExpectedInventory(
         tree.root,
         proc,
         inventory,

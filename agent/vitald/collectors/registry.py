@@ -20,7 +20,7 @@ from vitald.collectors.host.collector import Host
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
-from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Earlier
 from vitald.collectors.kernel_log.drills import Announcements
@@ -87,7 +87,7 @@ class Sources:
             for definition in find_collectors()
             if definition.build_collector is not None
         }
-        self.expected = _find_instance(subjects.values(), Expected)
+        self.expected = _find_instance(subjects.values(), ExpectedInventory)
         self.present: list[PresentSource] = _build_sources(context, subjects)
         self.interpreter = Interpreter(
             catalog,
@@ -135,7 +135,7 @@ class Sources:
             self.places.record_event(event.fields)
 
     def _has_enough(self, *kinds: str) -> bool:
-        return self.expected.enough_of(*kinds)
+        return self.expected.has_all_expected(*kinds)
 
     def _list_listeners(self) -> dict[str, list[Callable[[], None]]]:
         """Whom to wake, by subsystem of the kernel."""

@@ -165,10 +165,10 @@ class Interpreter:
             with suppress(OSError):  # then nobody knows, and the line asks for less
                 fields["needed"] = component.id in self.needed()
         if self.inventory is not None and component.id and named:
-            fields["on_pci"] = self.inventory.present(component.id)
-            if (had := self.inventory.had(component.id)) is not None:
+            fields["on_pci"] = self.inventory.is_present(component.id)
+            if (had := self.inventory.has_or_had(component.id)) is not None:
                 fields["on_node"] = had
-            if (port := self.inventory.port(component.id)) is not None:
+            if (port := self.inventory.find_port(component.id)) is not None:
                 fields["port"] = port
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
@@ -215,7 +215,7 @@ class Interpreter:
         address = blamed if isinstance(blamed, str) else sighting.pci
         if address is not None:
             return (
-                self.inventory.component(address, kind)
+                self.inventory.get_component(address, kind)
                 if self.inventory is not None
                 else Component(kind, address)
             )
@@ -223,7 +223,7 @@ class Interpreter:
         if kind is ComponentKind.NEURON and device is not None:
             return self.places.get_component(int(str(device)))
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
-            device = self.inventory.address(str(device)) or device
+            device = self.inventory.find_address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
     def _whereabouts(self, sighting: Sighting) -> tuple[bool | None, str]:

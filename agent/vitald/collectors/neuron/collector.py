@@ -24,7 +24,7 @@ from vitald.collectors.neuron.device import KnownDevice, NeuronDevice
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
-from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
+from vitald.collectors.pci.inventory import PciDevice, PciInventory, read_machine_type
 from vitald.collectors.polling import Found, PolledDevice
 from vitald.collectors.small_files import Files, Look
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
@@ -85,7 +85,7 @@ class Neuron:
 
     def find(self) -> Found:
         """Entries of the driver, and functions on PCI that have none. Raises OSError."""
-        self._inventory.read()
+        self._inventory.scan_bus()
         functions = {
             device.address: device
             for device in self._inventory.devices.values()
@@ -106,7 +106,7 @@ class Neuron:
         ours = {
             address for address, device in functions.items() if device.driver in (None, _DRIVER)
         }
-        machine = machine_type(self._sysfs)
+        machine = read_machine_type(self._sysfs)
         self._places.assign_devices(indexes, ours, machine)
         devices = [self._entry(index) for index in indexes]
         placed = {self._places.find_address(index) for index in indexes}
@@ -165,7 +165,7 @@ class Neuron:
         device = NeuronDevice(
             index=index,
             folder=f"{self._sysfs}/{_CLASS}/{NAME}{index}",
-            function=self._inventory.folder(address) if address else None,
+            function=self._inventory.get_folder(address) if address else None,
             files=self._files,
             version=layout.parse_version(self._version),
             known=self._known[index],

@@ -29,7 +29,7 @@ from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory, machine_type
+from vitald.collectors.pci.inventory import PciInventory, read_machine_type
 from vitald.model import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -192,7 +192,7 @@ def _build(context: CollectorContext) -> Nvml:
         context.inventory,
         context.boot_id,
         WorkerThread("nvml"),
-        expected=catalog.find_instance(machine_type(context.paths.sysfs)).gpus,
+        expected=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
         vbios=settings[ExpectSettings].vbios,
     )
 

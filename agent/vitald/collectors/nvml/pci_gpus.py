@@ -48,7 +48,7 @@ class PciGpus:
     async def scan(self) -> None:
         self._scanned, self._changed = time.monotonic(), False
         try:
-            await self._lane.call(self._inventory.read)
+            await self._lane.call(self._inventory.scan_bus)
         except ThreadStuck as error:
             self._inventory.error = str(error)
         if self._inventory.error:

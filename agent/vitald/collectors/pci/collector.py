@@ -98,10 +98,10 @@ class Pci:
     # --- who is there
 
     def find(self) -> Found:
-        self._inventory.read()
+        self._inventory.scan_bus()
         if self._inventory.error:
             return replace(self._found, trouble=f"PCI cannot be read: {self._inventory.error}")
-        watched = [one for one in self._inventory.watched() if not self._excluded(one.address)]
+        watched = [one for one in self._inventory.list_watched() if not self._excluded(one.address)]
         self._siblings = {(one.vendor, one.device) for one in watched if one.driver}
         bound = {_model(one) for one in watched if one.driver}.union(self.memory.get("bound", ()))
         parts = {Component(one.kind, one.address): self._part(one) for one in watched}

@@ -59,7 +59,7 @@ def sights(board: NodeState, inventory: PciInventory, more: Iterable[Component] 
     """
     gpus = [
         Component(device.kind, device.address)
-        for device in inventory.watched()
+        for device in inventory.list_watched()
         if device.kind is ComponentKind.GPU
     ]
     return board.list_observations({NVML: [*gpus, *more]})
@@ -75,7 +75,7 @@ def listed(
     """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
     node has the `whole` one.
     """
-    on_pci = {Component(device.kind, device.address): device for device in inventory.watched()}
+    on_pci = {Component(device.kind, device.address): device for device in inventory.list_watched()}
     own: dict[Component, list[Finding]] = {
         component: [] for component in (NODE, *on_pci, *filter(_one, seen))
     }

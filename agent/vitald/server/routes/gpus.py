@@ -36,7 +36,7 @@ def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
     by_component = {one.component: one for one in board.readings.get(NVML, ())}
     components = {
         Component(device.kind, device.address)
-        for device in inventory.watched()
+        for device in inventory.list_watched()
         if device.kind is ComponentKind.GPU
     }
     components |= set(by_component) | {
