@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from vitald.collectors.network import port as ports
-from vitald.collectors.network.port import PortCounters
+from vitald.collectors.network.port import EFA_COUNTERS, PortCounters
 from vitald.collectors.small_files import Files, Look
 
 _DEVICE_COUNTERS = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd")
@@ -66,10 +65,10 @@ class EfaDevice:
         self.counters.begin_read()  # that the device's own are readable proves nothing
         if raw.values.get("no_completion_cmds"):
             reason = "the device answers no commands any more, so it is not asked"
-            raw.missing |= dict.fromkeys(ports.EFA, reason)
+            raw.missing |= dict.fromkeys(EFA_COUNTERS, reason)
             return
         self.counters.read_counters(
-            raw, f"{folder}/ports/1/hw_counters", ports.EFA, before=had_counters
+            raw, f"{folder}/ports/1/hw_counters", EFA_COUNTERS, before=had_counters
         )
         # The port's state is constant: only counters show that a device is dead.
         if not self.counters.report_unreadable(raw) and "no_completion_cmds" not in raw.values:

@@ -47,7 +47,7 @@ class PortSummary:
 
     def _add_down_time(self, raw: Look, expected: Ports) -> None:
         down = [key for key, port in expected.items() if port.link is Link.DOWN]
-        down_s = max(map(self.history.down_s, down), default=0.0)
+        down_s = max(map(self.history.get_down_s, down), default=0.0)
         raw.values["link_down_seconds"] = down_s
         raw.values["link_down_overdue"] = float(0.0 < self.replace_after_s <= down_s)
 
