@@ -387,7 +387,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             daemon.board,
             sources.inventory,
             daemon.pipeline.ledger.path,
-            lambda: releases.words if releases is not None else "",
+            lambda: releases.description if releases is not None else "",
             sources.nvml.list_processes if sources.nvml is not None else None,
         ),
         detector=IdleDetector(

@@ -117,7 +117,7 @@ def test_letting_go_leaves_nothing_open() -> None:
         while SourceState.OK not in states:
             await asyncio.sleep(0.05)
         report = await asyncio.wait_for(nvml.releases.begin_release(30, (), "test", "test"), 10)
-        assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
+        assert os.getpid() not in [pid for pid, _ in report.device_users] and report.stuck == ()
         found, _ = list_device_users([])
         assert not [
             pid
@@ -143,7 +143,7 @@ def test_what_a_look_costs() -> None:
         ]
         worker = WorkerProcess("", unasked)
         began = time.perf_counter()
-        attached = await worker.ask({"do": "attach", "gpus": gpus})
+        attached = await worker.send_command({"do": "attach", "gpus": gpus})
         print("attach", round(time.perf_counter() - began, 3), attached)
         for name, command in (
             ("whole", {"fast": gpus, "slow": gpus, "inventory": gpus}),
@@ -151,9 +151,9 @@ def test_what_a_look_costs() -> None:
             ("slow", {"fast": [], "slow": gpus, "inventory": []}),
         ):
             began = time.perf_counter()
-            answer = await worker.ask({"do": "look", **command})
+            answer = await worker.send_command({"do": "look", **command})
             print(name, round((time.perf_counter() - began) * 1000, 2), "ms for", len(gpus), "GPUs")
             assert all("values" in one for one in answer["gpus"].values())
-        assert await worker.end() is None
+        assert await worker.end_process() is None
 
     asyncio.run(asyncio.wait_for(story(), 120))

@@ -61,7 +61,7 @@ class StuckWorker:
 
     @property
     def is_gone(self) -> bool:
-        return start_time(self.pid) != self.started
+        return read_start_time(self.pid) != self.started
 
 
 class WorkerProcess:
@@ -97,11 +97,11 @@ class WorkerProcess:
             raise
         self.ended = False  # or abandoned, if it could not be ended
         self.pid = self._process.pid
-        self.started = start_time(self.pid)
+        self.started = read_start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
         self._reading = asyncio.create_task(self._read_messages(), name="nvml worker")
 
-    def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
+    def send_command(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
         """Sends a command; only one at a time. The future raises WorkerGone if the process
         ends.
         """
@@ -127,7 +127,7 @@ class WorkerProcess:
             seconds=max(0.0, time.monotonic() - began),
         )
 
-    async def end(self) -> StuckWorker | None:
+    async def end_process(self) -> StuckWorker | None:
         """Terminates, then kills it. Returns it if it still exists after that; it is then
         abandoned.
         """
@@ -143,7 +143,7 @@ class WorkerProcess:
         self._close_files()
         return StuckWorker(pid=self.pid, started=self.started, where=where, state=state)
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """Kills it without waiting for its end."""
         self._reading.cancel()
         self._process.kill()
@@ -202,7 +202,7 @@ async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> boo
     return True
 
 
-def start_time(pid: int) -> str:
+def read_start_time(pid: int) -> str:
     """In clock ticks since boot; empty if there is no such process, or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

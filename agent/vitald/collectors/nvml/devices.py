@@ -31,7 +31,7 @@ class KnownGpu:
         return Component(ComponentKind.GPU, self.address)
 
     @property
-    def words(self) -> str:
+    def display_name(self) -> str:
         """Display name: all that helps to find the board."""
         parts = [
             self.name or "GPU",
@@ -80,10 +80,10 @@ class GpuRegistry:
             for uuid, known in self._known.items()
         }
 
-    def find(self, uuid: str) -> KnownGpu | None:
+    def find_gpu(self, uuid: str) -> KnownGpu | None:
         return self._known.get(uuid)
 
-    def find_at(self, address: str) -> KnownGpu | None:
+    def find_gpu_at(self, address: str) -> KnownGpu | None:
         """The GPU in a slot: the one that answered there, else the last one known there."""
         here = [known for known in self._known.values() if known.address == address]
         last = here[0] if here else None
@@ -91,20 +91,20 @@ class GpuRegistry:
 
     def get_identity(self, address: str) -> str:
         """The GPU's UUID, or its address until that is known."""
-        known = self.find_at(address)
+        known = self.find_gpu_at(address)
         return known.uuid if known is not None else address
 
     def note_attached(self) -> None:
         """A worker attached, or none can: no GPU has answered yet."""
         self._seen = set()
 
-    def register(self, known: KnownGpu) -> bool:
+    def register_gpu(self, known: KnownGpu) -> bool:
         """Records a GPU that answered. True if it is new or has moved."""
         former = self._known.get(known.uuid)
         if former is None:
             # A new board replaces the one that was known in its slot. One that has only moved does
             # not: if a GPU is dead at boot, the addresses of the others may change.
-            replaced = self.find_at(known.address)
+            replaced = self.find_gpu_at(known.address)
             if replaced is not None and replaced.uuid not in self._seen:
                 del self._known[replaced.uuid]
         self._seen.add(known.uuid)

@@ -65,7 +65,7 @@ class GpuNode:
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
         self._gpus = GpuRegistry()
-        self._watcher = ThresholdEvaluator(self._catalog.find_thresholds(NAME))
+        self._evaluator = ThresholdEvaluator(self._catalog.find_thresholds(NAME))
         self._resets = ResetDetector()
         self._hung = HungComponents()
         self._missing = MissingGpus()
@@ -80,7 +80,7 @@ class GpuNode:
     def configure(self, catalog: Catalog) -> None:
         """Use a catalogue that was reloaded."""
         self._catalog = catalog
-        self._watcher.configure(catalog.find_thresholds(NAME))
+        self._evaluator.configure(catalog.find_thresholds(NAME))
 
     # --- memory
 
@@ -89,7 +89,7 @@ class GpuNode:
         """For the next start: baselines, known GPUs, reported events."""
         remembered = {
             "gpus": self._gpus.memory,
-            "watch": self._watcher.memory,
+            "watch": self._evaluator.memory,
             "counted": self._resets.memory,
             "links": self.current.links.memory,
             "lifetime": self.current.lifetime.memory,
@@ -112,7 +112,7 @@ class GpuNode:
             resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        self._gpus, self._watcher, self._missing, self._hung = gpus, watcher, missing, hung
+        self._gpus, self._evaluator, self._missing, self._hung = gpus, watcher, missing, hung
         self.current.links, self.current.lifetime = links, lifetime
         self.current.simulated = simulated
         if boot_id == self.boot_id:
@@ -155,10 +155,10 @@ class GpuNode:
         self._driver = {"unavailable": float(code)}
         self._gpus.note_attached()  # GPUs that were seen may be gone
         self.current.by_gpu = {}
-        text = self._prefix(reason)
+        text = self._add_prefix(reason)
         return [
             replace(event, raw=text) if event.code == UNAVAILABLE else event
-            for event in self._evaluate([], on_pci)
+            for event in self._evaluate_thresholds([], on_pci)
         ]
 
     def process_answers(
@@ -173,7 +173,7 @@ class GpuNode:
         if self._driver.get("unavailable") == 0 and self._hung.end_hang(NODE):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, NODE, fields, "the driver answers again"))
-        return [*events, *self._evaluate(answers, on_pci)]
+        return [*events, *self._evaluate_thresholds(answers, on_pci)]
 
     def _process_answer(self, address: str, answer: Mapping[str, Any]) -> list[Event]:
         values: dict[str, Sample] = {
@@ -181,13 +181,13 @@ class GpuNode:
             for name, value in answer.get("values", {}).items()
         }
         component = Component(ComponentKind.GPU, address)
-        events = self._identify(address, values) if "uuid" in values else []
+        events = self._register_gpu(address, values) if "uuid" in values else []
         identity = self._gpus.get_identity(address)
-        name = self._describe(address)
+        name = self._describe_gpu(address)
         if self._resets.detect_reset(identity, values):
             text = f"{name} was reset, or the driver loaded: its counters began anew"
             events.append(self.create_event(RESET, component, {}, text))
-            self._watcher.forget(identity, counters=True)
+            self._evaluator.forget(identity, counters=True)
             self.current.lifetime.note_reset(identity)
         if values and self._hung.end_hang(component):
             fields: Fields = {"recovered": True}
@@ -207,7 +207,7 @@ class GpuNode:
         if unkillable:
             fields["unkillable"] = True
         self._hung.add_hang(component, fields)
-        about = f": {self._describe(gpu)}" if gpu else ""
+        about = f": {self._describe_gpu(gpu)}" if gpu else ""
         text = f"{call} has not answered for {seconds:.1f} s [{state}]{about}"
         return self.create_event(HUNG, component, fields, text)
 
@@ -217,7 +217,7 @@ class GpuNode:
         """
         fields: dict[str, Value] = {"number": number, "witness": NAME}
         component = Component(ComponentKind.GPU, gpu)
-        text = f"event: Xid {number} on {self._describe(gpu)}"
+        text = f"event: Xid {number} on {self._describe_gpu(gpu)}"
         return self.create_event(f"xid/{number}", component, fields, text, moment)
 
     def create_event(
@@ -233,33 +233,33 @@ class GpuNode:
         """
         until = time.time() + _SIMULATED_S if self.simulated else None
         return self._facts.event(
-            code, component, fields, self._prefix(text), moment=moment, simulated_until=until
+            code, component, fields, self._add_prefix(text), moment=moment, simulated_until=until
         )
 
-    def _prefix(self, text: str) -> str:
+    def _add_prefix(self, text: str) -> str:
         return f"{'SIMULATED ' if self.simulated else ''}NVML: {text}"
 
-    def _identify(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
+    def _register_gpu(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
         """Registers the GPU. An event if it is new or has moved."""
         uuid = str(values["uuid"])
-        former = self._gpus.find(uuid) or KnownGpu(address=address, uuid=uuid)
+        former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
         slot = self.slots.get(address.rpartition(".")[0], "")
         known = former.update_from(address, slot, values, simulated=self.simulated)
-        if self._gpus.find_at(address) is None:  # until now its address was its identity
-            self._watcher.rename(address, uuid)
+        if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
+            self._evaluator.rename(address, uuid)
             self._resets.rename_gpu(address, uuid)
             self.current.links.rename_gpu(address, uuid)
             self.current.lifetime.rename_gpu(address, uuid)
-        if not self._gpus.register(known):
+        if not self._gpus.register_gpu(known):
             return []
         fields: dict[str, Value] = {"uuid": uuid}
         if known.serial:
             fields["serial"] = known.serial
-        return [self.create_event(IDENTITY, known.component, fields, known.words)]
+        return [self.create_event(IDENTITY, known.component, fields, known.display_name)]
 
     # --- thresholds
 
-    def _evaluate(self, updated: Iterable[str], on_pci: set[str]) -> list[Event]:
+    def _evaluate_thresholds(self, updated: Iterable[str], on_pci: set[str]) -> list[Event]:
         """Crossings of thresholds by the updated GPUs, by missing ones, and by the node."""
         readings = [self.current.by_gpu[address] for address in updated]
         missing = self._list_missing(on_pci)
@@ -271,10 +271,12 @@ class GpuNode:
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))
         known = tuple(self.current.by_gpu.values())
-        crossings = self._watcher.look(readings, time.monotonic(), known)
+        crossings = self._evaluator.look(readings, time.monotonic(), known)
         events = [self._report_crossing(crossing) for crossing in crossings]
-        self.holding = tuple(self._report_crossing(crossing) for crossing in self._watcher.holding)
-        self.calm = frozenset(self._watcher.calm)
+        self.holding = tuple(
+            self._report_crossing(crossing) for crossing in self._evaluator.holding
+        )
+        self.calm = frozenset(self._evaluator.calm)
         return events
 
     def take_holding(self, on_pci: set[str]) -> tuple[Event, ...]:
@@ -286,7 +288,7 @@ class GpuNode:
         return *holding, *(self._report_still_hanging(*hang) for hang in hanging)
 
     def _report_still_hanging(self, component: Component, fields: Fields) -> Event:
-        name = self._describe(component.id) if component != NODE else "the driver"
+        name = self._describe_gpu(component.id) if component != NODE else "the driver"
         return self.create_event(HUNG, component, fields, f"{name} has not answered again")
 
     def _list_missing(self, on_pci: set[str]) -> list[KnownGpu]:
@@ -300,16 +302,16 @@ class GpuNode:
         name = crossing.component.name
         if crossing.component.kind is ComponentKind.GPU:
             uuid = crossing.identity.removeprefix(MISSED)
-            known = self._gpus.find(uuid)
+            known = self._gpus.find_gpu(uuid)
             name = f"GPU {crossing.component.id}"
             if known is not None:
-                name = known.words
+                name = known.display_name
                 details = {"uuid": uuid, "serial": known.serial, "slot": known.slot}
                 fields |= {key: value for key, value in details.items() if value}
         return self.create_event(
             crossing.code, crossing.component, fields, f"{crossing.text}: {name}"
         )
 
-    def _describe(self, address: str) -> str:
-        known = self._gpus.find_at(address)
-        return known.words if known is not None else f"GPU {address}"
+    def _describe_gpu(self, address: str) -> str:
+        known = self._gpus.find_gpu_at(address)
+        return known.display_name if known is not None else f"GPU {address}"

@@ -45,7 +45,7 @@ class PciGpus:
         failed = bool(self._inventory.error)
         return self._changed or failed or time.monotonic() - self._scanned >= every_s
 
-    async def scan(self) -> None:
+    async def scan_bus(self) -> None:
         self._scanned, self._changed = time.monotonic(), False
         try:
             await self._lane.call(self._inventory.scan_bus)

@@ -31,11 +31,11 @@ class Release:
     ended_by: str = ""  # who ended it early
 
     @property
-    def words(self) -> str:
+    def gpu_names(self) -> str:
         return ", ".join(f"gpu/{gpu}" for gpu in self.gpus) or "all GPUs"
 
     @property
-    def clock(self) -> str:
+    def end_time(self) -> str:
         """When it ends, in local time."""
         return time.strftime(
             "%H:%M:%S", time.localtime(time.time() + self.until - time.monotonic())
@@ -48,7 +48,7 @@ class ReleaseReport:
     processes could not be inspected (-1: none could), and the daemon's own that did not end.
     """
 
-    holders: tuple[tuple[int, str], ...] = ()
+    device_users: tuple[tuple[int, str], ...] = ()
     hidden: int = 0
     stuck: tuple[int, ...] = ()
 
@@ -59,9 +59,11 @@ class Releases:
     worker runs, and then `answer_requests`.
     """
 
-    wake: Callable[[], None] = lambda: None
-    words: str = ""  # for `vitald status`; without a countdown, as each change would be reported
-    _asked: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
+    wake_up: Callable[[], None] = lambda: None
+    description: str = (
+        ""  # for `vitald status`; without a countdown, as each change would be reported
+    )
+    _requested: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
     _admitted: list[asyncio.Future[ReleaseReport]] = field(default_factory=list)
     _running: list[Release] = field(default_factory=list)
     _begun: list[Release] = field(default_factory=list)
@@ -75,13 +77,13 @@ class Releases:
         """
         answer: asyncio.Future[ReleaseReport] = asyncio.get_running_loop().create_future()
         asked = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
-        self._asked.append(asked)
-        self.wake()
+        self._requested.append(asked)
+        self.wake_up()
         try:
             return await answer
         finally:
-            if asked in self._asked:
-                self._asked.remove(asked)
+            if asked in self._requested:
+                self._requested.remove(asked)
 
     def end_releases(self, by: str) -> int:
         """Ends all releases now, and returns how many there were."""
@@ -89,7 +91,7 @@ class Releases:
         self._running = []
         self._ended += ended
         self._put_in_words()
-        self.wake()
+        self.wake_up()
         return len(ended)
 
     # --- for the collector
@@ -97,7 +99,7 @@ class Releases:
     @property
     def is_requested(self) -> bool:
         """True if a request waits for the release."""
-        return bool(self._asked)
+        return bool(self._requested)
 
     @property
     def covers_all(self) -> bool:
@@ -116,12 +118,12 @@ class Releases:
 
     def admit_requests(self) -> None:
         """No worker runs now: the time of the requested releases begins."""
-        for release, answer in self._asked:
+        for release, answer in self._requested:
             running = replace(release, until=time.monotonic() + release.seconds)
             self._running.append(running)
             self._begun.append(running)
             self._admitted.append(answer)
-        self._asked = []
+        self._requested = []
         self._put_in_words()
 
     def answer_requests(self, report: ReleaseReport) -> None:
@@ -150,8 +152,8 @@ class Releases:
 
     def _put_in_words(self) -> None:
         described = [
-            f"{release.words} released until {release.clock}, asked by {release.by}:"
+            f"{release.gpu_names} released until {release.end_time}, asked by {release.by}:"
             f" {release.reason}"
             for release in self._running
         ]
-        self.words = join_first(described, _MAX_NAMED, "; ", "; and ", "more releases")
+        self.description = join_first(described, _MAX_NAMED, "; ", "; and ", "more releases")

@@ -130,7 +130,7 @@ INVENTORY: Calls = {
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),
 }
 TIERS: Mapping[str, Calls] = {"fast": FAST, "slow": SLOW, "inventory": INVENTORY}
-OF: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
+READINGS_BY_CALL: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
 TIER_OF: Mapping[str, str] = {
     reading: tier for tier, calls in TIERS.items() for given in calls.values() for reading in given
 }
