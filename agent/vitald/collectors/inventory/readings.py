@@ -1,4 +1,4 @@
-"""What is counted of this node's devices, and what is expected."""
+"""Counts of this node's devices by kind, versions, and what is expected of both."""
 
 from __future__ import annotations
 

@@ -65,13 +65,13 @@ class StuckWorker:
 
 
 class WorkerProcess:
-    """One worker process. Each command is answered once, in order. `tell` is called with messages
-    that answer no command.
+    """One worker process. Each command is answered once, in order. `on_message` is called with each
+    message that answers no command.
     """
 
-    def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, library: str, on_message: Callable[[Mapping[str, Any]], None]) -> None:
         """Raises OSError if no process can be started."""
-        self._tell = tell
+        self._on_message = on_message
         self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
         os.ftruncate(self._shared, MARKER.size)
         self._marker = mmap.mmap(self._shared, MARKER.size)
@@ -169,11 +169,11 @@ class WorkerProcess:
         )
         try:
             while line := await reader.readline():
-                told = json.loads(line)
-                if "answer" not in told:
-                    self._tell(told)
+                message = json.loads(line)
+                if "answer" not in message:
+                    self._on_message(message)
                 elif self._answer is not None and not self._answer.done():
-                    self._answer.set_result(told["answer"])
+                    self._answer.set_result(message["answer"])
         except ValueError as error:
             self._fail_answer(f"it said something that is no JSON line: {error}")
         finally:
@@ -181,16 +181,15 @@ class WorkerProcess:
         await _wait_for_end(self._process, _KILL_S)
         self._fail_answer()
 
-    def _fail_answer(self, why: str = "") -> None:
+    def _fail_answer(self, reason: str = "") -> None:
         if self._answer is not None and not self._answer.done():
-            code = self._process.poll()
-            said = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
-            where = self.in_flight
-            self._answer.set_exception(
-                WorkerGone(
-                    why or f"the NVML worker ended ({said})" + (f" in {where}" if where else "")
-                )
-            )
+            self._answer.set_exception(WorkerGone(reason or self._describe_end()))
+
+    def _describe_end(self) -> str:
+        code, where = self._process.poll(), self.in_flight
+        ended = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
+        during = f" in {where}" if where else ""
+        return f"the NVML worker ended ({ended}){during}"
 
 
 async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -244,12 +243,15 @@ def list_device_users(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int
             hidden += 1
             continue
         if names & wanted or (not wanted and any(name.startswith("/dev/nvidia") for name in names)):
-            try:
-                comm = (entry / "comm").read_text().strip()
-            except OSError:
-                comm = "?"
-            found.append((int(entry.name), comm))
+            found.append((int(entry.name), _read_process_name(entry)))
     return sorted(found), hidden
+
+
+def _read_process_name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:
+        return "?"
 
 
 def _decode_text(raw: bytes) -> str:

@@ -49,7 +49,7 @@ class Nvml:
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: WorkerThread,
+        thread: WorkerThread,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -63,13 +63,13 @@ class Nvml:
         self.expected = settings.expected_gpus or expected
         self._vbios = vbios
         self._catalog = catalog
-        self._lane = lane
+        self._thread = thread
         self._inbox = Inbox(is_release_requested=lambda: self.releases.is_requested)
         self.releases = Releases(wake_up=self._inbox.wake_up)
         self._state = GpuState(
             boot_id=boot_id,
             node=self._create_node(),
-            pci=PciGpus(inventory, lane),
+            pci=PciGpus(inventory, thread),
             releases=self.releases,
         )
         self._attachment: Attachment | None = None
@@ -178,7 +178,7 @@ class Nvml:
         found: list[tuple[int, str]] = []
         hidden = -1
         with suppress(ThreadStuck, OSError):
-            found, hidden = await self._lane.call(lambda: list_device_users(minors))
+            found, hidden = await self._thread.call(lambda: list_device_users(minors))
         return ReleaseReport(
             device_users=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
         )

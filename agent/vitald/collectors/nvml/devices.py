@@ -85,9 +85,9 @@ class GpuRegistry:
 
     def find_gpu_at(self, address: str) -> KnownGpu | None:
         """The GPU in a slot: the one that answered there, else the last one known there."""
-        here = [known for known in self._known.values() if known.address == address]
-        last = here[0] if here else None
-        return next((known for known in here if known.uuid in self._seen), last)
+        in_slot = [known for known in self._known.values() if known.address == address]
+        last = in_slot[0] if in_slot else None
+        return next((known for known in in_slot if known.uuid in self._seen), last)
 
     def get_identity(self, address: str) -> str:
         """The GPU's UUID, or its address until that is known."""

@@ -1,5 +1,5 @@
 """
-Releases of the GPUs: requested by whom, of which GPUs, and until when.
+Releases of GPUs: which ones, until when, and who requested it.
 
 A client of NVML blocks a GPU reset, a driver reload and a MIG change, so on request the daemon
 closes the driver for a limited time.
@@ -60,9 +60,8 @@ class Releases:
     """
 
     wake_up: Callable[[], None] = lambda: None
-    description: str = (
-        ""  # for `vitald status`; without a countdown, as each change would be reported
-    )
+    # For `vitald status`; without a countdown, as each change would be reported.
+    description: str = ""
     _requested: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
     _admitted: list[asyncio.Future[ReleaseReport]] = field(default_factory=list)
     _running: list[Release] = field(default_factory=list)
@@ -76,21 +75,21 @@ class Releases:
         not.
         """
         answer: asyncio.Future[ReleaseReport] = asyncio.get_running_loop().create_future()
-        asked = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
-        self._requested.append(asked)
+        request = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
+        self._requested.append(request)
         self.wake_up()
         try:
             return await answer
         finally:
-            if asked in self._requested:
-                self._requested.remove(asked)
+            if request in self._requested:
+                self._requested.remove(request)
 
     def end_releases(self, by: str) -> int:
         """Ends all releases now, and returns how many there were."""
         ended = [replace(release, ended_by=by) for release in self._running]
         self._running = []
         self._ended += ended
-        self._put_in_words()
+        self._update_description()
         self.wake_up()
         return len(ended)
 
@@ -114,7 +113,8 @@ class Releases:
     @property
     def left_s(self) -> float:
         """Seconds until the first of them ends."""
-        return min((one.until - time.monotonic() for one in self._list_running()), default=0.0)
+        ends = [release.until for release in self._list_running()]
+        return min(ends) - time.monotonic() if ends else 0.0
 
     def admit_requests(self) -> None:
         """No worker runs now: the time of the requested releases begins."""
@@ -124,7 +124,7 @@ class Releases:
             self._begun.append(running)
             self._admitted.append(answer)
         self._requested = []
-        self._put_in_words()
+        self._update_description()
 
     def answer_requests(self, report: ReleaseReport) -> None:
         """Answers all requests that were admitted."""
@@ -143,14 +143,14 @@ class Releases:
         return ended
 
     def _list_running(self) -> list[Release]:
-        over = [one for one in self._running if one.until <= time.monotonic()]
-        if over:
-            self._ended += over
-            self._running = [one for one in self._running if one not in over]
-            self._put_in_words()
+        ended = [release for release in self._running if release.until <= time.monotonic()]
+        if ended:
+            self._ended += ended
+            self._running = [release for release in self._running if release not in ended]
+            self._update_description()
         return self._running
 
-    def _put_in_words(self) -> None:
+    def _update_description(self) -> None:
         described = [
             f"{release.gpu_names} released until {release.end_time}, asked by {release.by}:"
             f" {release.reason}"

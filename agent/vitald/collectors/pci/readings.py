@@ -1,4 +1,4 @@
-"""What is read of PCI functions."""
+"""The readings of PCI functions."""
 
 from __future__ import annotations
 
