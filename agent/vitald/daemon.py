@@ -28,7 +28,7 @@ from vitald import log as logs
 from vitald.collectors.kernel_log.backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
-from vitald.collectors.pci.inventory import machine_type
+from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config, ConfigError
 from vitald.core.housekeeping import Housekeeping, Retention
@@ -195,7 +195,7 @@ class Daemon:
         except LedgerNewer as error:
             raise CannotStart(str(error)) from error
         try:
-            await self.reader.call(self.sources.inventory.read)
+            await self.reader.call(self.sources.inventory.scan_bus)
         except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
         await self._restore_context()
@@ -367,7 +367,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
     deep_log = None
     if config.diagnostics.deep_log is not None:
         deep_log = DeepLog(
-            config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
+            config.diagnostics.deep_log, instance_type=read_machine_type(config.paths.sysfs)
         )
     releases = sources.nvml.releases if sources.nvml is not None else None
     return DiagnosticsManager(
@@ -379,7 +379,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             daemon.node_state,
             sources.inventory,
             daemon.pipeline.ledger.path,
-            lambda: releases.words if releases is not None else "",
+            lambda: releases.description if releases is not None else "",
             sources.nvml.list_processes if sources.nvml is not None else None,
         ),
         detector=IdleDetector(

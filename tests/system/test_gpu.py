@@ -30,7 +30,7 @@ pytestmark = [
 
 def inventory() -> PciInventory:
     found = PciInventory(Path("/sys"))
-    found.read()
+    found.scan_bus()
     return found
 
 
@@ -60,7 +60,7 @@ def test_every_gpu_on_pci_says_who_it_is() -> None:
     batch, readings = look()
     assert batch.state is SourceState.OK, batch.detail
     assert {one.component.id for one in readings} == {
-        device.address for device in inventory().watched() if device.kind.value == "gpu"
+        device.address for device in inventory().list_watched() if device.kind.value == "gpu"
     }
     for one in readings:
         assert str(one.values["uuid"]).startswith("GPU-")
@@ -138,10 +138,12 @@ def test_what_a_look_costs() -> None:
     async def story() -> None:
         def unasked(_: Mapping[str, Any]) -> None: ...
 
-        gpus = [device.address for device in inventory().watched() if device.kind.value == "gpu"]
+        gpus = [
+            device.address for device in inventory().list_watched() if device.kind.value == "gpu"
+        ]
         worker = WorkerProcess("", unasked)
         began = time.perf_counter()
-        attached = await worker.ask({"do": "attach", "gpus": gpus})
+        attached = await worker.send_command({"do": "attach", "gpus": gpus})
         print("attach", round(time.perf_counter() - began, 3), attached)
         for name, command in (
             ("whole", {"fast": gpus, "slow": gpus, "inventory": gpus}),
@@ -149,9 +151,9 @@ def test_what_a_look_costs() -> None:
             ("slow", {"fast": [], "slow": gpus, "inventory": []}),
         ):
             began = time.perf_counter()
-            answer = await worker.ask({"do": "look", **command})
+            answer = await worker.send_command({"do": "look", **command})
             print(name, round((time.perf_counter() - began) * 1000, 2), "ms for", len(gpus), "GPUs")
             assert all("values" in one for one in answer["gpus"].values())
-        assert await worker.end() is None
+        assert await worker.end_process() is None
 
     asyncio.run(asyncio.wait_for(story(), 120))

@@ -244,7 +244,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
         assert all(named(function, event.fields["call"]) for event in (first, second))
         assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + patient(1.0)
         assert second.fields["state"] == "it could be ended"
-        assert client.start_time(hung) == "", "the worker that hung is still there"
+        assert client.read_start_time(hung) == "", "the worker that hung is still there"
         if gpu is not None:
             await looking.until(lambda: len(looking.last.readings) >= 2)
             seen = {one.component: one.time for one in looking.last.readings}
@@ -272,7 +272,7 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
     node = made(tmp_path, gpus=3)
     node.hang_call(0, "nvmlDeviceGetPowerUsage")
     node.hang_call(1, "nvmlDeviceGetPowerUsage")
-    here = client.start_time(os.getpid())
+    here = client.read_start_time(os.getpid())
 
     async def stays(worker: client.WorkerProcess) -> client.StuckWorker:
         """It is in the kernel: no signal reaches it."""
@@ -280,7 +280,7 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
         assert where is not None
         return client.StuckWorker(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
 
-    with mock.patch.object(client.WorkerProcess, "end", stays):
+    with mock.patch.object(client.WorkerProcess, "end_process", stays):
         async with Looking(
             node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S
         ) as looking:
@@ -436,7 +436,7 @@ def _parent(pid: int) -> int:
 
 
 def _gone(pids: list[int]) -> bool:
-    return not any(client.start_time(pid) for pid in pids)
+    return not any(client.read_start_time(pid) for pid in pids)
 
 
 @contextmanager

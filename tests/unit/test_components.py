@@ -61,7 +61,7 @@ class Told:
 
     def gpu_on_pci(self) -> None:
         self.tree.pci(GPU.id, NVIDIA, 0x2330, 0x030200, "nvidia")
-        self.inventory.read()
+        self.inventory.scan_bus()
 
     def all(self) -> dict[str, Json]:
         return {

@@ -25,10 +25,10 @@ from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
-from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.collector import Network
-from vitald.collectors.network.port import EFA
+from vitald.collectors.network.port import EFA_COUNTERS
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import NeuronLocations
@@ -98,7 +98,7 @@ def adapters(tree: Tree) -> None:
     tree.link("class/infiniband/efa_0/device", efa)
     for name in ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd"):
         tree.write(f"class/infiniband/efa_0/hw_counters/{name}", 0)
-    for name in EFA:
+    for name in EFA_COUNTERS:
         tree.write(f"class/infiniband/efa_0/ports/1/hw_counters/{name}", 0)
     mlx5 = tree.pci("0000:1a:00.0", MELLANOX, 0x1021, 0x020700, "mlx5_core")
     tree.link("class/infiniband/mlx5_0/device", mlx5)
@@ -147,7 +147,7 @@ def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     yield Neuron(tree.root, inventory, NeuronLocations())
     yield Network(tree.root, NetworkSettings())
     yield Pci(tree.root, inventory, PciSettings())
-    yield Expected(
+    yield ExpectedInventory(
         tree.root,
         proc,
         inventory,

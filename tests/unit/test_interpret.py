@@ -228,7 +228,7 @@ def test_the_component_is_what_the_line_is_about(line: str, component: str) -> N
 def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
     device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
     inventory = PciInventory(tmp_path)
-    inventory.read()
+    inventory.scan_bus()
     known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     aer = read(
         known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0"
@@ -245,7 +245,7 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     tree.link("class/infiniband/rdmap79s0", f"{folder}/infiniband/rdmap79s0")
     tree.link(f"{folder}/infiniband/rdmap79s0/device", folder)
     inventory = PciInventory(tmp_path)
-    inventory.read()
+    inventory.scan_bus()
     known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     assert (
         read(known, "infiniband rdmap79s0: Admin queue is closed").component.name
@@ -254,7 +254,7 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     assert (
         read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
     )
-    assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
+    assert [inventory.find_address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
         None
     ] * 5
 
@@ -339,7 +339,7 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
     device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
     device(tmp_path, "0000:0b:00.0", 0x8086, 0x1234, 0x0C0330)
     inventory = PciInventory(tmp_path)
-    inventory.read()
+    inventory.scan_bus()
     known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     line = (
         "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason"

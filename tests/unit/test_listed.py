@@ -208,10 +208,10 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
         )
 
     assert "on_node" not in seen("99").fields, "nobody has looked yet"
-    inventory.read()
+    inventory.scan_bus()
     shutil.rmtree(tree.root / "bus/pci/devices")
     (tree.root / "bus/pci/devices").mkdir()
-    inventory.read()
+    inventory.scan_bus()
     gone, never = seen("65"), seen("99")
     assert (gone.fields["on_pci"], gone.fields["on_node"]) == (False, True)
     assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (

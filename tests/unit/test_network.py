@@ -20,7 +20,7 @@ from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
-from vitald.collectors.network import adapter, learned
+from vitald.collectors.network import adapter, efa, port_history
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network
 from vitald.collectors.network.port import Carrier, Link
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     turned = Clock()
-    for module in (polled_module, adapter, learned):
+    for module in (polled_module, adapter, efa, port_history):
         monkeypatch.setattr(module, "time", turned)
     return turned
 

@@ -488,12 +488,12 @@ def test_a_device_that_left_is_known_for_what_it_was_and_by_the_port_it_sat_behi
     bus.looking.look()
     bus.remove(address)
     assert told(bus.looking.look()) == {("pci/removed", f"nic/{address}")}
-    assert bus.inventory.port(address) == PORT
-    assert bus.inventory.component(address, ComponentKind.PCI).name == f"nic/{address}"
-    assert address not in {device.address for device in bus.inventory.watched()}
+    assert bus.inventory.find_port(address) == PORT
+    assert bus.inventory.get_component(address, ComponentKind.PCI).name == f"nic/{address}"
+    assert address not in {device.address for device in bus.inventory.list_watched()}
     bus.tree.pci(address, NVIDIA, 0x2330, 0x030200)
     bus.looking.look()
-    assert bus.inventory.component(address, ComponentKind.PCI).name == f"gpu/{address}"
+    assert bus.inventory.get_component(address, ComponentKind.PCI).name == f"gpu/{address}"
     assert address not in bus.inventory.departed
 
 

@@ -897,7 +897,7 @@ def test_nodes_of_other_sizes(tmp_path: Path, connect: Callable[..., Client]) ->
 
 def test_the_bus_is_as_vitald_reads_it(node: SimulatedNode) -> None:
     inventory = PciInventory(node.sysfs)
-    inventory.read()
+    inventory.scan_bus()
     found = {
         address: device
         for address, device in inventory.devices.items()
@@ -924,15 +924,15 @@ def test_the_bus_is_as_vitald_reads_it(node: SimulatedNode) -> None:
 def test_a_removed_gpu_leaves_the_bus_and_comes_back(node: SimulatedNode) -> None:
     inventory = PciInventory(node.sysfs)
     node.remove(1)
-    inventory.read()
+    inventory.scan_bus()
     assert (
-        not inventory.present("0000:3b:00.0")
+        not inventory.is_present("0000:3b:00.0")
         and inventory.devices["0000:3a:01.0"].pci_class == 0x060400
     )
     node.put_back(1)
-    inventory.read()
+    inventory.scan_bus()
     assert (
-        inventory.present("0000:3b:00.0")
+        inventory.is_present("0000:3b:00.0")
         and inventory.devices["0000:3b:00.0"].kind is ComponentKind.GPU
     )
     node.put_back(1)  # it is there

@@ -21,7 +21,7 @@ from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.settings import HostSettings
-from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Earlier
 from vitald.collectors.kernel_log.drills import DrillRegistry
@@ -83,7 +83,7 @@ class Sources:
             get_uevent_error=lambda: self.uevents.error,
         )
         collectors = _build_collectors(context)
-        self.expected = _find_instance(collectors.values(), Expected)
+        self.expected = _find_instance(collectors.values(), ExpectedInventory)
         self.present: list[PresentSource] = _build_sources(context, collectors)
         log = settings[KernelLogSettings]
         drives = _find_instance(collectors.values(), Host).drives
@@ -122,7 +122,7 @@ class Sources:
             self.places.record_event(event.fields)
 
     def _has_enough(self, *kinds: str) -> bool:
-        return self.expected.enough_of(*kinds)
+        return self.expected.has_all_expected(*kinds)
 
     def _list_listeners(self) -> dict[str, list[Callable[[], None]]]:
         """What to call when the kernel announces a device, by its subsystem."""

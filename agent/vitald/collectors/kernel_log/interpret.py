@@ -174,10 +174,10 @@ class Interpreter:
             fields["device_kind"] = component.kind.value
         by_neuron_place = component.kind is ComponentKind.NEURON and ":" in component.id
         if component.id and (component.id in (parsed.pci, blamed) or by_neuron_place):
-            fields["on_pci"] = self.inventory.present(component.id)
-            if (had := self.inventory.had(component.id)) is not None:
+            fields["on_pci"] = self.inventory.is_present(component.id)
+            if (had := self.inventory.has_or_had(component.id)) is not None:
                 fields["on_node"] = had
-            if (port := self.inventory.port(component.id)) is not None:
+            if (port := self.inventory.find_port(component.id)) is not None:
                 fields["port"] = port
 
     def _describe_disk(self, code: str, name: str) -> Mapping[str, Value]:
@@ -214,7 +214,7 @@ class Interpreter:
         address = blamed if isinstance(blamed, str) else parsed.pci
         if address is not None:
             return (
-                self.inventory.component(address, kind)
+                self.inventory.get_component(address, kind)
                 if self.inventory is not None
                 else Component(kind, address)
             )
@@ -222,7 +222,7 @@ class Interpreter:
         if kind is ComponentKind.NEURON and device is not None:
             return self.places.get_component(int(str(device)))
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
-            device = self.inventory.address(str(device)) or device
+            device = self.inventory.find_address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
     def _check_presence(self, parsed: ParsedLine) -> tuple[bool | None, str]:

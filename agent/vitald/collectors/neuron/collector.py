@@ -26,7 +26,7 @@ from vitald.collectors.neuron.driver import NeuronDriver
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.neuron.readings import READINGS
 from vitald.collectors.neuron.settings import SECTION
-from vitald.collectors.pci.inventory import PciDevice, PciInventory, machine_type
+from vitald.collectors.pci.inventory import PciDevice, PciInventory, read_machine_type
 from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
@@ -78,7 +78,7 @@ class Neuron:
 
     def find_devices(self) -> Found:
         """Entries of the driver, and functions on PCI that have none. Raises OSError."""
-        self._inventory.read()
+        self._inventory.scan_bus()
         functions = {
             device.address: device
             for device in self._inventory.devices.values()
@@ -94,7 +94,7 @@ class Neuron:
         ours = {
             address for address, device in functions.items() if device.driver in (None, _DRIVER)
         }
-        machine = machine_type(self._sysfs)
+        machine = read_machine_type(self._sysfs)
         self._places.assign_devices(indexes, ours, machine)
         devices = [self._make_device(index) for index in indexes]
         devices += map(self._make_uninitialised, self._list_uninitialised(indexes, ours))
@@ -127,7 +127,7 @@ class Neuron:
         device = NeuronDevice(
             index=index,
             folder=f"{self._sysfs}/{_CLASS}/{NAME}{index}",
-            function=self._inventory.folder(address) if address else None,
+            function=self._inventory.get_folder(address) if address else None,
             files=self._files,
             version=layout.parse_version(self._driver.version),
             known=self._known[index],

@@ -189,7 +189,7 @@ class BoardTraits:
 def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
     """Only Grace machines (arm64) are sold with NVLink between nodes."""
     inventory = PciInventory(sysfs)
-    inventory.read()
+    inventory.scan_bus()
     gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     switches = any(device.kind is ComponentKind.NVSWITCH for device in inventory.devices.values())
     plain = bool(gpus) and all(

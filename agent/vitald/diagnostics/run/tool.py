@@ -126,7 +126,7 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
     they are.
     """
     inventory = PciInventory(sysfs)
-    inventory.read()
+    inventory.scan_bus()
     gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
     return len(gpus), inventory.error
 

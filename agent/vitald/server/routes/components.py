@@ -61,7 +61,7 @@ def list_observations(
     """
     gpus = [
         Component(device.kind, device.address)
-        for device in inventory.watched()
+        for device in inventory.list_watched()
         if device.kind is ComponentKind.GPU
     ]
     return node_state.list_observations({NVML: [*gpus, *more]})
@@ -77,7 +77,7 @@ def list_components(
     """Each component that PCI shows, that a source reads, or that has an open finding, with its own
     verdict; the node has that of `whole`.
     """
-    on_pci = {Component(device.kind, device.address): device for device in inventory.watched()}
+    on_pci = {Component(device.kind, device.address): device for device in inventory.list_watched()}
     own: dict[Component, list[Finding]] = {
         component: [] for component in (NODE, *on_pci, *filter(_is_component, seen))
     }

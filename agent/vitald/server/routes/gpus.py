@@ -37,7 +37,7 @@ def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu
     address.
     """
     readings = {read.component: read for read in node_state.readings.get(NVML, ())}
-    on_pci = {Component(device.kind, device.address) for device in inventory.watched()}
+    on_pci = {Component(device.kind, device.address) for device in inventory.list_watched()}
     findings: dict[Component, list[Finding]] = {}
     for finding in node_state.findings:
         findings.setdefault(finding.component, []).append(finding)

@@ -128,7 +128,8 @@ class NodeRoutes:
 
     def _list_suspects(self, now: float) -> list[schema.Suspect]:
         watched = (
-            Component(device.kind, device.address) for device in self._context.inventory.watched()
+            Component(device.kind, device.address)
+            for device in self._context.inventory.list_watched()
         )
         names = {
             self._context.node_state.get_identity(component): component.name

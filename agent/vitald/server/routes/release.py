@@ -119,7 +119,7 @@ class ReleaseRoutes:
         """The PCI addresses of the requested GPUs; empty for all of them."""
         known = {
             device.address
-            for device in self._inventory.watched()
+            for device in self._inventory.list_watched()
             if device.kind is ComponentKind.GPU
         }
         if not known:
