@@ -22,7 +22,7 @@ from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import Expected
 from vitald.collectors.kernel_log import pstore
-from vitald.collectors.kernel_log.backfill import Earlier
+from vitald.collectors.kernel_log.backfill import Backfill
 from vitald.collectors.kernel_log.drills import Announcements
 from vitald.collectors.kernel_log.file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
@@ -104,7 +104,7 @@ class Sources:
             if log.source == "kmsg"
             else LogFile(str(log.path), self.interpreter, boot_id)
         )
-        self.earlier = self._build_backfill(paths, log, boot_id, reader)
+        self.backfill = self._build_backfill(paths, log, boot_id, reader)
         self.uevents = Uevents(self._list_listeners())
 
     @property
@@ -148,14 +148,14 @@ class Sources:
 
     def _build_backfill(
         self, paths: Paths, log: KernelLogSettings, boot_id: str, reader: WorkerThread
-    ) -> Earlier | None:
+    ) -> Backfill | None:
         """Only the ring forgets; a file is its own history."""
         if log.source != "kmsg":
             return None
         where = log.journal
         journal = None if where == "off" else Journal(None if where == "system" else Path(where))
         folders = (paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
-        return Earlier(str(log.path), self.interpreter, boot_id, reader, journal, folders)
+        return Backfill(str(log.path), self.interpreter, boot_id, reader, journal, folders)
 
 
 def _find_instance(subjects: Iterable[Collector], class_: type[S]) -> S:

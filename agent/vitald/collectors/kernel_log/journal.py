@@ -80,7 +80,7 @@ class Journal:
     closed with it.
 
     `skipped` (entries that are not a kernel record's) and `missed` (records that journald says it
-    lost) count for the latest call of `records`.
+    lost) count for the latest call of `read_records`.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -88,21 +88,21 @@ class Journal:
         self.skipped = 0
         self.missed = 0
 
-    def readable(self) -> None:
+    def check_readable(self) -> None:
         """Raises JournalUnavailable where there are no kernel records to be had: libsystemd opens
         nothing without a word.
         """
-        with self._open() as reader:
+        with self._open_reader() as reader:
             reader.add_match(_TRANSPORT="kernel")
             if next(self._read_entries(reader.get_next), None) is None:
-                raise JournalUnavailable(self._reason())
+                raise JournalUnavailable(self._explain_no_records())
 
-    def boots(self, after: float = 0.0) -> list[str]:
+    def list_boots(self, after: float = 0.0) -> list[str]:
         """The boots that left any entry later than `after` (seconds since the epoch), oldest first:
         by the last entry of each, whose wall clock is the likeliest to be set.
         """
         found = []
-        with self._open() as reader:
+        with self._open_reader() as reader:
             for boot in reader.query_unique("_BOOT_ID"):
                 reader.flush_matches()
                 reader.add_match(_BOOT_ID=boot)
@@ -116,7 +116,9 @@ class Journal:
                     )
         return [boot_id for last_usec, boot_id in sorted(found) if last_usec / 1e6 > after]
 
-    def records(self, boot_id: str, after_usec: int | None, most: int) -> Iterator[JournalRecord]:
+    def read_records(
+        self, boot_id: str, after_usec: int | None, most: int
+    ) -> Iterator[JournalRecord]:
         """At most `most` records of a boot (a UUID) in journal order, those with `usec >=
         after_usec`. Raises JournalUnavailable.
 
@@ -125,7 +127,7 @@ class Journal:
         """
         self.skipped = self.missed = lost = 0
         boot = UUID(boot_id)
-        with self._open() as reader:
+        with self._open_reader() as reader:
             reader.add_match(_BOOT_ID=boot.hex, _TRANSPORT="kernel")
             reader.add_disjunction()
             reader.add_match(_BOOT_ID=boot.hex, _TRANSPORT="driver", MESSAGE_ID=_MISSED)
@@ -145,7 +147,7 @@ class Journal:
                     lost += int(said[1]) if said else 1
                     continue
                 try:
-                    record = _record(entry, str(boot))
+                    record = _parse_record(entry, str(boot))
                 except ValueError:
                     self.skipped += 1
                     continue
@@ -170,7 +172,7 @@ class Journal:
         reader.seek_head()
 
     @contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _open_reader(self) -> Iterator[Any]:
         try:
             from systemd import journal  # type: ignore[attr-defined,unused-ignore]
         except ImportError as error:
@@ -211,7 +213,7 @@ class Journal:
             " --verify)"
         )
 
-    def _reason(self) -> str:
+    def _explain_no_records(self) -> str:
         """Why no kernel record was found, and the next step."""
         folders = (self.folder,) if self.folder is not None else _SYSTEM
         files: list[str] = []
@@ -240,36 +242,40 @@ class Journal:
         )
 
 
-def _record(entry: dict[str, Any], boot_id: str) -> JournalRecord:
+def _parse_record(entry: dict[str, Any], boot_id: str) -> JournalRecord:
     """Raises ValueError where a field is missing, there twice, or absurd."""
-    name = _bytes(entry, "SYSLOG_IDENTIFIER", b"")
+    name = _get_bytes(entry, "SYSLOG_IDENTIFIER", b"")
     # Old journald leaves the facility out for the kernel's own records and only for those.
-    facility = _number(_bytes(entry, "SYSLOG_FACILITY", b"0" if name == b"kernel" else b"1"), 127)
-    text = escape(_bytes(entry, "MESSAGE"))
+    facility = _parse_number(
+        _get_bytes(entry, "SYSLOG_FACILITY", b"0" if name == b"kernel" else b"1"), 127
+    )
+    text = escape(_get_bytes(entry, "MESSAGE"))
     if facility and "SYSLOG_IDENTIFIER" in entry:
-        pid = b"[" + _bytes(entry, "SYSLOG_PID") + b"]" if "SYSLOG_PID" in entry else b""
+        pid = b"[" + _get_bytes(entry, "SYSLOG_PID") + b"]" if "SYSLOG_PID" in entry else b""
         text = _UNPRINTABLE.sub(hexed, name + pid) + (b": " + text if text else b":")
     return JournalRecord(
         boot_id=boot_id,
-        usec=_number(
-            _bytes(entry, "_SOURCE_MONOTONIC_TIMESTAMP", b"%d" % entry["__MONOTONIC_TIMESTAMP"][0])
+        usec=_parse_number(
+            _get_bytes(
+                entry, "_SOURCE_MONOTONIC_TIMESTAMP", b"%d" % entry["__MONOTONIC_TIMESTAMP"][0]
+            )
         ),
         time=entry["__REALTIME_TIMESTAMP"] / 1e6,
         facility=facility,
-        level=_number(_bytes(entry, "PRIORITY", _INFO), 7),
+        level=_parse_number(_get_bytes(entry, "PRIORITY", _INFO), 7),
         text=text,
         cursor=entry["__CURSOR"],
     )
 
 
-def _bytes(entry: dict[str, Any], field: str, default: bytes | None = None) -> bytes:
+def _get_bytes(entry: dict[str, Any], field: str, default: bytes | None = None) -> bytes:
     value = entry.get(field, default)
     if not isinstance(value, bytes):
         raise ValueError(f"{field}: {value!r}")
     return value
 
 
-def _number(text: bytes, highest: int = 1 << 63) -> int:
+def _parse_number(text: bytes, highest: int = 1 << 63) -> int:
     if _NUMBER.fullmatch(text) is None or (value := int(text)) > highest:
         raise ValueError(f"not a number up to {highest}: {text!r}")
     return value

@@ -67,7 +67,7 @@ class _Chunk:
         return f"{self.file}:{self.digest}"
 
 
-def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
+def read_crash_logs(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
     """The crash logs, oldest first, and what could not be read, in words. A folder that is not
     there is no news.
     """
@@ -104,12 +104,12 @@ def read(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], list[str]]:
 def _list_files(folders: Iterable[Path], said: list[str]) -> Iterator[tuple[Path, int, float]]:
     """Path, size and mtime of the chunks, and of a `dmesg.txt` that has none beside it."""
 
-    def refused(error: OSError) -> None:
+    def report_refusal(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             said.append(f"{error.filename}: {error.strerror}")
 
     for folder in folders:
-        for root, _, names in os.walk(folder, onerror=refused):
+        for root, _, names in os.walk(folder, onerror=report_refusal):
             chunks = [name for name in names if name.startswith("dmesg-")]
             if "dmesg.txt" in names and all(name.endswith(_PACKED) for name in chunks):
                 chunks.append("dmesg.txt")
@@ -118,7 +118,7 @@ def _list_files(folders: Iterable[Path], said: list[str]) -> Iterator[tuple[Path
                 try:
                     found = path.lstat()
                 except OSError as error:
-                    refused(error)
+                    report_refusal(error)
                     continue
                 if stat.S_ISREG(found.st_mode):
                     yield path, found.st_size, found.st_mtime
@@ -166,7 +166,9 @@ def _join_chunks(parts: list[_Chunk], said: list[str]) -> CrashLog:
         said.append(
             f"{name}: {newest.reason}#{newest.number} lacks part {', '.join(map(str, missing[:9]))}"
         )
-    lines = [(line, digest) for line, digest in _lines(parts) if _NOTICE.fullmatch(line) is None]
+    lines = [
+        (line, digest) for line, digest in _join_lines(parts) if _NOTICE.fullmatch(line) is None
+    ]
     whole = [(escape(line), digest) for line, digest in lines if _RENDERED.match(line)]
     if len(whole) < len(lines):
         left_out = len(lines) - len(whole)
@@ -180,7 +182,7 @@ def _join_chunks(parts: list[_Chunk], said: list[str]) -> CrashLog:
     )
 
 
-def _lines(parts: list[_Chunk]) -> list[tuple[bytes, str]]:
+def _join_lines(parts: list[_Chunk]) -> list[tuple[bytes, str]]:
     """Oldest first, each with the digest of the chunk in which it begins. A chunk may end in the
     middle of a line.
     """
