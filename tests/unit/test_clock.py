@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
 from vitald.collectors.kernel_log.clock import _HELD, Clock, in_time_order
-from vitald.collectors.kernel_log.dates import date_in
+from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import strip
 from vitald.collectors.kernel_log.saved_log import SavedEvent
 
@@ -39,7 +39,7 @@ def told(*lines: str) -> list[tuple[str, float]]:
     for text in lines:
         line = strip(text.encode())
         assert line is not None
-        found.append(clock.tell(line, date_in(text.encode(), LATEST)))
+        found.append(clock.tell(line, parse_date(text.encode(), LATEST)))
     return found
 
 

@@ -111,16 +111,17 @@ def _replay_log(
 ) -> int:
     from vitald.cli.check import EXIT
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
+    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
 
     userspace, device_reset = config.kernel_log.userspace, config.policy.device_reset
     readers = [
         Interpreter(catalog, MarkedDrills(), None, userspace=userspace)
         for catalog in (force, other)
     ]
-    with opened(str(arguments.file)) as stream:
-        saved = SavedLog(stream, *readers)
-        pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))
+    with open_log(str(arguments.file)) as opened:
+        saved = SavedLog(opened, *readers)
+        lines = saved.order_events(saved.read_events())
+        pairs = ((line.events[0], line.events[1]) for line in lines)
         code = _compare_rules(
             arguments,
             force,

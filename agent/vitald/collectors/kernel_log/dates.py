@@ -31,7 +31,7 @@ _DAY = timedelta(days=1)
 _LEAP_YEARS = 8  # the 29th of February may be as many years ago
 
 
-def date_in(prefix: bytes, latest: float) -> float | None:
+def parse_date(prefix: bytes, latest: float) -> float | None:
     """Seconds since the epoch, or None where the prefix has no date.
 
     `latest`: when the log was last written. A stamp without a year is of the last year that is not
@@ -57,7 +57,7 @@ def date_in(prefix: bytes, latest: float) -> float | None:
     return None
 
 
-def anchor_in(message: bytes) -> float | None:
+def parse_anchor(message: bytes) -> float | None:
     """What the wall clock was set to at the start, by the kernel's own line."""
     found = _ANCHOR.search(message)
     return float(found[1]) if found is not None else None
