@@ -511,9 +511,9 @@ class Broken(Journal):
         raise JournalUnavailable("the journal is damaged")
 
     def read_records(
-        self, boot_id: str, after_usec: int | None, most: int
+        self, boot_id: str, after_usec: int | None, limit: int
     ) -> Iterator[JournalRecord]:
-        whole = super().read_records(boot_id, after_usec, most)
+        whole = super().read_records(boot_id, after_usec, limit)
         if self.of not in (None, boot_id):
             yield from whole
             return

@@ -257,7 +257,7 @@ def test_a_missing_folder_is_no_news(tmp_path: Path) -> None:
 def test_the_newest_are_read_where_there_is_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pstore, "_MOST", 200)
+    monkeypatch.setattr(pstore, "_MAX_BYTES", 200)
     for index in range(10):
         put(
             tmp_path,
