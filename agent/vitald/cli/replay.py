@@ -153,7 +153,7 @@ def _compare_rules(
     `stored`: the ledger, if it is one that is replayed. `until`: the time of the last event, in
     seconds since the epoch, once all were read.
     """
-    comparison = _Comparison(arguments, force, other, device_reset=device_reset)
+    comparison = _RuleComparison(arguments, force, other, device_reset=device_reset)
     for pair in events:
         comparison.apply_pair(pair, is_counted=stored is not None or _has_line(pair))
     summary = comparison.build_summary(until())
@@ -168,7 +168,7 @@ def _compare_rules(
     return DIFFERENT if summary["differences"] or remembered != in_force else 0
 
 
-class _Comparison:
+class _RuleComparison:
     """Judges the same events by two catalogues; prints where the verdicts begin to differ."""
 
     def __init__(
