@@ -151,9 +151,9 @@ class Watching:
         interpreter = self.node.interpreter
         for priority, text in records:
             self._records += 1
-            if (sighting := interpreter.recognise(text.encode())) is not None:
+            if (sighting := interpreter.parse_record(text.encode())) is not None:
                 said.append(
-                    interpreter.event(
+                    interpreter.make_event(
                         sighting,
                         text.encode(),
                         priority >> 3,

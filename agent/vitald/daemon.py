@@ -26,7 +26,7 @@ from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald import log as logs
 from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
-from vitald.collectors.kernel_log.kmsg import from_stdin
+from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import machine_type
 from vitald.collectors.registry import Sources
@@ -105,7 +105,7 @@ class Daemon:
             self.boot_id,
             self.reader,
             self._well,
-            kmsg=from_stdin(),
+            kmsg=take_stdin(),
         )
         self.tests = WorkerThread("diagnostics")
         self.tally = Tally()

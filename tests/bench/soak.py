@@ -385,7 +385,7 @@ def _sample(daemon: Any, work: Work) -> Json:
             "queue": len(pipeline._queue),
             "held": len(pipeline.ledger_writer._held),
             "clients": daemon.api.gate.clients,
-            "announcements": len(daemon.sources.interpreter.announcements._by_id),
+            "announcements": len(daemon.sources.interpreter.drills._by_id),
         },
     }
 

@@ -35,7 +35,7 @@ from vitald.collectors.kernel_log.interpret import NAME, Interpreter
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.pstore import read_crash_logs
-from vitald.collectors.kernel_log.record import KernelRecord, escape, split
+from vitald.collectors.kernel_log.record import KernelRecord, escape, split_record
 from vitald.collectors.kernel_log.ring_state import RingState, read_ring_state
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Position, Trust
@@ -205,10 +205,10 @@ class Machine:
                     )
                 )
             last = one.seq
-            sighting = self.interpreter.recognise(one.text)
+            sighting = self.interpreter.parse_record(one.text)
             if sighting is not None:
                 identity, at = f"kmsg:{self.boot}:{one.seq}", BOOTED + one.usec / 1e6
-                event = self.interpreter.event(
+                event = self.interpreter.make_event(
                     sighting,
                     one.text,
                     one.facility,
@@ -241,7 +241,7 @@ def a_machine(folder: Path) -> Iterator[Machine]:
         made = Machine(folder)
         patch.setattr(backfill, "read_ring_state", made.read_ring_state)
         for module in (backfill, journal_backfill, ring_state):
-            patch.setattr(module, "wall_time", lambda usec: BOOTED + usec / 1e6)
+            patch.setattr(module, "estimate_wall_time", lambda usec: BOOTED + usec / 1e6)
         yield made
 
 
@@ -1381,6 +1381,6 @@ def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyP
 
 def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:
     """What these tests take for a record is one to the reader of the ring."""
-    found = split(raw(record(3, text="tab\tand \\")))
+    found = split_record(raw(record(3, text="tab\tand \\")))
     assert found is not None
     assert found[4] == b"tab\\x09and \\x5c"

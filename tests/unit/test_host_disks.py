@@ -13,7 +13,7 @@ from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
 from vitald.collectors.host.filesystems import Mount, _parse_mount
 from vitald.collectors.host.fstab import Fstab, parse_fstab
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Action, Event
 
@@ -356,7 +356,7 @@ def test_what_is_asked_for_where_a_drive_is_lost(
             tree.remove("sys/class/nvme/nvme1")
             known = Interpreter(
                 CATALOG,
-                Announcements(),
+                DrillRegistry(),
                 None,
                 userspace="ignore",
                 drive=subject.drives.describe_drive,
@@ -376,16 +376,16 @@ def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
 
 def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
     known = Interpreter(
-        CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.describe_drive
+        CATALOG, DrillRegistry(), None, userspace="ignore", drive=host(tree).drives.describe_drive
     )
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
     assert CATALOG.find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
 
 def read_line(known: Interpreter, text: str) -> Event:
-    sighting = known.recognise(text.encode())
+    sighting = known.parse_record(text.encode())
     assert sighting is not None
-    return known.event(sighting, text.encode(), 0, identity="1", time=1.0, boot_id="b", usec=1)
+    return known.make_event(sighting, text.encode(), 0, identity="1", time=1.0, boot_id="b", usec=1)
 
 
 def test_a_reset_that_does_not_end(tree: Tree, clock: Clock) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.collector import Neuron
@@ -390,16 +390,16 @@ def test_a_place_that_is_learnt_late_loses_no_finding(tree: NeuronTree) -> None:
 
 
 def test_a_drill_moves_no_device(places: NeuronLocations) -> None:
-    reader = Interpreter(CATALOG, Announcements(), None, userspace="ignore", places=places)
+    reader = Interpreter(CATALOG, DrillRegistry(), None, userspace="ignore", places=places)
     for device, now, facility in ((2, 100.0, 1), (3, 200.0, 1)):
         line = (
             f"neuron:neuron_pci_get_device_id_v3: ** BDF: 00:1b.0 => nd[{device}] (routing id: 12)"
         )
         if device == 3:
-            reader.announcements.announce(line, now, 60.0)
-        sighting = reader.recognise(line.encode())
+            reader.drills.announce_drill(line, now, 60.0)
+        sighting = reader.parse_record(line.encode())
         assert sighting is not None
-        event = reader.event(
+        event = reader.make_event(
             sighting, line.encode(), facility, identity=line, time=now, boot_id="boot-1", usec=None
         )
         assert event.trust is (Trust.ANNOUNCED if device == 3 else Trust.UNTRUSTED)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.collectors.kernel_log.parsed_line import normal_pci, pci_address
+from vitald.collectors.kernel_log.parsed_line import format_pci, normalize_pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
 
@@ -112,7 +112,7 @@ def test_a_device_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_are_spelt_as_sysfs_does(printed: str, normal: str) -> None:
-    assert normal_pci(printed) == normal
+    assert normalize_pci(printed) == normal
 
 
 @FUZZ
@@ -129,11 +129,11 @@ def test_normal_spelling_is_stable(
     """However many zeros and capitals a driver prints; and once normal, always normal."""
     normal = f"{domain:04x}:{bus:02x}:{number:02x}.{function}"
     assert (
-        normal_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}")
+        normalize_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}")
         == normal
-        == normal_pci(normal)
+        == normalize_pci(normal)
     )
-    assert pci_address(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
+    assert format_pci(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
 
 
 def test_a_bus_that_cannot_be_read_is_not_an_empty_one(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitald.collectors.kernel_log import pstore
-from vitald.collectors.kernel_log.lines import Line, strip
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
 from vitald.collectors.kernel_log.pstore import CrashLog, read_crash_logs
 
 PANIC = b"<0>[  517.300000] Kernel panic - not syncing: Fatal exception\n"
@@ -40,7 +40,7 @@ def only(folders: list[Path]) -> CrashLog:
 
 
 def messages(log: CrashLog) -> list[bytes]:
-    return [line.message for line in map(strip, log.lines) if line is not None]
+    return [line.message for line in map(strip_prefix, log.lines) if line is not None]
 
 
 def test_the_parts_of_a_crash_are_joined_oldest_first(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_parts_of_a_crash_are_joined_oldest_first(tmp_path: Path) -> None:
 )
 def test_each_line_is_one_that_strip_understands(tmp_path: Path, line: bytes, wanted: Line) -> None:
     put(tmp_path, "dmesg-ramoops-0", b"Oops#1 Part1\n" + line + b"\n")
-    assert [strip(found) for found in only([tmp_path]).lines] == [wanted]
+    assert [strip_prefix(found) for found in only([tmp_path]).lines] == [wanted]
 
 
 def test_each_file_of_ramoops_is_a_crash_of_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.builders import catalogue, recognise, recogniser, seen
 from vitald.catalog import Catalog
 from vitald.catalog.shape import MACROS, first_letters
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 
 SAMPLES = [(rule.code, sample) for rule in catalogue().rules.values() for sample in rule.samples]
 
@@ -31,7 +31,7 @@ def test_every_rule_that_has_shapes_has_a_sample() -> None:
 def test_profiles_recognise_the_same(profile: str) -> None:
     """A profile changes what is asked for, never what is seen."""
     known = recogniser(profile)
-    found = [known.recognise(sample.encode()) for _, sample in SAMPLES]
+    found = [known.parse_record(sample.encode()) for _, sample in SAMPLES]
     assert [sighting.code for sighting in found if sighting is not None] == [
         code for code, _ in SAMPLES
     ]
@@ -52,8 +52,8 @@ def test_shapes_are_anchored(code: str, sample: str) -> None:
 
 
 def test_escaped_and_plain_records_are_the_same() -> None:
-    plain = recogniser().recognise("nfs: server café not responding, still trying".encode())
-    escaped = recogniser().recognise(rb"nfs: server caf\xc3\xa9 not responding, still trying")
+    plain = recogniser().parse_record("nfs: server café not responding, still trying".encode())
+    escaped = recogniser().parse_record(rb"nfs: server caf\xc3\xa9 not responding, still trying")
     assert plain is not None
     assert plain == escaped
 
@@ -103,7 +103,7 @@ LOST = "NVRM: fallen off the bus and is not responding to commands."
 
 def probed(*lines: str) -> list[str | None]:
     known = recogniser()
-    found = [known.recognise(line.encode()) for line in lines]
+    found = [known.parse_record(line.encode()) for line in lines]
     return [
         f"{sighting.code}@{sighting.pci}" if sighting is not None else None for sighting in found
     ]
@@ -281,7 +281,7 @@ CHOSEN_WELL = [
 ]
 
 
-def fault(text: str) -> Sighting | None:
+def fault(text: str) -> ParsedLine | None:
     """What is seen in a line, unless that only explains others."""
     sighting = recognise(text)
     return sighting if sighting is not None and not sighting.context else None

@@ -23,12 +23,12 @@ from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import Expected
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Backfill
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
-from vitald.collectors.kernel_log.listed_devices import Listed
+from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
@@ -67,8 +67,8 @@ class Sources:
         fstab.read()  # once before lines are read; from then on the host source does it
         mounts = (str(paths.state), *settings[HostSettings].mounts)
         needed = FileSystems(paths.sysfs, paths.procfs, mounts, fstab)
-        self._listed = Listed(paths.sysfs, needed.list_mounted)
-        self._listed.look()
+        self._listed = ListedDevices(paths.sysfs, needed.list_mounted)
+        self._listed.read_names()
         context = CollectorContext(
             paths=paths,
             settings=settings,
@@ -79,7 +79,7 @@ class Sources:
             fstab=fstab,
             has_enough=self._has_enough,
             is_healthy=well,
-            find_block_devices=self._listed.look,
+            find_block_devices=self._listed.read_names,
             get_uevent_error=lambda: self.uevents.error,
         )
         subjects = {
@@ -91,7 +91,7 @@ class Sources:
         self.present: list[PresentSource] = _build_sources(context, subjects)
         self.interpreter = Interpreter(
             catalog,
-            Announcements(),
+            DrillRegistry(),
             self.inventory,
             userspace=log.userspace,
             places=self.places,
@@ -140,7 +140,7 @@ class Sources:
     def _list_listeners(self) -> dict[str, list[Callable[[], None]]]:
         """Whom to wake, by subsystem of the kernel."""
         wake = {source.name: source.look_now for source in self.present}
-        listeners: dict[str, list[Callable[[], None]]] = {"block": [self._listed.look]}
+        listeners: dict[str, list[Callable[[], None]]] = {"block": [self._listed.read_names]}
         for definition in find_collectors():
             for subsystem in definition.subsystems if definition.name in wake else ():
                 listeners.setdefault(subsystem, []).append(wake[definition.name])

@@ -20,10 +20,10 @@ from pathlib import Path
 import structlog
 
 from vitald.collectors.kernel_log.crash_backfill import CrashLogBackfill
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
 from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.journal_backfill import BootProgress, JournalBackfill
-from vitald.collectors.kernel_log.kmsg import wall_time
+from vitald.collectors.kernel_log.kmsg import estimate_wall_time
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.record import KernelRecord
 from vitald.collectors.kernel_log.ring_state import RingState, read_ring_state
@@ -68,7 +68,7 @@ class Backfill:
         `crashes`: which crash logs have been read. `orderly`: the daemon was stopped, not killed,
         so little can have been missed.
         """
-        position = LogPosition.of(after)
+        position = LogPosition.from_position(after)
         if after is None or position is None or after.boot_id == self._boot_id:
             # All crash logs are older than the daemon, or than its memory of which it has read
             if crashes is None:
@@ -93,7 +93,7 @@ class Backfill:
         """
         begin = LogPosition(-1)
         if after is not None and after.boot_id == self._boot_id:
-            begin = LogPosition.of(after) or begin
+            begin = LogPosition.from_position(after) or begin
         ring = await self._read_ring_state(begin)
         if ring is None or ring.oldest.seq <= begin.seq + 1:
             return
@@ -108,7 +108,7 @@ class Backfill:
             lost = (self._build_gap_event(begin, progress.read, ring.oldest, missing),)
         reached = replace(progress.position, seq=before_ring)
         if missing > 0:
-            reached = LogPosition(before_ring, time=wall_time(ring.oldest.usec))
+            reached = LogPosition(before_ring, time=estimate_wall_time(ring.oldest.usec))
         yield Batch(NAME, lost, Position(NAME, self._boot_id, str(reached)), again=True)
 
     async def _read_boots(
@@ -152,10 +152,10 @@ class Backfill:
     ) -> Event:
         """Records of this boot that neither the ring nor the journal has."""
         first, last = begin.seq + 1, oldest.seq - 1
-        until = wall_time(oldest.usec)
+        until = estimate_wall_time(oldest.usec)
         fields: dict[str, Value] = {"first_seq": first, "last_seq": last, "recovered": recovered}
         self._interpreter.counters.lost += missing
-        return lost_event(
+        return make_lost_event(
             identity=f"kmsg:{self._boot_id}:lost:{first}-{last}",
             time=until,
             boot_id=self._boot_id,

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter
-from vitald.collectors.kernel_log.lines import Sequel, strip
+from vitald.collectors.kernel_log.lines import ContinuationDetector, strip_prefix
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.pstore import CrashLog, read_crash_logs
 from vitald.model import Batch, Event, Position
@@ -101,20 +101,20 @@ class CrashLogBackfill:
         known_chunks: frozenset[str],
         known_lines: frozenset[tuple[int | None, bytes]],
     ) -> Iterator[Event]:
-        sequel = Sequel()
+        sequel = ContinuationDetector()
         # If some of its chunks are known, a line's number may differ from that of the first read
         is_partial = not known_chunks.isdisjoint(crash.chunks)
         for number, (text, chunk) in enumerate(zip(crash.lines, crash.chunks)):
-            usec, line = _read_usec(text), strip(text)
+            usec, line = _read_usec(text), strip_prefix(text)
             if usec is None or line is None:
                 continue
-            doubt = sequel.doubt(line)
+            doubt = sequel.find_doubt(line)
             if usec <= after_usec or chunk in known_chunks or (usec, text) in known_lines:
                 continue
-            sighting = self._interpreter.recognise(line.message)
+            sighting = self._interpreter.parse_record(line.message)
             if sighting is None:
                 continue
-            yield self._interpreter.event(
+            yield self._interpreter.make_event(
                 sighting,
                 line.message,
                 line.facility,

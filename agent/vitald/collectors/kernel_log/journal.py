@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from vitald.collectors.kernel_log.record import escape, hexed
+from vitald.collectors.kernel_log.record import escape, escape_byte
 
 _SYSTEM = (Path("/var/log/journal"), Path("/run/log/journal"))
 _MISSED = "e9bf28e6e834481bb6f48f548ad13606"  # SD_MESSAGE_JOURNAL_MISSED in sd-messages.h
@@ -250,7 +250,7 @@ def _parse_record(entry: dict[str, Any], boot_id: str) -> JournalRecord:
     text = escape(_get_bytes(entry, "MESSAGE"))
     if facility and "SYSLOG_IDENTIFIER" in entry:
         pid = b"[" + _get_bytes(entry, "SYSLOG_PID") + b"]" if "SYSLOG_PID" in entry else b""
-        text = _UNPRINTABLE.sub(hexed, name + pid) + (b": " + text if text else b":")
+        text = _UNPRINTABLE.sub(escape_byte, name + pid) + (b": " + text if text else b":")
     return JournalRecord(
         boot_id=boot_id,
         usec=_parse_number(

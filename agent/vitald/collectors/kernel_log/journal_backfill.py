@@ -14,9 +14,14 @@ from itertools import islice
 
 import structlog
 
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, boot_event, lost_event
+from vitald.collectors.kernel_log.interpret import (
+    NAME,
+    Interpreter,
+    make_boot_event,
+    make_lost_event,
+)
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
-from vitald.collectors.kernel_log.kmsg import wall_time
+from vitald.collectors.kernel_log.kmsg import estimate_wall_time
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.ring_state import MARGIN_USEC, RingState
 from vitald.model import Batch, Event, Position, Value
@@ -53,7 +58,7 @@ class BootProgress:
         for record in records:
             if self.ring is not None and self.ring.covers(record.usec, record.text):
                 break
-            if self.position.at(record.usec, record.text):
+            if self.position.matches_record(record.usec, record.text):
                 # It, or an indistinguishable one, which is then counted as lost
                 is_waiting, younger = False, []
                 self.missed_before = journal.missed
@@ -168,9 +173,9 @@ class JournalBackfill:
         unknown.
         """
         boot_id, position = progress.boot_id, progress.position
-        booted_at = wall_time(0)
+        booted_at = estimate_wall_time(0)
         fields: dict[str, Value] = {"former_boot": boot_id, "orderly": progress.orderly}
-        return lost_event(
+        return make_lost_event(
             identity=f"kmsg:{boot_id}:lost:after-{position.seq}",
             time=time or booted_at,
             boot_id=boot_id,
@@ -191,7 +196,7 @@ class JournalBackfill:
             return events  # its losses are counted by the ring's sequence numbers
         first_time = batch.records[0].time
         if progress.position.seq < 0:
-            events.insert(0, boot_event(progress.boot_id, first_time))
+            events.insert(0, make_boot_event(progress.boot_id, first_time))
         if batch.missed or not batch.was_found:
             time = progress.position.time or first_time
             events.insert(0, self.build_unwatched_event(progress, time, batch.missed or None))
@@ -201,19 +206,19 @@ class JournalBackfill:
         numbers: dict[tuple[int, bytes], int] = {}  # of equal records
         events = []
         for record in records:
-            sighting = self._interpreter.recognise(record.text)
+            sighting = self._interpreter.parse_record(record.text)
             if sighting is None:
                 continue
             key = record.usec, record.text
             numbers[key] = number = numbers.get(key, 0) + 1
             check = f"{zlib.crc32(record.text):08x}"
             is_this_boot = record.boot_id == self._boot_id
-            event = self._interpreter.event(
+            event = self._interpreter.make_event(
                 sighting,
                 record.text,
                 record.facility,
                 identity=f"journal:{record.boot_id}:{record.usec}:{check}:{number}",
-                time=wall_time(record.usec) if is_this_boot else record.time,
+                time=estimate_wall_time(record.usec) if is_this_boot else record.time,
                 boot_id=record.boot_id,
                 usec=record.usec,
                 approximate=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from vitald.collectors.kernel_log.kmsg import wall_time
+from vitald.collectors.kernel_log.kmsg import estimate_wall_time
 from vitald.collectors.kernel_log.log_position import LogPosition
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 
@@ -34,7 +34,7 @@ class RingState:
         been overwritten: the host has been up since.
         """
         is_later = self.oldest.seq > position.seq and self.oldest.usec >= (position.usec or 0)
-        return is_later and position.time > wall_time(0) + _MARGIN_S
+        return is_later and position.time > estimate_wall_time(0) + _MARGIN_S
 
     def covers(self, usec: int, text: bytes) -> bool:
         """Whether this record, or one that is as young, is still in the ring."""
@@ -68,7 +68,9 @@ def read_ring_state(path: str, position: LogPosition) -> RingState | None:
                 first_records.add((record.usec, record.text))
             elif record.seq > position.seq:
                 break
-            is_last_read = record.seq == position.seq and position.at(record.usec, record.text)
+            is_last_read = record.seq == position.seq and position.matches_record(
+                record.usec, record.text
+            )
             has_position = has_position or is_last_read
     finally:
         os.close(fd)

@@ -8,7 +8,7 @@ import json
 import re
 
 from vitald.collectors.kernel_log.dates import parse_date
-from vitald.collectors.kernel_log.lines import Line, strip
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
 from vitald.collectors.kernel_log.record import escape
 from vitald.collectors.kernel_log.saved_text import SavedRecord, TextParser
 
@@ -52,7 +52,7 @@ class ObjectParser:
         if isinstance(text := entry.get("msg"), str) and "pri" in entry and "time" in entry:
             message = escape(_encode_text(_NEXT_RECORD.split(text, 1)[0]))
             facility, usec = _parse_facility(entry), _parse_seconds(str(entry["time"]))
-            return SavedRecord(number, shown, Line(message, facility, usec, shaped=True))
+            return SavedRecord(number, shown, Line(message, facility, usec, has_kernel_prefix=True))
         if isinstance(text := entry.get("log"), str):
             time = parse_date(_encode_text(str(entry.get("time", ""))), self._latest)
             record = self._text.parse_text(_encode_text(text), number, time)
@@ -73,7 +73,7 @@ def parse_journal_entry(entry: dict[str, bytes | None], shown: bytes, number: in
     )
     if transport is None and name is None:
         # The log was saved with some fields only
-        return SavedRecord(number, shown, strip(message), time, host, boot_id)
+        return SavedRecord(number, shown, strip_prefix(message), time, host, boot_id)
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
         return SavedRecord(number, shown, None, time)
     facility = _parse_count(entry.get("SYSLOG_FACILITY"))
@@ -86,7 +86,7 @@ def parse_journal_entry(entry: dict[str, bytes | None], shown: bytes, number: in
     usec = _parse_count(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))
     if usec is None:
         usec = _parse_count(entry.get("__MONOTONIC_TIMESTAMP"))
-    line = Line(escape(message), facility, usec, shaped=True)
+    line = Line(escape(message), facility, usec, has_kernel_prefix=True)
     return SavedRecord(number, shown, line, time, host, boot_id)
 
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
-from vitald.collectors.kernel_log.clock import Clock, in_time_order
+from vitald.collectors.kernel_log.clock import LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import parse_anchor, parse_date
-from vitald.collectors.kernel_log.drills import Announcement, Announcements, is_signed
-from vitald.collectors.kernel_log.interpret import Interpreter, boot_event
-from vitald.collectors.kernel_log.lines import Line, joined
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.drills import DrillRecord, DrillRegistry, is_drill_line
+from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
+from vitald.collectors.kernel_log.lines import Line, join_lines
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
 from vitald.collectors.kernel_log.saved_records import RecordReader
@@ -43,16 +43,20 @@ _MIN_MARKER = 12  # characters: a shorter text is in too many lines
 _DRILL_S = 86400.0
 
 
-class MarkedDrills(Announcements):
+class MarkedDrills(DrillRegistry):
     """The drills of a saved log. They are no longer announced, but `vitald inject` signs what it
     writes.
     """
 
-    def claim(self, text: str, identity: str, now: float) -> Announcement | None:
-        if not is_signed(text):
+    def claim_drill(self, text: str, identity: str, now: float) -> DrillRecord | None:
+        if not is_drill_line(text):
             return None
-        return Announcement(
-            id=identity, text=text, announced_at=now, simulated_until=now + _DRILL_S, seen=identity
+        return DrillRecord(
+            id=identity,
+            text=text,
+            announced_at=now,
+            simulated_until=now + _DRILL_S,
+            event_identity=identity,
         )
 
 
@@ -109,8 +113,8 @@ class SavedLog:
         self._interpreters = interpreters
         # Time stamps without a year are before it
         self._latest = time.time() if opened.written is None else opened.written
-        self._clocks: dict[str, Clock] = {}
-        self._clock = Clock()  # of the line before
+        self._clocks: dict[str, LogClock] = {}
+        self._clock = LogClock()  # of the line before
         # The boot, and the time at which the kernel's clock was zero in it
         self._booted: tuple[str, float] | None = None
         self._top: tuple[float, SavedRecord | None] = (-math.inf, None)  # the latest by its place
@@ -128,7 +132,7 @@ class SavedLog:
         Boots are omitted in a log of several hosts: it is unknown whose findings they end.
         """
         boot = ""
-        for saved in in_time_order(read):
+        for saved in sort_by_place(read):
             if saved.stamp is None:
                 if len(self.coverage.hosts) < 2:
                     boot = next(event.boot_id for event in saved.events if event is not None)
@@ -148,34 +152,36 @@ class SavedLog:
             line = record.line
             if line is None:
                 continue
-            coverage.kernel += line.shaped
+            coverage.kernel += line.has_kernel_prefix
             host = record.host or line.host
             if host and host not in coverage.hosts:
                 self._add_host(host)
             clock = self._select_clock(host)
             sightings = recognise(line.message)
             if sightings is None and record.more:
-                line = joined(line, record.more)
+                line = join_lines(line, record.more)
                 sightings = recognise(line.message)
             if sightings is not None:
                 yield from self._build_saved_events(record, line, clock, sightings)
                 continue
             self._count_missed(record, line)
-            place = clock.passed(line) if not record.boot_id and number % _DATED_EVERY else None
+            place = (
+                clock.place_undated(line) if not record.boot_id and number % _DATED_EVERY else None
+            )
             if place is None or b"system clock to" in line.message:
                 yield from self._read_date(record, line, clock)
-            elif line.shaped and place >= self._top[0]:
+            elif line.has_kernel_prefix and place >= self._top[0]:
                 self._top = place, record
         self._set_latest()
         coverage.trouble = coverage.trouble or self._unpacked.trouble
 
     # --- records with a meaning
 
-    def _recognise(self, text: bytes) -> tuple[Sighting | None, ...] | None:
+    def _recognise(self, text: bytes) -> tuple[ParsedLine | None, ...] | None:
         if len(self._interpreters) == 1:
-            sighting = self._interpreters[0].recognise(text)
+            sighting = self._interpreters[0].parse_record(text)
             return (sighting,) if sighting is not None else None
-        found = tuple(interpreter.recognise(text) for interpreter in self._interpreters)
+        found = tuple(interpreter.parse_record(text) for interpreter in self._interpreters)
         return found if any(sighting is not None for sighting in found) else None
 
     def _is_recognised(self, text: bytes) -> bool:
@@ -185,11 +191,11 @@ class SavedLog:
         self,
         record: SavedRecord,
         line: Line,
-        clock: Clock,
-        sightings: tuple[Sighting | None, ...],
+        clock: LogClock,
+        sightings: tuple[ParsedLine | None, ...],
     ) -> Iterator[SavedEvent]:
         """The event of a recognised record, after the boots that its date shows."""
-        self.coverage.kernel += not line.shaped
+        self.coverage.kernel += not line.has_kernel_prefix
         boot, place, date = self._locate_line(record, line, clock, recognised=True)
         yield from self._build_boots(clock)
         events = tuple(
@@ -208,7 +214,7 @@ class SavedLog:
     def _build_event(
         self,
         interpreter: Interpreter,
-        sighting: Sighting | None,
+        sighting: ParsedLine | None,
         record: SavedRecord,
         line: Line,
         boot: str,
@@ -216,7 +222,7 @@ class SavedLog:
     ) -> Event | None:
         if sighting is None:
             return None
-        return interpreter.event(
+        return interpreter.make_event(
             sighting,
             line.message,
             line.facility,
@@ -227,11 +233,11 @@ class SavedLog:
             doubt=record.doubt,
         )
 
-    def _build_boots(self, clock: Clock) -> Iterator[SavedEvent]:
-        for boot in clock.begun:
-            events = tuple(boot_event(boot.name, boot.place) for _ in self._interpreters)
+    def _build_boots(self, clock: LogClock) -> Iterator[SavedEvent]:
+        for boot in clock.new_boots:
+            events = tuple(make_boot_event(boot.name, boot.place) for _ in self._interpreters)
             yield SavedEvent(boot.place, events)
-        clock.begun.clear()
+        clock.new_boots.clear()
 
     def _count_missed(self, record: SavedRecord, line: Line) -> None:
         """Counts an unrecognised line that contains a text of fault lines."""
@@ -241,7 +247,7 @@ class SavedLog:
         # A text of a program within a record; but with a carriage return in the message these are
         # several lines
         inside = found.start() > 0 and b"\r" not in line.message
-        if line.shaped and (inside or begins_with_name(line.message)):
+        if line.has_kernel_prefix and (inside or begins_with_name(line.message)):
             return
         self.coverage.unread += 1
         if len(self.coverage.shown) < _MAX_SHOWN:
@@ -251,18 +257,18 @@ class SavedLog:
     # --- times and hosts
 
     def _locate_line(
-        self, record: SavedRecord, line: Line, clock: Clock, *, recognised: bool = False
+        self, record: SavedRecord, line: Line, clock: LogClock, *, recognised: bool = False
     ) -> tuple[str, float, float | None]:
         """Boot, place, and date in seconds since the epoch."""
         date = self._parse_line_date(record, line)
-        boot, place = clock.tell(line, date, record.boot_id)
+        boot, place = clock.place_line(line, date, record.boot_id)
         if date is None and self._booted is not None and self._booted[0] == boot:
             date = self._compute_date(line)
-        if place >= self._top[0] and (line.shaped or recognised):
+        if place >= self._top[0] and (line.has_kernel_prefix or recognised):
             self._top = place, record
         return boot, place, date
 
-    def _read_date(self, record: SavedRecord, line: Line, clock: Clock) -> Iterator[SavedEvent]:
+    def _read_date(self, record: SavedRecord, line: Line, clock: LogClock) -> Iterator[SavedEvent]:
         """The boots that the date of an unrecognised line shows."""
         boot, _, _ = self._locate_line(record, line, clock)
         if (anchor := parse_anchor(line.message)) is not None and line.usec is not None:
@@ -278,7 +284,7 @@ class SavedLog:
         date = self._parse_line_date(record, line)
         if line.usec is None and date is not None:
             clock = self._select_clock(record.host or line.host)
-            _, place = clock.tell(line, date, record.boot_id)
+            _, place = clock.place_line(line, date, record.boot_id)
             self._top = max(place, self._top[0]), record
         elif date is None:
             date = self._compute_date(line)
@@ -301,13 +307,13 @@ class SavedLog:
         if host not in _NAMELESS and len(self.coverage.hosts) < _MAX_HOSTS:
             self.coverage.hosts[host] = None
 
-    def _select_clock(self, host: str) -> Clock:
+    def _select_clock(self, host: str) -> LogClock:
         """Each host has its own. Early in a boot it may not know its name yet."""
         if not host or host in _NAMELESS:
             return self._clock
         clock = self._clocks.get(host)
         if clock is None:
-            clock = Clock(host) if self._clocks else self._clock
+            clock = LogClock(host) if self._clocks else self._clock
             if len(self._clocks) < _MAX_HOSTS:
                 self._clocks[host] = clock
         self._clock = clock

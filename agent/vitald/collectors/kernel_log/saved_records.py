@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
-from vitald.collectors.kernel_log.lines import MORE, Sequel
+from vitald.collectors.kernel_log.lines import MAX_CONTINUATIONS, ContinuationDetector
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage
 from vitald.collectors.kernel_log.saved_entries import (
     JOURNAL_FIELDS,
@@ -162,13 +162,13 @@ def _join_records(records: Iterator[SavedRecord]) -> Iterator[SavedRecord]:
     a newline in it.
     """
     held: SavedRecord | None = None
-    sequel = Sequel()
+    sequel = ContinuationDetector()
     for record in records:
         line = record.line
         if line is not None:
-            record.doubt = sequel.doubt(line)
-        if held is not None and line is not None and line.goes_on:
-            if len(held.more) < MORE:
+            record.doubt = sequel.find_doubt(line)
+        if held is not None and line is not None and line.is_continuation:
+            if len(held.more) < MAX_CONTINUATIONS:
                 held.more += (line.message,)
             continue
         if held is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vitald.collectors.kernel_log.dates import parse_date
-from vitald.collectors.kernel_log.lines import Line, strip
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage
 
 _PREFIX_SHARE = 4 / 5  # of the lines
@@ -71,7 +71,7 @@ class TextParser:
             if has_prefix or b"\x1b" in raw or raw.startswith(_CENTURIES):
                 yield self.parse_text(raw, coverage.lines)
             else:  # most lines, without a further call
-                yield SavedRecord(coverage.lines, raw, strip(raw))
+                yield SavedRecord(coverage.lines, raw, strip_prefix(raw))
 
     def parse_text(self, raw: bytes, number: int, time: float | None = None) -> SavedRecord:
         """A line of text, without its colours and prefix."""
@@ -85,7 +85,7 @@ class TextParser:
             text = text[prefix.end() :]
             name = prefix.groupdict().get("host")
             host = name.decode("utf-8", "replace") if name is not None else ""
-        return SavedRecord(number, shown, strip(text), time, host)
+        return SavedRecord(number, shown, strip_prefix(text), time, host)
 
 
 def _find_prefix(
@@ -108,7 +108,7 @@ def _find_prefix(
 
 def _is_kernel_line(text: bytes, is_recognised: Callable[[bytes], bool] | None) -> bool:
     """By its form, or by its message."""
-    line = strip(text)
+    line = strip_prefix(text)
     if line is None:
         return False
-    return line.shaped or (is_recognised is not None and is_recognised(line.message))
+    return line.has_kernel_prefix or (is_recognised is not None and is_recognised(line.message))
