@@ -31,10 +31,10 @@ def read(
     identity: str = "id",
 ) -> Event:
     raw = text if isinstance(text, bytes) else text.encode()
-    sighting = known.parse_record(raw)
-    assert sighting is not None, text
+    parsed = known.parse_record(raw)
+    assert parsed is not None, text
     return known.make_event(
-        sighting, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42
+        parsed, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42
     )
 
 
@@ -110,11 +110,11 @@ def test_an_old_drill_is_no_fault(userspace: str) -> None:
 def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> None:
     """A name with a newline, which any user may choose, makes a line of its own in a crash log."""
     known = interpreter(userspace=userspace)
-    sighting = known.parse_record(XID.encode())
-    assert sighting is not None
+    parsed = known.parse_record(XID.encode())
+    assert parsed is not None
     for facility in (0, 1, None):
         event = known.make_event(
-            sighting,
+            parsed,
             XID.encode(),
             facility,
             identity="i",
@@ -165,12 +165,12 @@ def test_a_genuine_record_is_never_taken_for_a_drill() -> None:
     assert kept.event_identity is None
 
 
-def test_announcements_are_bounded() -> None:
-    announcements = DrillRegistry()
-    first = announcements.announce_drill("x", 0.0, 1.0)
+def test_drills_are_bounded() -> None:
+    drills = DrillRegistry()
+    first = drills.announce_drill("x", 0.0, 1.0)
     for _ in range(64):
-        announcements.announce_drill("x", 0.0, 1.0)
-    assert announcements.get_drill(first.id) is None
+        drills.announce_drill("x", 0.0, 1.0)
+    assert drills.get_drill(first.id) is None
 
 
 def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
@@ -279,10 +279,10 @@ def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
 def test_what_may_be_no_record_does_not_say_where_a_neuron_device_sits() -> None:
     known = interpreter()
     line = b"neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)"
-    sighting = known.parse_record(line)
-    assert sighting is not None
+    parsed = known.parse_record(line)
+    assert parsed is not None
     event = known.make_event(
-        sighting, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason"
+        parsed, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason"
     )
     assert (event.trust, event.fields["untrusted"]) == (Trust.UNTRUSTED, "for a reason")
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"

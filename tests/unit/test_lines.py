@@ -291,9 +291,9 @@ SPLIT = (
 
 
 def doubts(*lines: str) -> list[bool]:
-    sequel = ContinuationDetector()
+    detector = ContinuationDetector()
     found = [strip_prefix(line.encode()) for line in lines]
-    return [bool(sequel.find_doubt(line)) for line in found if line is not None]
+    return [bool(detector.find_doubt(line)) for line in found if line is not None]
 
 
 @pytest.mark.parametrize("prefix", ["", "<3>", "kern  :err   : ", "Nov 22 18:29:35 node7 kernel: "])

@@ -54,10 +54,10 @@ def read(
     known = Interpreter(
         catalogue(), drills or DrillRegistry(), None, userspace="confirmed", listed=listed
     )
-    sighting = known.parse_record(line.encode())
-    assert sighting is not None
+    parsed = known.parse_record(line.encode())
+    assert parsed is not None
     return known.make_event(
-        sighting,
+        parsed,
         line.encode(),
         facility,
         identity="i",
@@ -158,9 +158,9 @@ def test_a_drill_may_be_about_anything(tree: Tree) -> None:
 def test_a_saved_log_is_another_machines(tree: Tree) -> None:
     known = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore")
     line = UE.format("MC7").encode()
-    sighting = known.parse_record(line)
-    assert sighting is not None
-    event = known.make_event(sighting, line, None, identity="i", time=1.0, boot_id="", usec=None)
+    parsed = known.parse_record(line)
+    assert parsed is not None
+    event = known.make_event(parsed, line, None, identity="i", time=1.0, boot_id="", usec=None)
     assert (event.trust, "on_node" in event.fields) == (Trust.KERNEL, False)
 
 
@@ -194,10 +194,10 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
 
     def seen(bus: str) -> Event:
         known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
-        sighting = known.parse_record(xid.format(bus).encode())
-        assert sighting is not None
+        parsed = known.parse_record(xid.format(bus).encode())
+        assert parsed is not None
         return known.make_event(
-            sighting,
+            parsed,
             xid.format(bus).encode(),
             0,
             identity="i",
