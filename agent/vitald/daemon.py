@@ -25,7 +25,7 @@ from vitald import __version__, lock
 from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald import log as logs
-from vitald.collectors.kernel_log.backfill import CRASH_LOGS
+from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
@@ -288,19 +288,23 @@ class Daemon:
         """In the order of the events: earlier boots, the part of this boot that the ring has lost,
         then the ring.
         """
-        source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
-        if earlier is not None:
+        source, backfill, supervisor = (
+            self.sources.kernel_log,
+            self.sources.backfill,
+            self.supervisor,
+        )
+        if backfill is not None:
             position, orderly = self.pipeline.position, self.pipeline.was_stopped
-            former = earlier.former_boots(
+            former = backfill.read_former_boots(
                 position(source.name), position(CRASH_LOGS), orderly=orderly
             )
             await supervisor.read_past(source.name, former)
         await self.pipeline.report_boot()
-        if earlier is not None:
+        if backfill is not None:
             await supervisor.read_past(
-                source.name, earlier.this_boot(self.pipeline.position(source.name))
+                source.name, backfill.read_this_boot(self.pipeline.position(source.name))
             )
-            earlier.close()
+            backfill.close()
         self.past_read.set()
         await supervisor.read(source)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
 from vitald.collectors.kernel_log.clock import _MAX_HELD_EVENTS, LogClock, sort_by_place
-from vitald.collectors.kernel_log.dates import date_in
+from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.saved_log import SavedEvent
 
@@ -39,7 +39,7 @@ def told(*lines: str) -> list[tuple[str, float]]:
     for text in lines:
         line = strip_prefix(text.encode())
         assert line is not None
-        found.append(clock.place_line(line, date_in(text.encode(), LATEST)))
+        found.append(clock.place_line(line, parse_date(text.encode(), LATEST)))
     return found
 
 

@@ -27,13 +27,13 @@ class Past:
         self.broken = broken
         self.said = said
 
-    async def former_boots(
+    async def read_former_boots(
         self, _: object, crashes: object, *, orderly: bool
     ) -> AsyncIterator[Batch]:
         async for batch in self._part("former boots"):
             yield batch
 
-    async def this_boot(self, _: object) -> AsyncIterator[Batch]:
+    async def read_this_boot(self, _: object) -> AsyncIterator[Batch]:
         async for batch in self._part("this boot"):
             yield batch
 
@@ -78,7 +78,7 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
         was_stopped=True,
     )
     sources = SimpleNamespace(
-        kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
+        kernel_log=SimpleNamespace(name="kernel_log"), backfill=Past(broken, said)
     )
     daemon: Any = SimpleNamespace(
         sources=sources,

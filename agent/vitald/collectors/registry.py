@@ -23,7 +23,7 @@ from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.kernel_log import pstore
-from vitald.collectors.kernel_log.backfill import Earlier
+from vitald.collectors.kernel_log.backfill import Backfill
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
@@ -89,7 +89,7 @@ class Sources:
         drives = _find_instance(collectors.values(), Host).drives
         self.interpreter = self._build_interpreter(catalog, log.userspace, needed, drives)
         self.kernel_log = self._build_kernel_log(log, boot_id, kmsg)
-        self.earlier = self._build_backfill(paths, log, boot_id, reader)
+        self.backfill = self._build_backfill(paths, log, boot_id, reader)
         self.uevents = Uevents(self._list_listeners())
 
     @property
@@ -155,12 +155,12 @@ class Sources:
 
     def _build_backfill(
         self, paths: Paths, log: KernelLogSettings, boot_id: str, reader: WorkerThread
-    ) -> Earlier | None:
+    ) -> Backfill | None:
         """None for a file, which loses nothing while the daemon is stopped."""
         if log.source != "kmsg":
             return None
         folders = (paths.sysfs / "fs/pstore", pstore.FOLDERS[1])
-        return Earlier(
+        return Backfill(
             str(log.path), self.interpreter, boot_id, reader, _open_journal(log.journal), folders
         )
 
