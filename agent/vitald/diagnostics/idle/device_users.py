@@ -202,7 +202,7 @@ class ProcessTable:
     def is_marked(self, pid: int) -> bool:
         """Whether a run of ours started it, or something that started it."""
         with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
-            return any(one.startswith(_OUR_MARK) for one in file.read(_MAX_FILES).split(b"\0"))
+            return any(word.startswith(_OUR_MARK) for word in file.read(_MAX_FILES).split(b"\0"))
         return False
 
     @property

@@ -127,7 +127,7 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
     """
     inventory = PciInventory(sysfs)
     inventory.read()
-    gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
+    gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     return len(gpus), inventory.error
 
 
