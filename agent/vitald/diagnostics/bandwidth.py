@@ -8,7 +8,7 @@ Refuses  reading what a program printed, and deciding whose fault a failure is: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vitald.collectors.small_files import presentable
@@ -77,6 +77,14 @@ class AllReduce:
             last = tool.find_last_line(output.stdout, output.stderr) or "nothing at all"
             return f"it printed no table: {last}"
         return ""
+
+    def find_cause(self, complaints: Sequence[str], output: Output) -> str:
+        """Why the program failed: its first complaint, else the last line that it printed."""
+        return (
+            next(iter(complaints), "")
+            or tool.find_last_line(output.stderr, output.stdout)
+            or "it printed nothing"
+        )
 
     def find_slow_reason(self, figures: Figures) -> str:
         """That the best bandwidth is below what is expected; empty where it is not."""

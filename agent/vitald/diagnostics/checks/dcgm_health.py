@@ -21,7 +21,7 @@ import asyncio
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -198,6 +198,9 @@ def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
     return BoardTraits(linked=switches or not plain, shared=machine == "aarch64")
 
 
+_FAILED_READING = "a reading that failed says nothing"
+
+
 def set_aside(complaint: Complaint, here: BoardTraits) -> str:
     """Why a complaint means nothing here; empty where it does."""
     if not here.linked and (
@@ -207,45 +210,62 @@ def set_aside(complaint: Complaint, here: BoardTraits) -> str:
     if not here.shared and _IMEX.search(complaint.text):
         return "this node shares no NVLink with others"
     if complaint.code == f"{NAME}/power" and _UNREAD.search(complaint.text):
-        return "a reading that failed says nothing"
+        return _FAILED_READING
     return ""
 
 
-def judge_answer(answer: HealthAnswer, here: BoardTraits) -> Report:
+def judge_answer(answer: HealthAnswer, traits: BoardTraits) -> Report:
     """The report on an answer that counts."""
-    aside = {one: why for one in answer.complaints if (why := set_aside(one, here))}
-    standing = [one for one in answer.complaints if one not in aside]
+    reasons = {complaint: set_aside(complaint, traits) for complaint in answer.complaints}
+    aside = {complaint: reason for complaint, reason in reasons.items() if reason}
     notes = [
-        f"set aside: {one.where} {one.system}: {one.text or one.value} ({why})"
-        for one, why in aside.items()
+        f"set aside: {complaint.where} {complaint.system}: {complaint.text or complaint.value}"
+        f" ({reason})"
+        for complaint, reason in aside.items()
     ]
     tests = _list_tests(answer)
+    standing = [complaint for complaint in answer.complaints if complaint not in aside]
     if standing:
-        faults = tuple(_make_fault(one) for one in standing)
-        return Report(
-            outcome=Outcome.FAIL,
-            reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
-            remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
-            tests=tests,
-            faults=faults,
-            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
-        )
-    unread = any(why.startswith("a reading") for why in aside.values())
-    if answer.unread or unread or (answer.overall != "Healthy" and not aside):
-        said = (
-            [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
-            if answer.unread
-            else []
-        )
-        if not answer.unread and not unread:
-            said = [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
+        return _report_complaints(standing, notes, tests)
+    if (doubt := _find_doubt(answer, aside)) is not None:
         return Report(
             outcome=Outcome.INCONCLUSIVE,
-            reason=presentable("; ".join([*said, *notes])),
+            reason=presentable("; ".join([*doubt, *notes])),
             remedy=Remedy.RETRY,
             tests=tests,
         )
     return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
+
+
+def _report_complaints(
+    complaints: Iterable[Complaint], notes: Iterable[str], tests: tuple[Test, ...]
+) -> Report:
+    faults = tuple(map(_make_fault, complaints))
+    return Report(
+        outcome=Outcome.FAIL,
+        reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
+        remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
+        tests=tests,
+        faults=faults,
+        culprits=_list_culprits(faults),
+    )
+
+
+def _list_culprits(faults: Iterable[Fault]) -> tuple[int, ...]:
+    return tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None}))
+
+
+def _find_doubt(answer: HealthAnswer, aside: Mapping[Complaint, str]) -> list[str] | None:
+    """Why an answer without a complaint that stands is no pass, in words if there are any beside
+    the notes; None if it is a pass.
+    """
+    if answer.unread:
+        return [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
+    if _FAILED_READING in aside.values():
+        return []
+    if answer.overall != "Healthy" and not aside:
+        return [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
+    return None
 
 
 def _make_fault(complaint: Complaint) -> Fault:
@@ -400,7 +420,7 @@ class DcgmHealthCheck:
             remedy=report.remedy if faults or outcome is not Outcome.PASS else Remedy.NONE,
             tests=report.tests,
             faults=faults,
-            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
+            culprits=_list_culprits(faults),
             measures=measures,
         )
 

@@ -201,11 +201,7 @@ class EfaLoopbackCheck(BandwidthCheck):
         try:
             adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=f"{self._classes}: {small_files.why(error)}",
-                remedy=Remedy.RETRY,
-            )
+            return tool.report_error(f"{self._classes}: {small_files.why(error)}")
         results: list[AdapterResult] = []
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))

@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -83,6 +84,7 @@ _SETTINGS = re.compile(
 )
 # Of NCCL itself or of the host: neither speaks of a GPU.
 _OURS = re.compile(r"unhandled system error|internal error", re.IGNORECASE)
+_COMPLAINTS = (_WARN, _FAILURE, _SETTINGS, re.compile(r"^#\s*error:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,9 @@ class NcclOutput(Figures):
     devices: Mapping[str, int] = field(default_factory=dict)
 
 
+Row = Sequence[tuple[str, str]]  # name and text of each cell; names stand twice, once per half
+
+
 def read_output(text: str) -> NcclOutput:
     """The table on standard output, or the JSON of `-J`, with NCCL's lines around either."""
     found = tool.find_document(text)
@@ -108,50 +113,77 @@ def read_output(text: str) -> NcclOutput:
 
 
 def _read_text(text: str) -> NcclOutput:
-    heading: list[str] = []
-    rows: list[Sequence[tuple[str, str]]] = []
-    complaints: list[str] = []
-    devices: dict[str, int] = {}
-    made, broken = NcclOutput(), ""
+    reader = _TextReader()
     for line in tool.split_lines(text):
+        reader.read_line(line)
+    return reader.make_output()
+
+
+class _TextReader:
+    """Collects the rows of the table, its footer, the GPUs and the complaints."""
+
+    def __init__(self) -> None:
+        self._heading: list[str] = []
+        self._rows: list[Row] = []
+        self._broken = ""  # the first row that is not whole
+        self._footer = NcclOutput()
+        self._complaints: list[str] = []
+        self._devices: dict[str, int] = {}
+
+    def read_line(self, line: str) -> None:
+        if self._read_comment(line) or self._read_row(line):
+            return
+        if any(pattern.search(line) for pattern in _COMPLAINTS):
+            self._complaints.append(presentable(line.strip()))
+
+    def make_output(self) -> NcclOutput:
+        return replace(
+            _add_rows(self._rows, self._footer, self._broken),
+            complaints=tuple(self._complaints[:_MAX_COMPLAINTS]),
+            devices=self._devices,
+        )
+
+    def _read_comment(self, line: str) -> bool:
+        """Read the heading, the footer or the line of a GPU. False if the line is none of them."""
+        if not line.startswith("#"):
+            return False
         words = line.lstrip("# ").split()
         if (match := _OUT_OF_BOUNDS.match(line)) is not None:
             count = tool.parse_figure(match[1])
-            verdict = (match[2] or "").upper() == "FAILED" or bool(count)
-            made = replace(made, out_of_bounds=verdict if count is not None else None)
+            exceeded = (match[2] or "").upper() == "FAILED" or bool(count)
+            self._footer = replace(
+                self._footer, out_of_bounds=exceeded if count is not None else None
+            )
         elif (match := _AVERAGE.match(line)) is not None:
-            made = replace(
-                made, average=tool.parse_figure(match[1]), slow=(match[2] or "").upper() == "FAILED"
+            self._footer = replace(
+                self._footer,
+                average=tool.parse_figure(match[1]),
+                slow=(match[2] or "").upper() == "FAILED",
             )
         elif (match := _RANK.match(line)) is not None:
-            devices[match["bus"].lower()] = int(match["device"])
-        elif line.startswith("#") and {"size", "busbw", "algbw"} <= set(words):
-            heading = words
-        elif (
-            heading and line.strip() and words and words[0].isdecimal() and not line.startswith("#")
-        ):
-            # A word short, and every figure after it is another's: nothing of the line can be used.
-            # A time stamp is two words.
-            if len(words) == len(heading) + (heading[-1] == "timestamp"):
-                rows.append(list(zip(heading, words)))
-            else:
-                broken = broken or presentable(line.strip())
-        elif (
-            _WARN.search(line)
-            or _FAILURE.search(line)
-            or _SETTINGS.search(line)
-            or re.match(r"#\s*error:", line)
-        ):
-            complaints.append(presentable(line.strip()))
-    return replace(
-        _add_rows(rows, made, broken),
-        complaints=tuple(complaints[:_MAX_COMPLAINTS]),
-        devices=devices,
-    )
+            self._devices[match["bus"].lower()] = int(match["device"])
+        elif {"size", "busbw", "algbw"} <= set(words):
+            self._heading = words
+        else:
+            return False
+        return True
+
+    def _read_row(self, line: str) -> bool:
+        """Read a row of the table. False if the line is none."""
+        words = line.lstrip("# ").split()
+        if not self._heading or not words or not words[0].isdecimal():
+            return False
+        # If a word is missing, every figure after it is in the wrong column: nothing of the line
+        # can be used. A time stamp is two words.
+        if len(words) == len(self._heading) + (self._heading[-1] == "timestamp"):
+            self._rows.append(list(zip(self._heading, words)))
+        else:
+            self._broken = self._broken or presentable(line.strip())
+        return True
 
 
 def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOutput:
-    rows: list[Sequence[tuple[str, str]]] = []
+    rows: list[Row] = []
     broken = ""
     for result in results:
         if not isinstance(result, dict):
@@ -183,41 +215,63 @@ def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOu
     return _add_rows(rows, made, broken)
 
 
-def _add_rows(
-    rows: Sequence[Sequence[tuple[str, str]]], made: NcclOutput, broken: str
-) -> NcclOutput:
-    """Each name comes twice in a row: out of place, and in place."""
-    sizes, buses, algorithms, wrong, checked = [], [], [], 0.0, False
+@dataclass(frozen=True, slots=True)
+class _RowFigures:
+    """The figures of one size, out of place and in place."""
+
+    size: int  # bytes
+    buses: list[float]
+    algorithms: list[float]
+    wrong: list[float]  # numbers of wrong values; empty where the values were not compared
+
+
+def _add_rows(rows: Sequence[Row], footer: NcclOutput, broken: str) -> NcclOutput:
+    """`broken`: a row that is not whole and was left out, if any."""
+    whole: list[_RowFigures] = []
     for row in rows:
-        size = tool.parse_figure(dict(row).get("size", ""))
-        halves = [
-            [tool.parse_figure(value) for name, value in row if name == wanted]
-            for wanted in ("busbw", "algbw")
-        ]
-        counts = [value for name, value in row if name == "#wrong"]
-        counted = [tool.parse_figure(count) for count in counts if count != "N/A"]
-        figures = [one for half in halves for one in half]
-        if size is None or not all(halves) or None in figures or None in counted:
+        figures = _read_figures(row)
+        if figures is None:
             broken = broken or presentable(" ".join(value for _, value in row))
-            continue
-        sizes.append(int(size))
-        buses += [one for one in halves[0] if one is not None]
-        algorithms += [one for one in halves[1] if one is not None]
-        wrong += sum(count for count in counted if count is not None)
-        checked = checked or bool(counted)
-    # Older versions have a column `error` instead, and the footer alone says whether it matters.
-    checked = checked or (
-        made.out_of_bounds is not None and any(name == "error" for row in rows for name, _ in row)
-    )
+        else:
+            whole.append(figures)
     return replace(
-        made,
-        sizes=tuple(sizes),
-        buses=tuple(buses),
-        algorithms=tuple(algorithms),
-        wrong=wrong,
-        checked=checked,
-        broken=broken or made.broken,
+        footer,
+        sizes=tuple(figures.size for figures in whole),
+        buses=tuple(chain.from_iterable(figures.buses for figures in whole)),
+        algorithms=tuple(chain.from_iterable(figures.algorithms for figures in whole)),
+        wrong=sum(chain.from_iterable(figures.wrong for figures in whole), 0.0),
+        checked=any(figures.wrong for figures in whole) or _has_judged_errors(rows, footer),
+        broken=broken or footer.broken,
     )
+
+
+def _has_judged_errors(rows: Sequence[Row], footer: NcclOutput) -> bool:
+    """Older versions have a column `error`, and only the footer tells whether the errors matter."""
+    return footer.out_of_bounds is not None and any(
+        name == "error" for row in rows for name, _ in row
+    )
+
+
+def _read_figures(row: Row) -> _RowFigures | None:
+    """None if the row is not whole."""
+    size = tool.parse_figure(dict(row).get("size", ""))
+    buses = _parse_figures(_get_cells(row, "busbw"))
+    algorithms = _parse_figures(_get_cells(row, "algbw"))
+    wrong = _parse_figures(count for count in _get_cells(row, "#wrong") if count != "N/A")
+    if size is None or not buses or not algorithms or wrong is None:
+        return None
+    return _RowFigures(int(size), buses, algorithms, wrong)
+
+
+def _get_cells(row: Row, name: str) -> Iterator[str]:
+    return (value for column, value in row if column == name)
+
+
+def _parse_figures(values: Iterable[str]) -> list[float] | None:
+    """None if one of the values is no figure."""
+    figures = [tool.parse_figure(value) for value in values]
+    whole = [figure for figure in figures if figure is not None]
+    return whole if len(whole) == len(figures) else None
 
 
 def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -> int | None:
@@ -233,6 +287,18 @@ def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -
     if device is None or not asked:
         return device  # CUDA's order is NVML's where all are visible: CUDA_DEVICE_ORDER
     return asked[device] if device < len(asked) else None
+
+
+def _find_first_blamed(
+    complaints: Iterable[str], printed: NcclOutput, asked: Sequence[int]
+) -> int | None:
+    """The GPU that the first of the complaints blames that blames any."""
+    blamed = (find_blamed_gpu(complaint, printed, asked) for complaint in complaints)
+    return next((gpu for gpu in blamed if gpu is not None), None)
+
+
+def _find_complaints(printed: NcclOutput, pattern: re.Pattern[str]) -> list[str]:
+    return [complaint for complaint in printed.complaints if pattern.search(complaint)]
 
 
 def _find_by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
@@ -274,7 +340,7 @@ class NcclCheck(BandwidthCheck):
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
         if error:
-            return Report(outcome=Outcome.ERROR, reason=error, remedy=Remedy.RETRY)
+            return tool.report_error(error)
         gpus = tuple(sorted(set(ask.gpus)))
         count = len(gpus) or count
         if why := _too_few(count):
@@ -320,58 +386,31 @@ class NcclCheck(BandwidthCheck):
 
     def _report_hang(self, printed: NcclOutput, gpus: Sequence[int]) -> Report:
         """A collective waits for its slowest member for ever."""
-        last = (
-            f": {printed.complaints[0]}"
-            if printed.complaints
-            else f", after {len(printed.sizes)} sizes"
-        )
-        gpu = next(
-            (
-                gpu
-                for line in printed.complaints
-                if (gpu := find_blamed_gpu(line, printed, gpus)) is not None
-            ),
-            None,
-        )
+        last = f", after {len(printed.sizes)} sizes"
+        if printed.complaints:
+            last = f": {printed.complaints[0]}"
+        gpu = _find_first_blamed(printed.complaints, printed, gpus)
         return self._report_fault(
             FAILED, f"it did not end within {self._settings.deadline_s:g} s{last}", printed, [gpu]
         )
 
     def _judge_failure(self, output: Output, printed: NcclOutput, gpus: Sequence[int]) -> Report:
-        hard = [line for line in printed.complaints if _HARDWARE.search(line)]
-        if hard:
-            # All that complain so: which of them began it is not said.
-            named = dict.fromkeys(find_blamed_gpu(line, printed, gpus) for line in hard)
+        hardware = _find_complaints(printed, _HARDWARE)
+        if hardware:
+            # All GPUs that complain in this way: which of them began is unknown.
+            named = dict.fromkeys(find_blamed_gpu(line, printed, gpus) for line in hardware)
             return self._report_fault(
-                FAILED, hard[0], printed, [gpu for gpu in named if gpu is not None] or [None]
+                FAILED, hardware[0], printed, [gpu for gpu in named if gpu is not None] or [None]
             )
-        last = (
-            next(iter(printed.complaints), "")
-            or tool.find_last_line(output.stderr, output.stdout)
-            or "it printed nothing"
-        )
+        cause = self._reports.find_cause(printed.complaints, output)
         ended = f"all_reduce_perf ended with {output.exit_code}: "
-        soft = next((line for line in printed.complaints if _SETTINGS.search(line)), "")
-        if soft or output.exit_code in (126, 127):
-            return Report(
-                outcome=Outcome.CONFIG,
-                reason=presentable(ended + (soft or last)),
-                remedy=Remedy.FIX_CONFIG,
-            )
-        ours = any(_OURS.search(line) for line in printed.complaints)
-        if ours or not any(_FAILURE.search(line) for line in printed.complaints):
-            return Report(
-                outcome=Outcome.ERROR, reason=presentable(ended + last), remedy=Remedy.RETRY
-            )
-        gpu = next(
-            (
-                gpu
-                for line in printed.complaints
-                if _WARN.search(line) and (gpu := find_blamed_gpu(line, printed, gpus)) is not None
-            ),
-            None,
-        )
-        return self._report_fault(FAILED, last, printed, [gpu])
+        settings = _find_complaints(printed, _SETTINGS)
+        if settings or output.exit_code in (126, 127):
+            return tool.report_misconfigured(presentable(ended + next(iter(settings), cause)))
+        if _find_complaints(printed, _OURS) or not _find_complaints(printed, _FAILURE):
+            return tool.report_error(presentable(ended + cause))
+        gpu = _find_first_blamed(_find_complaints(printed, _WARN), printed, gpus)
+        return self._report_fault(FAILED, cause, printed, [gpu])
 
     def _report_fault(
         self, code: str, said: str, printed: NcclOutput, gpus: Iterable[int | None] = (None,)

@@ -26,7 +26,7 @@ from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -192,94 +192,89 @@ class NccomCheck(BandwidthCheck):
         if not tool.find_program(PROGRAM, FOLDERS):
             return tool.explain_absence(PROGRAM, FOLDERS)
         try:
-            here = count_cores(self._sysfs)
+            cores = count_cores(self._sysfs)
         except OSError as error:
             return f"{error.filename}: {small_files.why(error)}"
-        if not here.devices:
+        if not cores.devices:
             return "the Neuron driver shows no device"
-        if here.family == "Inf1":
+        if cores.family == "Inf1":
             return f"{PROGRAM} does not run on Inferentia (Inf1)"
-        return (
-            ""
-            if here.workers > 1
-            else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
-        )
+        if cores.workers < 2:
+            return f"{PROGRAM} needs two cores, the driver shows {cores.physical}"
+        return ""
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         del ask
         try:
-            here = count_cores(self._sysfs)
+            cores = count_cores(self._sysfs)
         except OSError as error:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=f"{error.filename}: {small_files.why(error)}",
-                remedy=Remedy.RETRY,
-            )
-        if here.workers < 2:
+            return tool.report_error(f"{error.filename}: {small_files.why(error)}")
+        if cores.workers < 2:
             return Report(
                 outcome=Outcome.NOT_APPLICABLE,
-                reason=f"the driver shows {here.devices} devices with {here.physical} cores",
+                reason=f"the driver shows {cores.devices} devices with {cores.physical} cores",
             )
-        output = await execute(self._build_command(here))
-        return self._judge_output(output, here)
+        output = await execute(self._build_command(cores))
+        return self._judge_output(output, cores)
 
-    def _build_command(self, here: Cores) -> Command:
+    def _build_command(self, cores: Cores) -> Command:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
         # `allr` before `--check`, which takes a word of its own in newer versions.
         size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
-        argv = (program, "allr", "-r", str(here.workers), *size, "--check", "--non-interactive")
-        environment = {"NEURON_LOGICAL_NC_CONFIG": str(here.together)} if here.together > 1 else {}
+        argv = (program, "allr", "-r", str(cores.workers), *size, "--check", "--non-interactive")
+        environment = (
+            {"NEURON_LOGICAL_NC_CONFIG": str(cores.together)} if cores.together > 1 else {}
+        )
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
-    def _judge_output(self, output: Output, here: Cores) -> Report:
+    def _judge_output(self, output: Output, cores: Cores) -> Report:
         if (report := tool.report_not_run(PROGRAM, output)) is not None:
             return report
         printed = f"{output.stdout}\n{output.stderr}"
         table = read_output(printed)
-        last = (
-            (table.errors[0] if table.errors else "")
-            or tool.find_last_line(output.stderr, output.stdout)
-            or "it printed nothing"
-        )
+        cause = self._reports.find_cause(table.errors, output)
         failed = bool(table.errors) or output.exit_code != 0
         if failed and table.wrong:
             return self._report_fault(WRONG, f"wrong results: {table.wrong[0]}", table)
         if output.ended is ProgramEnd.DEADLINE:
             return self._report_fault(
-                FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table
+                FAILED, f"it did not end within {self._settings.deadline_s:g} s: {cause}", table
             )
         if failed or not table.sizes:
-            said = next(
-                (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line)), ""
-            )
-            if said or output.exit_code in (126, 127):
-                return Report(
-                    outcome=Outcome.CONFIG,
-                    reason=presentable(f"{PROGRAM}: {said or last}"),
-                    remedy=Remedy.FIX_CONFIG,
-                )
-        if "Traceback (most recent call last)" in printed and not table.errors:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=presentable(f"{PROGRAM} crashed: {last}"),
-                remedy=Remedy.RETRY,
-            )
+            settings = _find_settings_complaint(printed)
+            if settings or output.exit_code in (126, 127):
+                return tool.report_misconfigured(presentable(f"{PROGRAM}: {settings or cause}"))
+        if _has_crashed(printed, table):
+            return tool.report_error(presentable(f"{PROGRAM} crashed: {cause}"))
         if failed:
             return self._report_fault(
                 FAILED,
-                f"it failed over {here.workers} cores (exit {output.exit_code}): {last}",
+                f"it failed over {cores.workers} cores (exit {output.exit_code}): {cause}",
                 table,
             )
-        if why := self._reports.find_incomplete_reason(table, output) or _find_unfinished_reason(
-            table
-        ):
-            return self._reports.report_inconclusive(why)
+        return self._judge_table(table, output)
+
+    def _judge_table(self, table: NccomTable, output: Output) -> Report:
+        """The report on a run that the program itself calls a success."""
+        incomplete = self._reports.find_incomplete_reason(table, output)
+        if reason := incomplete or _find_unfinished_reason(table):
+            return self._reports.report_inconclusive(reason)
         if slow := self._reports.find_slow_reason(table):
             return self._report_fault(SLOW, slow, table)
         return self._reports.report_pass(table)
 
     def _report_fault(self, code: str, said: str, table: NccomTable) -> Report:
         return self._reports.report_failure(code, said, table, confirm=code != WRONG)
+
+
+def _has_crashed(printed: str, table: NccomTable) -> bool:
+    return "Traceback (most recent call last)" in printed and not table.errors
+
+
+def _find_settings_complaint(printed: str) -> str:
+    """The first line that names a cause outside the devices; "" if there is none."""
+    lines = (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line))
+    return next(lines, "")
 
 
 def _find_unfinished_reason(table: NccomTable) -> str:
