@@ -289,6 +289,9 @@ class _DocumentReader:
         self.wrong: list[str] = []
         self.rejected = False
         self.messages = 0
+        self.tests: list[DcgmTest] = []
+        self.error: str | None = None
+        self.versions: list[object] = []
         roots = [(key, root) for key, root in value.items() if key.startswith("DCGM ")]
         self.roots = roots
         self.entities = "entity_groups" in value or any(
@@ -300,54 +303,50 @@ class _DocumentReader:
             self.wrong.append(what)
 
     def read_document(self) -> DcgmDocument:
-        tests: list[DcgmTest] = []
-        error: str | None = None
-        versions: list[object] = [self.value.get("version")]
         for key, root in self.roots:
-            self.rejected = self.rejected or not isinstance(root, dict)
-            if isinstance(root, list):
-                self.add_complaint(f"{to_word(key)} is a list")
-                tests += self.read_categories(root)
-                continue
-            if not isinstance(root, dict):
-                self.add_complaint(f"{to_word(key)} holds no object")
-                continue
-            versions.append(root.get("version"))
-            if "runtime_error" in root:
-                error = text_of(root["runtime_error"]) or "an error without a text"
-            if "test_categories" in root:
-                if not isinstance(root["test_categories"], list):
-                    self.add_complaint("test_categories is no list")
-                tests += self.read_categories(root["test_categories"])
-            elif "runtime_error" not in root:
-                self.add_complaint("it holds no tests")
+            self.read_root(key, root)
         metadata = self.value.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        key = "Driver Version Detected"
-        drivers = (self.value.get(key), metadata.get(key))
-        listed = list(self.list_gpus())
+        driver_key = "Driver Version Detected"
+        gpus = list(self.list_gpus())
         return DcgmDocument(
-            tests=tuple(_merge_repeated(tests)),
-            error=error,
-            version=next(
-                (word for one in (*versions, metadata.get("version")) if (word := to_word(one))),
-                "",
-            ),
-            driver=next((word for one in drivers if (word := to_word(one))), ""),
+            tests=tuple(_merge_repeated(self.tests)),
+            error=self.error,
+            version=_find_word(self.value.get("version"), *self.versions, metadata.get("version")),
+            driver=_find_word(self.value.get(driver_key), metadata.get(driver_key)),
             device_ids=tuple(
-                word
-                for one in (*self.list_old_ids(), *(entity[1] for entity in listed))
-                if (word := to_word(one))
+                filter(None, map(to_word, (*self.list_old_ids(), *(gpu[1] for gpu in gpus))))
             ),
-            gpus=tuple(sorted({index for index, _, _ in listed})),
+            gpus=tuple(sorted({index for index, _, _ in gpus})),
             serials={
                 **self.read_old_serials(),
-                **{index: word for index, _, serial in listed if (word := to_serial(serial))},
+                **{index: word for index, _, serial in gpus if (word := to_serial(serial))},
             },
             entities=self.entities,
             wrong=tuple(self.wrong),
             rejected=self.rejected,
         )
+
+    def read_root(self, key: str, root: object) -> None:
+        """The object, or in some wrong shapes the list, that holds the tests."""
+        if isinstance(root, list):
+            self.rejected = True
+            self.add_complaint(f"{to_word(key)} is a list")
+            self.tests += self.read_categories(root)
+            return
+        if not isinstance(root, dict):
+            self.rejected = True
+            self.add_complaint(f"{to_word(key)} holds no object")
+            return
+        self.versions.append(root.get("version"))
+        if "runtime_error" in root:
+            self.error = text_of(root["runtime_error"]) or "an error without a text"
+        if "test_categories" in root:
+            if not isinstance(root["test_categories"], list):
+                self.add_complaint("test_categories is no list")
+            self.tests += self.read_categories(root["test_categories"])
+        elif "runtime_error" not in root:
+            self.add_complaint("it holds no tests")
 
     def list_old_ids(self) -> list[object]:
         ids = self.value.get("GPU Device IDs")
@@ -516,6 +515,11 @@ class _DocumentReader:
                 yield Message(text_of(one), *beside)
         if not told and beside[0]:
             yield Message("", *beside)
+
+
+def _find_word(*values: object) -> str:
+    """The first of them that is a word; "" if none is."""
+    return next(filter(None, map(to_word, values)), "")
 
 
 def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:

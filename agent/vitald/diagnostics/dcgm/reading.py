@@ -223,42 +223,28 @@ class _ReportMaker:
     def _conclude_from_documents(
         self, found: list[FoundFault], gaps: list[Unverified]
     ) -> _Conclusion:
-        by_remedy = {one.fault.remedy for one in found}
-        if Remedy.RETRY in by_remedy:
-            stopped = [one for one in found if one.fault.remedy is Remedy.RETRY]
-            return _Conclusion(Outcome.ERROR, Remedy.RETRY, _format_reason(stopped, stopped))
-        unknown = next(
-            (
-                f"{test.name}: status {status!r}"
-                for test in self._run.tests.values()
-                for status in _list_unknown(test)
-            ),
-            "",
-        )
-        if unknown:
+        interrupted = [
+            found_fault for found_fault in found if found_fault.fault.remedy is Remedy.RETRY
+        ]
+        if interrupted:
+            reason = _format_reason(interrupted, interrupted)
+            return _Conclusion(Outcome.ERROR, Remedy.RETRY, reason)
+        if unknown := self._find_unknown_status():
             return _Conclusion(
                 Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}"
             )
-        told = [gap.words for gap in gaps]
-        unverified = [
-            one
-            for one in found
-            if one.fault.remedy is Remedy.NONE and not self._is_optional(one.fault.test)
+        remedies = {found_fault.fault.remedy for found_fault in found}
+        unverified = self._list_unverified(found, gaps)
+        if unverified:
+            reason = f"not verified: {join_first(unverified, _MAX_NAMED, '; ', '; and ')}"
+            strongest = _find_strongest([*(gap.remedy for gap in gaps), *remedies])
+            return _Conclusion(Outcome.INCONCLUSIVE, strongest, reason)
+        settings = [
+            found_fault for found_fault in found if found_fault.fault.remedy is not Remedy.NONE
         ]
-        unverified = [
-            one
-            for one in unverified
-            if not any(words.startswith(f"{one.fault.test} was skipped") for words in told)
-        ]
-        if gaps or unverified:
-            words = told + [_format_group([one]) for one in unverified]
-            remedies = [*(gap.remedy for gap in gaps), *by_remedy]
-            said = f"not verified: {join_first(words, _MAX_NAMED, '; ', '; and ')}"
-            return _Conclusion(Outcome.INCONCLUSIVE, _find_strongest(remedies), said)
-        settings = [one for one in found if one.fault.remedy is not Remedy.NONE]
         if settings:
             return _Conclusion(
-                Outcome.CONFIG, _find_strongest(by_remedy), _format_reason(settings, settings)
+                Outcome.CONFIG, _find_strongest(remedies), _format_reason(settings, settings)
             )
         if self._run.printed.failed:
             return _Conclusion(
@@ -267,6 +253,26 @@ class _ReportMaker:
                 "the overall result is a failure, but no iteration shows one",
             )
         return _Conclusion(Outcome.PASS, Remedy.NONE, "")
+
+    def _find_unknown_status(self) -> str:
+        """The first test with a status that no version is known to print; "" if there is none."""
+        unknown = (
+            f"{test.name}: status {status!r}"
+            for test in self._run.tests.values()
+            for status in _list_unknown(test)
+        )
+        return next(unknown, "")
+
+    def _list_unverified(self, found: list[FoundFault], gaps: list[Unverified]) -> list[str]:
+        """The gaps, and the faults that only say that a test could not verify something."""
+        words = [gap.words for gap in gaps]
+        return words + [
+            _format_group([found_fault])
+            for found_fault in found
+            if found_fault.fault.remedy is Remedy.NONE
+            and not self._is_optional(found_fault.fault.test)
+            and not any(gap.startswith(f"{found_fault.fault.test} was skipped") for gap in words)
+        ]
 
     def _compare_with_exit(self, said: _Conclusion, found: list[FoundFault]) -> _Conclusion:
         """An exit code that says more than the document does not let it stand as it is."""
