@@ -175,12 +175,12 @@ class DeviceRegistry:
         }
         said = [
             derive_readings(
-                Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one
+                Component.parse_name(self._known[one].component), {"missing": 1.0}, MISSED + one
             )
             for one in sorted(missed)
         ]
         said += [
-            derive_readings(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
+            derive_readings(Component.parse_name(self._missed[one]), {"missing": 0.0}, MISSED + one)
             for one in sorted(back)
         ]
         self._missed = {one: slot for one, slot in self._missed.items() if one not in back}
@@ -206,6 +206,6 @@ def _entry(stored: object) -> Entry | None:
 def is_name(name: object) -> bool:
     """Whether this is the name of a component."""
     try:
-        return isinstance(name, str) and bool(Component.parse(name))
+        return isinstance(name, str) and bool(Component.parse_name(name))
     except ValueError:
         return False

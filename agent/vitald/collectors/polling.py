@@ -202,7 +202,7 @@ class PollingSource:
 
     # --- rounds
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
         self.recall(after)
         self._due = time.monotonic()
@@ -402,7 +402,7 @@ class PollingSource:
 
     def _given_up(self, one: Entry) -> bool:
         """Whether the site says that a device which is not here need not be."""
-        names = (Component.parse(one.component).id, *one.fields.values())
+        names = (Component.parse_name(one.component).id, *one.fields.values())
         return self._enough() or any(
             fnmatch(name, pattern) for name in names for pattern in self._found.excluded
         )
@@ -414,7 +414,7 @@ class PollingSource:
         overdue = self._overdue()
         self._late |= overdue
         for key in sorted(overdue | (self._hung & set(under_way))):
-            component = Component.parse(key) if key else NODE
+            component = Component.parse_name(key) if key else NODE
             if key:
                 self._blinded(component, _NOT_BACK)
             if key in self._hung:
@@ -428,7 +428,7 @@ class PollingSource:
         )
         for key in sorted(self._hung & self._answered | gone):
             self._hung.discard(key)
-            component = Component.parse(key) if key else NODE
+            component = Component.parse_name(key) if key else NODE
             what = "is gone" if key in gone else "answers again"
             words = self._roster.words(component) if key else "the look for devices"
             events.append(
@@ -438,7 +438,7 @@ class PollingSource:
         return events
 
     def _hangs_still(self, key: str) -> Event:
-        component = Component.parse(key) if key else NODE
+        component = Component.parse_name(key) if key else NODE
         seconds = time.monotonic() - self._readers.under_way[key]
         what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
         fields: dict[str, Value] = {"seconds": round(seconds, 1)}

@@ -218,7 +218,7 @@ def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLook
         return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
     if fault.device and "/" in fault.device:
         try:
-            return Component.parse(fault.device)
+            return Component.parse_name(fault.device)
         except ValueError:
             return NODE
     return NODE

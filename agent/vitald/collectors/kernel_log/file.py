@@ -72,7 +72,7 @@ class LogFile:
         self._live = False  # what was there when we came has been read
         self._sequel = Sequel()
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the byte after `after`, wherever its file is by now; else from the beginning of the
         file at the path.
         """

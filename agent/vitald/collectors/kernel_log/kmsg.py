@@ -52,7 +52,7 @@ class Kmsg:
         self.interpreter = interpreter
         self.boot_id = boot_id
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """From the record after `after`, or from the oldest that the ring still holds."""
         cursor = _Cursor(
             LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None

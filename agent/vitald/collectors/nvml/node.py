@@ -308,7 +308,7 @@ class GpuNode:
         hang. A GPU that is no longer on PCI does not hang.
         """
         holding, self.holding = self.holding, ()
-        hanging = [Component.parse(name) for name in sorted(self._hung)]
+        hanging = [Component.parse_name(name) for name in sorted(self._hung)]
         return *holding, *(
             self._report_still_hanging(component)
             for component in hanging

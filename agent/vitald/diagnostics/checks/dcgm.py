@@ -25,7 +25,7 @@ from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
-from vitald.diagnostics.dcgm.tables import version_of
+from vitald.diagnostics.dcgm.tables import parse_version
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
 from vitald.paths import is_root
@@ -123,7 +123,7 @@ class DcgmCheck:
         output = await execute(Command(argv=(program, "--version"), deadline_s=_ANSWER_S))
         if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
             return "", _report_not_run(output)
-        version = answers.version_found(output.stdout)
+        version = answers.find_version(output.stdout)
         self._version = (print_, version)
         return version, None
 
@@ -137,7 +137,7 @@ class DcgmCheck:
         if output.ended is ProgramEnd.DEADLINE:
             said = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
         elif output.exit_code == answers.NO_CONNECTION or (
-            output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)
+            output.exit_code != 0 and answers.has_no_engine(output.stdout + output.stderr)
         ):
             said = "the host engine (nv-hostengine) is not running"
         else:
@@ -157,7 +157,7 @@ class DcgmCheck:
         argv = [program, "diag", "-r", str(ask.level), "-j"]
         if ask.gpus:
             argv += ["-i", ",".join(map(str, sorted(ask.gpus)))]
-        known = version_of(version)
+        known = parse_version(version)
         if known >= _TIMEOUT_SINCE:
             argv += ["-t", str(max(1, int(deadline_s - min(60.0, 0.05 * deadline_s))))]
         if known >= _HEARTBEAT_SINCE:

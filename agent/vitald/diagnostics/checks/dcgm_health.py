@@ -182,8 +182,8 @@ def _join_text(node: object) -> str:
 class BoardTraits:
     """What decides whether a complaint means anything here."""
 
-    linked: bool = True  # some GPU may have NVLink
-    shared: bool = True  # NVLink may reach other nodes
+    has_nvlink: bool = True  # some GPU may have NVLink
+    shares_nvlink: bool = True  # NVLink may reach other nodes
 
 
 def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
@@ -195,19 +195,19 @@ def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
     plain = bool(gpus) and all(
         device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus
     )
-    return BoardTraits(linked=switches or not plain, shared=machine == "aarch64")
+    return BoardTraits(has_nvlink=switches or not plain, shares_nvlink=machine == "aarch64")
 
 
 _FAILED_READING = "a reading that failed says nothing"
 
 
-def set_aside(complaint: Complaint, here: BoardTraits) -> str:
+def find_dismissal_reason(complaint: Complaint, here: BoardTraits) -> str:
     """Why a complaint means nothing here; empty where it does."""
-    if not here.linked and (
+    if not here.has_nvlink and (
         complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)
     ):
         return "these boards have no NVLink"
-    if not here.shared and _IMEX.search(complaint.text):
+    if not here.shares_nvlink and _IMEX.search(complaint.text):
         return "this node shares no NVLink with others"
     if complaint.code == f"{NAME}/power" and _UNREAD.search(complaint.text):
         return _FAILED_READING
@@ -216,7 +216,9 @@ def set_aside(complaint: Complaint, here: BoardTraits) -> str:
 
 def judge_answer(answer: HealthAnswer, traits: BoardTraits) -> Report:
     """The report on an answer that counts."""
-    reasons = {complaint: set_aside(complaint, traits) for complaint in answer.complaints}
+    reasons = {
+        complaint: find_dismissal_reason(complaint, traits) for complaint in answer.complaints
+    }
     aside = {complaint: reason for complaint, reason in reasons.items() if reason}
     notes = [
         f"set aside: {complaint.where} {complaint.system}: {complaint.text or complaint.value}"

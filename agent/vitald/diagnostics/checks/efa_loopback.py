@@ -157,7 +157,7 @@ class AdapterResult:
     remedy: Remedy = Remedy.NONE
     code: str = ""  # of a fault
     measures: tuple[Measure, ...] = ()
-    over: bool = False  # the whole run was ended
+    run_ended: bool = False  # the whole run was ended
 
 
 def _find_free_port() -> int:
@@ -205,7 +205,7 @@ class EfaLoopbackCheck(BandwidthCheck):
         results: list[AdapterResult] = []
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))
-            if results[-1].over:
+            if results[-1].run_ended:
                 break
         return _make_report(_compare_results(results))
 
@@ -311,7 +311,9 @@ class EfaLoopbackCheck(BandwidthCheck):
         who = f"EFA {adapter.name}"
         if (report := tool.report_not_run(f"{who}: {PROGRAM}", output)) is not None:
             over = output.ended in (ProgramEnd.CANCELLED, ProgramEnd.NOT_STARTED)
-            return AdapterResult(adapter, report.outcome, report.reason, report.remedy, over=over)
+            return AdapterResult(
+                adapter, report.outcome, report.reason, report.remedy, run_ended=over
+            )
         complaints = "\n".join(
             line for line in tool.split_lines(output.stdout) if not _TABLE.match(line)
         )

@@ -237,8 +237,8 @@ def _add_rows(rows: Sequence[Row], footer: NcclOutput, broken: str) -> NcclOutpu
     return replace(
         footer,
         sizes=tuple(figures.size for figures in whole),
-        buses=tuple(chain.from_iterable(figures.buses for figures in whole)),
-        algorithms=tuple(chain.from_iterable(figures.algorithms for figures in whole)),
+        bus_bandwidths=tuple(chain.from_iterable(figures.buses for figures in whole)),
+        algorithm_bandwidths=tuple(chain.from_iterable(figures.algorithms for figures in whole)),
         wrong=sum(chain.from_iterable(figures.wrong for figures in whole), 0.0),
         checked=any(figures.wrong for figures in whole) or _has_judged_errors(rows, footer),
         broken=broken or footer.broken,
@@ -328,7 +328,7 @@ class NcclCheck(BandwidthCheck):
             check=NAME,
             program="all_reduce_perf",
             unit=tool.GIGA,
-            least=self._settings.least_gbytes,
+            expected=self._settings.least_gbytes,
         )
 
     def find_obstacle(self) -> str:
@@ -370,12 +370,9 @@ class NcclCheck(BandwidthCheck):
             printed, output
         ) or _find_unfinished_reason(printed)
         if printed.slow and not failed and not incomplete:
-            return self._report_fault(
-                SLOW,
-                f"{max(printed.buses):.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW"
-                " says",
-                printed,
-            )
+            best = max(printed.bus_bandwidths)
+            reason = f"{best:.4g} GB/s of bus bandwidth, below what NCCL_TESTS_MIN_BW says"
+            return self._report_fault(SLOW, reason, printed)
         if output.exit_code != 0 or failed:
             return self._judge_failure(output, printed, gpus)
         if incomplete:
@@ -431,7 +428,7 @@ def _find_unfinished_reason(printed: NcclOutput) -> str:
         return "the table ends before its footer"
     if not printed.checked:
         return "the results were not compared with what they must be"
-    if not max(printed.buses):
+    if not max(printed.bus_bandwidths):
         return "no bandwidth was measured"
     return ""
 

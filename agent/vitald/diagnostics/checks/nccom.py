@@ -114,7 +114,11 @@ def _read_json(results: Sequence[object]) -> NccomTable:
     table = _build_table(
         rows, None, "" if len(rows) == len(results) else "a result that is no object"
     )
-    average = sum(table.buses) / len(table.buses) if table.buses and not table.broken else None
+    average = (
+        sum(table.bus_bandwidths) / len(table.bus_bandwidths)
+        if table.bus_bandwidths and not table.broken
+        else None
+    )
     return replace(table, average=average)
 
 
@@ -137,16 +141,16 @@ def _build_table(
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The workers of this node: logical cores. `together`: physical cores in each."""
+    """The workers of this node: logical cores. `per_worker`: physical cores in each."""
 
     devices: int
     physical: int
-    together: int
+    per_worker: int
     family: str
 
     @property
     def workers(self) -> int:
-        return self.physical // self.together
+        return self.physical // self.per_worker
 
 
 def count_cores(sysfs: Path) -> Cores:
@@ -185,7 +189,7 @@ class NccomCheck(BandwidthCheck):
             check=NAME,
             program=PROGRAM,
             unit=tool.GIBI,
-            least=self._settings.least_gbytes,
+            expected=self._settings.least_gbytes,
         )
 
     def find_obstacle(self) -> str:
@@ -223,7 +227,7 @@ class NccomCheck(BandwidthCheck):
         size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
         argv = (program, "allr", "-r", str(cores.workers), *size, "--check", "--non-interactive")
         environment = (
-            {"NEURON_LOGICAL_NC_CONFIG": str(cores.together)} if cores.together > 1 else {}
+            {"NEURON_LOGICAL_NC_CONFIG": str(cores.per_worker)} if cores.per_worker > 1 else {}
         )
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
@@ -284,7 +288,7 @@ def _find_unfinished_reason(table: NccomTable) -> str:
     if table.average is None:
         return "the table ends before its average"
     # 1 MB times 4 four times is 256 MB, then 1 GB.
-    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.buses):
+    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.bus_bandwidths):
         return "the table ends before its largest size"
     return ""
 

@@ -21,23 +21,23 @@ _NO_WATCHES = "health watches not enabled"
 NO_CONNECTION = 235
 
 
-def gpus_found(text: str) -> int | None:
+def find_gpu_count(text: str) -> int | None:
     """How many GPUs `discovery -l` lists."""
     found = _GPUS.search(text[:65536])
     return int(found[1]) if found else None
 
 
-def version_found(text: str) -> str:
+def find_version(text: str) -> str:
     """What `--version` or `-v` says of dcgmi itself; empty where it says nothing."""
     found = _SHORT.search(text[:65536]) or _LONG.search(text[:65536])
     return found[1] if found else ""
 
 
-def no_engine(text: str) -> bool:
+def has_no_engine(text: str) -> bool:
     """Whether a command says that nothing answers where the host engine should."""
     lower = text[:65536].lower()
     return any(words in lower for words in _NO_ENGINE)
 
 
-def no_watches(text: str) -> bool:
+def has_no_watches(text: str) -> bool:
     return _NO_WATCHES in text[:65536].lower()

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vitald.diagnostics.dcgm.values import MAX_GPUS, text_of, to_index, to_int, to_serial, to_word
+from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index, to_int, to_serial, to_text, to_word
 
 GPU, CPU = "gpu", "cpu"
 
@@ -340,7 +340,7 @@ class _DocumentReader:
             return
         self.versions.append(root.get("version"))
         if "runtime_error" in root:
-            self.error = text_of(root["runtime_error"]) or "an error without a text"
+            self.error = to_text(root["runtime_error"]) or "an error without a text"
         if "test_categories" in root:
             if not isinstance(root["test_categories"], list):
                 self.add_complaint("test_categories is no list")
@@ -506,13 +506,13 @@ class _DocumentReader:
             if isinstance(one, dict):
                 texts = one.get("warning", one.get("warnings"))
                 text = (
-                    " ".join(text_of(part) for part in texts)
+                    " ".join(to_text(part) for part in texts)
                     if isinstance(texts, list)
-                    else text_of(texts)
+                    else to_text(texts)
                 )
                 yield Message(text, *_get_error_numbers(one))
             else:
-                yield Message(text_of(one), *beside)
+                yield Message(to_text(one), *beside)
         if not told and beside[0]:
             yield Message("", *beside)
 
@@ -533,7 +533,7 @@ def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | Non
 def _list_infos(holder: dict[str, object]) -> Iterable[str]:
     value = holder.get("info")
     values = value if isinstance(value, list) else [value]
-    return [text_of(one) for one in values[:256] if isinstance(one, str) and one]
+    return [to_text(one) for one in values[:256] if isinstance(one, str) and one]
 
 
 def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:

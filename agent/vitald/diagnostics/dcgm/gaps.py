@@ -69,7 +69,7 @@ class GapFinder:
         due = self._list_due()
         by_name = {test.name.casefold(): test for test in document.tests}
         listed = frozenset(document.gpus) or list_tested_gpus(document.tests)
-        expected = (self._run.asked or listed) - lost
+        expected = (self._run.requested_gpus or listed) - lost
         skipped: list[_SkippedTest] = []
         for row in due:
             if (row.gpus > 1 and len(expected) < row.gpus) or self._not_offered(row):
@@ -120,7 +120,7 @@ class GapFinder:
             return
         seen = {result.index for result in test.results if result.group == GPU and result.status}
         missing = sorted(set(expected) - seen)
-        many = 0 if self._run.asked or self._run.entities else len(self._run.device_ids)
+        many = 0 if self._run.requested_gpus or self._run.entities else len(self._run.device_ids)
         if missing:
             yield Unverified(f"{test.name} has no result for {format_gpus(missing)}", Remedy.RETRY)
         elif len(seen) < many:

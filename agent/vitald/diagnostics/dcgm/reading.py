@@ -36,7 +36,7 @@ from vitald.diagnostics.dcgm.run_context import (
 from vitald.diagnostics.dcgm.tables import (
     ExitMeaning,
 )
-from vitald.diagnostics.dcgm.values import text_of
+from vitald.diagnostics.dcgm.values import to_text
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
 from vitald.text import count_more, join_first
 
@@ -336,7 +336,7 @@ class _ReportMaker:
         """By index. Up to 3.x they are numbered by position among those that were tested."""
         found: dict[int, str] = {}
         for one in self._run.printed.documents:
-            places = sorted(self._run.asked or list_tested_gpus(self._run.tests.values()))
+            places = sorted(self._run.requested_gpus or list_tested_gpus(self._run.tests.values()))
             by_place = not one.entities and len(places) == len(one.serials)
             found |= {
                 places[place] if by_place and place < len(places) else place: serial
@@ -405,7 +405,7 @@ def _format_group(group: Sequence[FoundFault]) -> str:
 
 
 def _clean_error(text: str) -> str:
-    line = text_of(text).strip().removeprefix("Error: ")
+    line = to_text(text).strip().removeprefix("Error: ")
     return (_PREAMBLE.sub("", line).strip() or "no text")[:300]
 
 

@@ -17,7 +17,7 @@ from vitald.diagnostics.dcgm.tables import (
     Tables,
     Version,
     load_tables,
-    version_of,
+    parse_version,
 )
 
 FAILING, SKIPPED = ("fail", "warn"), ("skip", "skipped", "not run", "notrun")
@@ -40,14 +40,14 @@ class RunContext:
         self.exit_code = exit_code
         self.stderr = stderr
         self.tables: Tables = load_tables()
-        self.asked = frozenset(gpus)
+        self.requested_gpus = frozenset(gpus)
         self.documents = [one for one in printed.documents if one.tests]
         self.tests = _merge_documents(self.documents)
         self.entities = any(one.entities for one in self.documents)
         # Without a level the run may have been requested by the names of its tests.
         self.named = level is None
-        self.level = level if level is not None else level_of(self.tests)
-        self.version: Version = version_of(self.find_last(lambda one: one.version)) or (
+        self.level = level if level is not None else find_level(self.tests)
+        self.version: Version = parse_version(self.find_last(lambda one: one.version)) or (
             (4,) if self.entities else (3,)
         )
         self.rejected = any(one.rejected for one in printed.documents)
@@ -63,17 +63,21 @@ class RunContext:
         )
 
 
-def level_of(tests: Iterable[str]) -> int:
+def find_level(tests: Iterable[str]) -> int:
     """The run level that has these tests: the least that it can have been."""
     rows = (load_tables().find_test(name) for name in tests)
     return max((row.level for row in rows if row is not None), default=1)
 
 
-def whole_level(tests: Collection[str], version: str) -> bool:
+def is_whole_level(tests: Collection[str], version: str) -> bool:
     """Whether all tests of that level are there: if not, some were asked for by name, or did not
     run.
     """
-    there, level, number = {name.casefold() for name in tests}, level_of(tests), version_of(version)
+    there, level, number = (
+        {name.casefold() for name in tests},
+        find_level(tests),
+        parse_version(version),
+    )
     due = [
         row
         for row in load_tables().tests

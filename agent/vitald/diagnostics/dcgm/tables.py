@@ -100,7 +100,7 @@ class Tables:
         return next((one.row for one in self.texts if one.matches_text(lower)), None)
 
 
-def version_of(text: str) -> Version:
+def parse_version(text: str) -> Version:
     """`4.2.3` -> (4, 2, 3); empty for what is none."""
     found = re.match(r"(\d{1,4})(?:\.(\d{1,4}))?(?:\.(\d{1,4}))?", text)
     return tuple(int(part) for part in found.groups() if part is not None) if found else ()
@@ -127,14 +127,14 @@ def _read_test(row: tomlfile.Table) -> TestRow:
         name=str(row["name"]),
         level=int(str(row["level"])),
         also=_read_texts(row, "also"),
-        since=version_of(str(row.get("from", ""))),
-        before=version_of(str(row.get("before", ""))),
+        since=parse_version(str(row.get("from", ""))),
+        before=parse_version(str(row.get("before", ""))),
         optional=row.get("optional") is True,
         gpus=int(str(row.get("gpus", 1))),
         not_for=_read_texts(row, "not_for"),
         stands_for=int(str(row["stands_for"])) if "stands_for" in row else None,
         one_status=row.get("one_status") is True,
-        busy_from=version_of(str(row.get("busy_from", ""))),
+        busy_from=parse_version(str(row.get("busy_from", ""))),
     )
 
 

@@ -26,7 +26,7 @@ def to_index(value: object) -> int | None:
     return number if number is not None and 0 <= number < MAX_GPUS else None
 
 
-def text_of(value: object) -> str:
+def to_text(value: object) -> str:
     """On one line, printable, and not for ever."""
     if value is None:
         return ""
@@ -37,7 +37,7 @@ def text_of(value: object) -> str:
 
 
 def to_word(value: object) -> str:
-    return text_of(value)[:80] if isinstance(value, str) else ""
+    return to_text(value)[:80] if isinstance(value, str) else ""
 
 
 def to_serial(value: object) -> str:

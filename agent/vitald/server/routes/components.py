@@ -115,7 +115,7 @@ def in_full(board: NodeState, inventory: PciInventory) -> schema.Components:
     seen = sights(board, inventory)
     shown: list[schema.WatchedComponent] = []
     for one in listed(board, inventory, board.verdict(), seen):
-        component = Component.parse(one["name"])
+        component = Component.parse_name(one["name"])
         by = seen.get(component, ())
         shown.append(
             {
