@@ -1,14 +1,14 @@
 """
-An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: every GPU computes,
-NVLink or PCIe between them carries, and the results are compared with what they must be.
+An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: it loads every GPU and
+the NVLink or PCIe links between them, and verifies the results.
 
-Results that are wrong are the gravest sign that there is, for a job would not have noticed. Where
-the run fails, NCCL's own lines say on which GPU, and CUDA's words whose fault it is. What counts as
-the bandwidth is the best of all sizes, as for HyperPod's and Azure's checks, which hold the largest
-messages against what is expected; the average over all sizes is reported with it.
+Wrong results are the most serious fault, since a job would not have noticed them. If the run fails,
+NCCL's own lines name the GPU, and CUDA's error text tells hardware from settings. The bandwidth
+that counts is the best of all sizes, as in HyperPod's and Azure's checks, which compare the largest
+messages with the expected value; the average over all sizes is reported with it.
 
-What peers expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one
-message of 16 GB). These are of one type of machine each, so none is our default.
+Others expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one message
+of 16 GB). Each is of one machine type, so none is a default here.
 
 Source: nccl-tests src/common.cu and util.cu up to 2.17 (table, footer, JSON), src/common.h
 (failures); NCCL's debug lines; CUDA's error texts (driver_types.h); SageMaker HyperPod's
@@ -34,7 +34,7 @@ NAME = "nccl"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
 FOLDERS = ("/opt/nccl-tests/build", "/usr/local/nccl-tests/build")
 _MIN_SIZE, _MAX_SIZE = "8", "8G"
-_MAX_COMPLAINTS = 40  # complaints that are kept
+_MAX_COMPLAINTS = 40  # kept of one run
 
 _OUT_OF_BOUNDS = re.compile(
     r"^#\s*Out of bounds values\s*:\s*(\S{1,20})\s*(OK|FAILED)?", re.IGNORECASE
@@ -48,8 +48,8 @@ _FAILURE = re.compile(
     r"Test (?:NCCL|CUDA) failure|Test failure|Test timeout|Invalid number of GPUs", re.IGNORECASE
 )
 _WARN = re.compile(r"\bNCCL WARN\b")
-# host:pid:thread [GPU]
-_SAID_BY = re.compile(r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]")
+# host:pid:thread [GPU], the prefix of NCCL's lines
+_PREFIX = re.compile(r"(?:^|\s)\S{1,200}:[0-9]{1,10}:[0-9]{1,10} \[(?P<device>[0-9]{1,3})\]")
 _NAMED = re.compile(
     r"\b(?:GPU|(?:cuda|nvml)?Dev(?:ice)?)\s*[:#]?\s*(?P<device>[0-9]{1,3})\b", re.IGNORECASE
 )
@@ -59,8 +59,7 @@ _AT_BUS = re.compile(
     re.IGNORECASE,
 )
 
-# What a complaint points to. The hardware: these come from the device itself, and a settings
-# mistake does not print them.
+# Errors of the hardware: they come from the device itself, and wrong settings do not cause them.
 _HARDWARE = re.compile(
     r"\bXid\b|uncorrectable ECC|hardware stack error|nvlink error|uncorrectable NVLink|unspecified"
     r" launch failure|illegal instruction"
@@ -69,8 +68,8 @@ _HARDWARE = re.compile(
     r"|unknown error",
     re.IGNORECASE,
 )
-# Settings, or somebody else on the GPUs: memory in use, no driver that fits, no fabric manager, too
-# small a /dev/shm, MIG, containers.
+# Errors of settings, or of other users of the GPUs: memory in use, an unsuitable driver, no fabric
+# manager, a small /dev/shm, MIG, containers.
 _SETTINGS = re.compile(
     r"out of memory|invalid device ordinal|Invalid number of GPUs|driver version is insufficient|no"
     r" CUDA-capable device"
@@ -82,8 +81,8 @@ _SETTINGS = re.compile(
     r" failed",
     re.IGNORECASE,
 )
-# Of NCCL itself or of the host: neither speaks of a GPU.
-_OURS = re.compile(r"unhandled system error|internal error", re.IGNORECASE)
+# Errors of NCCL itself or of the host, which say nothing about a GPU.
+_SOFTWARE = re.compile(r"unhandled system error|internal error", re.IGNORECASE)
 _COMPLAINTS = (_WARN, _FAILURE, _SETTINGS, re.compile(r"^#\s*error:"))
 
 
@@ -91,12 +90,12 @@ _COMPLAINTS = (_WARN, _FAILURE, _SETTINGS, re.compile(r"^#\s*error:"))
 class NcclOutput(Figures):
     """What all_reduce_perf printed. Bandwidths in GB/s."""
 
-    wrong: float = 0.0  # values, of all sizes
-    checked: bool = False  # whether they were compared
-    out_of_bounds: bool | None = None  # the footer's word; None where it has not come to that
-    slow: bool = False  # by the program's own measure (NCCL_TESTS_MIN_BW)
+    wrong: float = 0.0  # wrong values of all sizes
+    checked: bool = False  # the values were compared with the expected ones
+    out_of_bounds: bool | None = None  # by the footer; None if the output ends before it
+    slow: bool = False  # below the program's own limit (NCCL_TESTS_MIN_BW)
     complaints: tuple[str, ...] = ()
-    # CUDA's device number by PCI bus, as far as the program prints it.
+    # CUDA's device number by PCI bus, for the devices that the program lists.
     devices: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -104,11 +103,11 @@ Row = Sequence[tuple[str, str]]  # name and text of each cell; names stand twice
 
 
 def read_output(text: str) -> NcclOutput:
-    """The table on standard output, or the JSON of `-J`, with NCCL's lines around either."""
-    found = tool.find_document(text)
-    results = found.get("results") if found is not None else None
-    if found is not None and isinstance(results, list):
-        return replace(_read_json(found, results), complaints=_read_text(text).complaints)
+    """Reads the table, or the JSON of `-J`, and NCCL's lines around either."""
+    document = tool.find_document(text)
+    results = document.get("results") if document is not None else None
+    if document is not None and isinstance(results, list):
+        return replace(_read_json(document, results), complaints=_read_text(text).complaints)
     return _read_text(text)
 
 
@@ -182,7 +181,7 @@ class _TextReader:
         return True
 
 
-def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOutput:
+def _read_json(document: Mapping[str, object], results: Iterable[object]) -> NcclOutput:
     rows: list[Row] = []
     broken = ""
     for result in results:
@@ -190,29 +189,33 @@ def _read_json(found: Mapping[str, object], results: Iterable[object]) -> NcclOu
             broken = "a result that is no object"
             continue
         cells = [("size", str(result.get("size", "")))]
-        for place in ("out_of_place", "in_place"):
-            half = result.get(place)
+        for half in (result.get("out_of_place"), result.get("in_place")):
             if isinstance(half, dict):
                 wrong = half.get("nwrong")
                 cells += [
                     ("algbw", str(half.get("alg_bw", ""))),
                     ("busbw", str(half.get("bus_bw", ""))),
+                    ("#wrong", "N/A" if wrong is None else str(wrong)),
                 ]
-                cells.append(("#wrong", "N/A" if wrong is None else str(wrong)))
         if len(cells) == 1:
             broken = "a result without figures"
         rows.append(cells)
-    bounds, average = found.get("out_of_bounds"), found.get("average_bus_bandwidth")
-    made = NcclOutput()
+    return _add_rows(rows, _read_json_footer(document), broken)
+
+
+def _read_json_footer(document: Mapping[str, object]) -> NcclOutput:
+    bounds, average = document.get("out_of_bounds"), document.get("average_bus_bandwidth")
+    footer = NcclOutput()
     if isinstance(bounds, dict) and (count := tool.parse_number(bounds.get("count"))) is not None:
-        made = replace(made, out_of_bounds=bool(count) or bounds.get("okay") in (False, "false"))
+        exceeded = bool(count) or bounds.get("okay") in (False, "false")
+        footer = replace(footer, out_of_bounds=exceeded)
     if isinstance(average, dict):
-        made = replace(
-            made,
+        footer = replace(
+            footer,
             average=tool.parse_number(average.get("bandwidth")),
             slow=average.get("okay") in (False, "false"),
         )
-    return _add_rows(rows, made, broken)
+    return footer
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,17 +278,15 @@ def _parse_figures(values: Iterable[str]) -> list[float] | None:
 
 
 def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -> int | None:
-    """The GPU that a line names, as NVML numbers it; where it names none, the one whose thread says
-    it.
-    """
+    """The NVML index of the GPU that a line names; else of the GPU whose thread printed it."""
     if (match := _AT_BUS.search(complaint)) is not None:
         device = _find_by_bus(match["bus"].lower(), printed.devices)
     else:
-        words = _SAID_BY.sub(" ", complaint, count=1)
-        named = _NAMED.search(words) or _SAID_BY.search(complaint)
+        words = _PREFIX.sub(" ", complaint, count=1)
+        named = _NAMED.search(words) or _PREFIX.search(complaint)
         device = int(named["device"]) if named is not None else None
     if device is None or not asked:
-        return device  # CUDA's order is NVML's where all are visible: CUDA_DEVICE_ORDER
+        return device  # CUDA's order is NVML's if all are visible: CUDA_DEVICE_ORDER
     return asked[device] if device < len(asked) else None
 
 
@@ -302,7 +303,7 @@ def _find_complaints(printed: NcclOutput, pattern: re.Pattern[str]) -> list[str]
 
 
 def _find_by_bus(bus: str, devices: Mapping[str, int]) -> int | None:
-    """`1b000` is NCCL's way to write 0000:1b:00.0."""
+    """NCCL writes 0000:1b:00.0 as `1b000`."""
     number = bus.split(":")[-2] if ":" in bus else f"{int(bus, 16) >> 12:02x}"[-2:]
     return next(
         (
@@ -335,7 +336,7 @@ class NcclCheck(BandwidthCheck):
         if not tool.find_program(self._settings.program, FOLDERS):
             return tool.explain_absence(self._settings.program, FOLDERS)
         count, error = tool.count_gpus(self._sysfs)
-        return error or _too_few(count)
+        return error or _explain_too_few(count)
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         count, error = await asyncio.to_thread(tool.count_gpus, self._sysfs)
@@ -343,8 +344,8 @@ class NcclCheck(BandwidthCheck):
             return tool.report_error(error)
         gpus = tuple(sorted(set(ask.gpus)))
         count = len(gpus) or count
-        if why := _too_few(count):
-            return Report(outcome=Outcome.NOT_APPLICABLE, reason=why)
+        if reason := _explain_too_few(count):
+            return Report(outcome=Outcome.NOT_APPLICABLE, reason=reason)
         output = await execute(self._build_command(gpus, count))
         return self._judge_output(output, gpus)
 
@@ -361,8 +362,8 @@ class NcclCheck(BandwidthCheck):
             return report
         printed = read_output(f"{output.stdout}\n{output.stderr}")
         if printed.wrong or printed.out_of_bounds:
-            said = f"{printed.wrong:.0f} wrong values" if printed.wrong else "values out of bounds"
-            return self._report_fault(WRONG, f"the results are wrong: {said}", printed)
+            wrong = f"{printed.wrong:.0f} wrong values" if printed.wrong else "values out of bounds"
+            return self._report_fault(WRONG, f"the results are wrong: {wrong}", printed)
         if output.ended is ProgramEnd.DEADLINE:
             return self._report_hang(printed, gpus)
         failed = any(_FAILURE.search(line) for line in printed.complaints)
@@ -382,7 +383,7 @@ class NcclCheck(BandwidthCheck):
         return self._reports.report_pass(printed)
 
     def _report_hang(self, printed: NcclOutput, gpus: Sequence[int]) -> Report:
-        """A collective waits for its slowest member for ever."""
+        """A collective waits for its slowest member without a time limit."""
         last = f", after {len(printed.sizes)} sizes"
         if printed.complaints:
             last = f": {printed.complaints[0]}"
@@ -404,26 +405,26 @@ class NcclCheck(BandwidthCheck):
         settings = _find_complaints(printed, _SETTINGS)
         if settings or output.exit_code in (126, 127):
             return tool.report_misconfigured(presentable(ended + next(iter(settings), cause)))
-        if _find_complaints(printed, _OURS) or not _find_complaints(printed, _FAILURE):
+        if _find_complaints(printed, _SOFTWARE) or not _find_complaints(printed, _FAILURE):
             return tool.report_error(presentable(ended + cause))
         gpu = _find_first_blamed(_find_complaints(printed, _WARN), printed, gpus)
         return self._report_fault(FAILED, cause, printed, [gpu])
 
     def _report_fault(
-        self, code: str, said: str, printed: NcclOutput, gpus: Iterable[int | None] = (None,)
+        self, code: str, text: str, printed: NcclOutput, gpus: Iterable[int | None] = (None,)
     ) -> Report:
-        return self._reports.report_failure(code, said, printed, gpus, confirm=code != WRONG)
+        return self._reports.report_failure(code, text, printed, gpus, confirm=code != WRONG)
 
 
-def _too_few(gpus: int) -> str:
-    """One GPU has nobody to reduce with: its bus bandwidth is 0 by definition."""
+def _explain_too_few(gpus: int) -> str:
+    """Empty if there are two GPUs. The bus bandwidth of a single GPU is 0 by definition."""
     if gpus < 1:
         return tool.NO_GPU
     return "an all-reduce needs two GPUs" if gpus < 2 else ""
 
 
 def _find_unfinished_reason(printed: NcclOutput) -> str:
-    """Why a whole table is not all of it; empty where it is."""
+    """Why a run with a table is incomplete; "" if it is complete."""
     if printed.average is None or printed.out_of_bounds is None:
         return "the table ends before its footer"
     if not printed.checked:

@@ -1,13 +1,13 @@
 """
-An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link
-between the devices carries, and the result is compared with what it must be.
+An all-reduce over all Neuron cores of this node, with nccom-test: it loads every core and every
+link between the devices, and verifies the results.
 
-nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs
-shows physical cores; on Trn2 and Trn3 two of them make a logical one unless somebody set it
-otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though the heading
-says GB/s. What counts is the table and the words below it, not the exit status alone.
+nccom-test needs the number of workers (ranks): one for each logical core. sysfs shows physical
+cores; on Trn2 and Trn3 two of them make a logical core by default, so the check sets that itself.
+Its bandwidths are in GiB/s, as AWS documents, though the heading says GB/s. The verdict rests on
+the table and the text below it, not on the exit status alone.
 
-AWS publishes no bandwidths to expect: they come from other nodes of the same type.
+AWS publishes no expected bandwidths: they come from other nodes of the same type.
 
 Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks
 run it too (NCCOM local test).
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,23 +35,22 @@ PROGRAM = "nccom-test"
 FOLDERS = ("/opt/aws/neuron/bin",)
 _MIN_SIZE, _MAX_SIZE = "1MB", "1GB"
 _MAX_SIZE_BYTES = 1 << 30
-_MAX_COMPLAINTS = 20  # complaints that are kept
-_OF_TWO = ("Trn2", "Trn3")  # two physical cores make a logical one
-_DEVICE, _CORE = (
-    re.compile(r"neuron[0-9]{1,3}", re.ASCII),
-    re.compile(r"neuron_core[0-9]{1,3}", re.ASCII),
-)
+_MAX_COMPLAINTS = 20  # kept of one run
+_PAIRED_CORES = ("Trn2", "Trn3")  # two physical cores make a logical one
+_DEVICE = re.compile(r"neuron[0-9]{1,3}", re.ASCII)
+_CORE = re.compile(r"neuron_core[0-9]{1,3}", re.ASCII)
 _SIZE, _BUS, _ALGORITHM = "size(B)", "busbw(GB/s)", "algbw(GB/s)"
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40}?)\s*(?:GB/s)?\s*$", re.IGNORECASE)
 _ERRORS = re.compile(r"\b([1-9][0-9]{0,8}) errors? found", re.IGNORECASE)
 _FAILURE = re.compile(r"Failure running neuron-bench|test failed", re.IGNORECASE)
 _WRONG = re.compile(
-    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)?"
-    r" (?:with|against|between)",
+    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}"
+    r"(?:mismatch|incorrect|corrupt|differ|fail)"
+    r"|mismatch(?:ed)? (?:with|against|between)",
     re.IGNORECASE,
 )
-# What is no fault of a device: no driver, somebody else has the cores, no such number of workers,
-# no room, a broken installation.
+# Causes outside the devices: no driver, cores in use, too many workers, no space, a broken
+# installation.
 _SETTINGS = re.compile(
     r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are)"
     r" busy|insufficient (?:number of )?(?:neuron)?\s?cores"
@@ -65,14 +65,14 @@ _SETTINGS = re.compile(
 class NccomTable(Figures):
     """What nccom-test printed, bandwidths in GiB/s."""
 
-    errors: tuple[str, ...] = ()  # lines that say that it failed
-    wrong: tuple[str, ...] = ()  # lines that may speak of wrong results
+    errors: tuple[str, ...] = ()  # lines that report a failure
+    wrong: tuple[str, ...] = ()  # lines that may report wrong results
 
 
 def read_output(text: str) -> NccomTable:
-    """The table, or the JSON of --report-to-json-file, which has no average of its own."""
-    found = tool.find_document(text)
-    results = found.get("results") if found is not None else None
+    """Reads the table, or the JSON of --report-to-json-file, which has no average of its own."""
+    document = tool.find_document(text)
+    results = document.get("results") if document is not None else None
     return _read_json(results) if isinstance(results, list) else _read_text(text)
 
 
@@ -141,7 +141,7 @@ def _build_table(
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The workers of this node: logical cores. `per_worker`: physical cores in each."""
+    """The cores of this node. `per_worker`: physical cores in each worker, a logical core."""
 
     devices: int
     physical: int
@@ -154,34 +154,29 @@ class Cores:
 
 
 def count_cores(sysfs: Path) -> Cores:
-    """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
+    """Counts the cores that the driver shows. Raises OSError if they cannot be read."""
     root = sysfs / "class" / "neuron_device"
     devices = [name for name in small_files.names(root) if _DEVICE.fullmatch(name)]
     physical = sum(
-        1
+        _CORE.fullmatch(name) is not None
         for device in devices
         for name in small_files.names(root / device)
-        if _CORE.fullmatch(name)
     )
-    try:
-        family = (
-            small_files.attribute(root / devices[0] / "info/architecture/instance_type")
-            if devices
-            else ""
-        )
-    except OSError:
-        family = ""
-    return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
+    family = ""
+    if devices:
+        with suppress(OSError):
+            family = small_files.attribute(root / devices[0] / "info/architecture/instance_type")
+    return Cores(len(devices), physical, 2 if family in _PAIRED_CORES else 1, family)
 
 
 class NccomCheck(BandwidthCheck):
-    """One run of nccom-test over everything."""
+    """One run of nccom-test over all cores."""
 
     name = NAME
     title = "Neuron all-reduce on this node"
 
     def __init__(self, config: Config) -> None:
-        # It compiles a program for each size first.
+        # nccom-test first compiles a program for each size.
         super().__init__(every_s=config.nccom.every_s, expected_s=120.0)
         self._settings = config.nccom
         self._sysfs = config.paths.sysfs
@@ -223,7 +218,7 @@ class NccomCheck(BandwidthCheck):
 
     def _build_command(self, cores: Cores) -> Command:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
-        # `allr` before `--check`, which takes a word of its own in newer versions.
+        # `allr` comes before `--check`, which takes an argument in newer versions.
         size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
         argv = (program, "allr", "-r", str(cores.workers), *size, "--check", "--non-interactive")
         environment = (
@@ -267,8 +262,8 @@ class NccomCheck(BandwidthCheck):
             return self._report_fault(SLOW, slow, table)
         return self._reports.report_pass(table)
 
-    def _report_fault(self, code: str, said: str, table: NccomTable) -> Report:
-        return self._reports.report_failure(code, said, table, confirm=code != WRONG)
+    def _report_fault(self, code: str, text: str, table: NccomTable) -> Report:
+        return self._reports.report_failure(code, text, table, confirm=code != WRONG)
 
 
 def _has_crashed(printed: str, table: NccomTable) -> bool:
@@ -282,7 +277,7 @@ def _find_settings_complaint(printed: str) -> str:
 
 
 def _find_unfinished_reason(table: NccomTable) -> str:
-    """Why a whole table is not all of it; empty where it is."""
+    """Why a run with a table is incomplete; "" if it is complete."""
     if table.wrong:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
