@@ -1,13 +1,10 @@
 """
-From what `dcgmi diag -j` printed to one normal form.
-
-Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x,
-         error objects, iterations.
-Refuses  meaning: statuses and texts stay as they were printed.
+Brings the output of `dcgmi diag -j` of all versions to one normal form: 2.x, 3.0 to 3.3, 4.x, error
+objects, iterations. Statuses and texts stay as they were printed.
 
 A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
-Nothing inside another object is ever taken for one: a document that was cut off is full of whole
-objects that look well.
+An object inside another one is never taken for a document: one that was cut off is full of complete
+objects.
 """
 
 from __future__ import annotations
@@ -24,10 +21,10 @@ GPU, CPU = "gpu", "cpu"
 _GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
 _MAX_TESTS, _MAX_RESULTS, _MAX_MESSAGES, _MAX_COMPLAINTS = 256, 4096, 4096, 8
 _MAX_DOCUMENTS = 256
-_MAX_OUTSIDE = 8192  # of the text around the documents, at each end
+_MAX_OUTSIDE = 8192  # characters kept at each end of the text around the documents
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
-# Of a document whose beginning was lost.
+# Keys of a document whose beginning was lost
 _LEFT_OVER = re.compile(
     r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\['
 )
@@ -38,7 +35,7 @@ _LOOKS_LIKE_ONE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A warning, as it was printed."""
+    """A warning as it was printed."""
 
     text: str
     error_id: int | None = None
@@ -48,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where
+    """One device's result of a test. `group` is `gpu`, `cpu`, the name of another group, or "" if
     none is named.
     """
 
@@ -61,7 +58,7 @@ class DeviceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmTest:
-    """A test. `read_status`, `messages` and `info` are those that belong to no device."""
+    """A test. Its `status`, `messages` and `info` are those that belong to no device."""
 
     name: str
     category: str = ""
@@ -73,38 +70,40 @@ class DcgmTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmDocument:
+    """One document in the normal form."""
+
     tests: tuple[DcgmTest, ...] = ()
     error: str | None = None  # instead of results
     version: str = ""
     driver: str = ""
     device_ids: tuple[str, ...] = ()
-    gpus: tuple[int, ...] = ()  # that are listed, whether or not they were tested
+    gpus: tuple[int, ...] = ()  # listed, whether or not they were tested
     serials: dict[int, str] = field(default_factory=dict)  # by index; by position up to 3.x
     entities: bool = False  # 4.x: results name entities, and have summaries
-    wrong: tuple[str, ...] = ()  # where it has not the shape of any version
-    rejected: bool = False  # and that at its root
+    wrong: tuple[str, ...] = ()  # where its shape is that of no version
+    rejected: bool = False  # its root has the shape of no version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmOutput:
-    """All that was printed."""
+    """The whole output."""
 
     documents: tuple[DcgmDocument, ...] = ()
-    iterations: int = 0  # that were announced
+    iterations: int = 0  # announced
     not_run: int = 0  # iterations without a document
     failed: bool = False  # the iterations' own overall result
-    broken: str = ""  # why something that should be a document is none
+    broken: str = ""  # why something that should be a document cannot be read
     outside: str = ""  # the text around the documents, shortened
 
 
 def read_output(printed: bytes | str) -> DcgmOutput:
-    """Whatever was printed. Never raises."""
+    """Reads any output. Never raises."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
     text = text.replace("\x00", " ").lstrip("\ufeff")
     found = _DocumentFinder(text)
     found.find_objects(_FIRST_COLUMN)
     if not found.objects and not found.broken:
-        found.find_objects(_ANY_COLUMN)  # a wrapper has indented it all
+        found.find_objects(_ANY_COLUMN)  # a wrapper has indented everything
     outside = found.collect_outside()
     documents: list[DcgmDocument] = []
     announced = not_run = 0
@@ -117,9 +116,9 @@ def read_output(printed: bytes | str) -> DcgmOutput:
             failed = failed or (
                 "Overall Result" in value and to_word(value["Overall Result"]).lower() != "pass"
             )
-            for one in rounds[:_MAX_RESULTS]:
-                if isinstance(one, dict) and _has_root(one):
-                    documents.append(_read_document(one))
+            for iteration in rounds[:_MAX_RESULTS]:
+                if isinstance(iteration, dict) and _has_root(iteration):
+                    documents.append(_read_document(iteration))
                 else:
                     not_run += 1
             not_run += max(not rounds, len(rounds) - _MAX_RESULTS)
@@ -136,8 +135,8 @@ def read_output(printed: bytes | str) -> DcgmOutput:
 
 
 class _UncountedText(str):
-    """json counts the lines before each mistake, to tell where it is. With a million mistakes that
-    takes minutes, and nobody reads it.
+    """The json module counts the lines before each error, which takes minutes for a million errors
+    and is not used.
     """
 
     __slots__ = ()
@@ -153,13 +152,13 @@ class _UncountedText(str):
 
 
 class _DocumentFinder:
-    """Looks for documents at the beginnings of lines."""
+    """Finds documents at the beginnings of lines."""
 
     def __init__(self, text: str) -> None:
         self.text = _UncountedText(text)
         self.objects: list[dict[str, object]] = []
         self.broken = ""
-        self._twice = ""  # a key that the object that was decoded last has twice
+        self._twice = ""  # a key that the last decoded object has twice
         self._spans: list[tuple[int, int]] = []
         self._decoder = json.JSONDecoder(
             object_pairs_hook=self._build_object,
@@ -168,8 +167,8 @@ class _DocumentFinder:
             parse_constant=_drop_constant,
             strict=False,
         )
-        # Each attempt may read far before it fails; all of them together read the text only a few
-        # times.
+        # Limits all attempts together to a few passes over the text, since each may read far
+        # before it fails
         self._patience = 4 * len(text) + 100_000
 
     def find_objects(self, beginnings: re.Pattern[str]) -> None:
@@ -185,7 +184,7 @@ class _DocumentFinder:
             try:
                 value, end = self._decoder.raw_decode(self.text, start)
             except RecursionError:
-                # As nothing is that dcgmi prints; every line of it would fail in the same way
+                # dcgmi prints nothing like it; every line of it would fail in the same way
                 self.broken = "nested too deeply"
                 return
             except ValueError as error:
@@ -199,7 +198,7 @@ class _DocumentFinder:
                         else f"not JSON from character {reached - start} on"
                     )
                 if cut_off:
-                    return  # whatever follows lies inside it
+                    return  # the rest lies inside it
                 continue
             after = end
             self._patience -= end - start
@@ -222,8 +221,8 @@ class _DocumentFinder:
         self._spans.append((start, end))
 
     def _build_object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """No version prints a key twice. One of the two would be lost, and that may be the
-        failure.
+        """No version prints a key twice; one of the two values, perhaps the failure, would be
+        lost.
         """
         value = dict(pairs)
         if len(value) < len(pairs):
@@ -270,7 +269,7 @@ def _parse_float(digits: str) -> float | None:
 
 
 def _drop_constant(_: str) -> None:
-    """NaN and infinities, which no version prints."""
+    """Drops NaN and infinities, which no version prints."""
 
 
 def _has_root(value: dict[str, object]) -> bool:
@@ -282,7 +281,7 @@ def _read_document(value: dict[str, object]) -> DcgmDocument:
 
 
 class _DocumentReader:
-    """One document's fields, each taken for what it should be, or complained of."""
+    """Reads the fields of one document; a field of a wrong type is left out, with a complaint."""
 
     def __init__(self, value: dict[str, object]) -> None:
         self.value = value
@@ -355,7 +354,7 @@ class _DocumentReader:
     def read_old_serials(self) -> dict[int, str]:
         serials = self.value.get("GPU Device Serials")
         pairs = (
-            [(to_int(key), to_serial(one)) for key, one in serials.items()]
+            [(to_int(key), to_serial(serial)) for key, serial in serials.items()]
             if isinstance(serials, dict)
             else []
         )
@@ -365,7 +364,7 @@ class _DocumentReader:
         """Index, device id and serial number of the GPUs that the document lists."""
         groups = self.value.get("entity_groups")
         for group in groups if isinstance(groups, list) else []:
-            if not isinstance(group, dict) or _group_name(group) != GPU:
+            if not isinstance(group, dict) or _get_group_name(group) != GPU:
                 continue
             entities = group.get("entities")
             for entity in entities[:MAX_GPUS] if isinstance(entities, list) else []:
@@ -404,8 +403,7 @@ class _DocumentReader:
             return None
         name = to_word(value["name"])
         summary, results = self.read_parts(value, name)
-        # Up to 3.x the checks of the software name no GPU: the number that stands there is always
-        # 0.
+        # Up to 3.x the software checks concern no GPU; the index that they print is always 0.
         nameless = category.lower() == "deployment" and not self.entities
         by_device: list[DeviceResult] = []
         statuses = [self.read_status(summary.get("status"), name)]
@@ -413,15 +411,13 @@ class _DocumentReader:
         info = list(_list_infos(summary))
         for result in results:
             if result is None:
-                continue  # a place without a result
+                continue  # an entry without a result
             if not isinstance(result, dict):
                 self.add_complaint(f"{name}: a result is no object")
                 continue
-            status, said, told = (
-                self.read_status(result.get("status"), name),
-                tuple(self.read_messages(result)),
-                tuple(_list_infos(result)),
-            )
+            status = self.read_status(result.get("status"), name)
+            own_messages = tuple(self.read_messages(result))
+            own_info = tuple(_list_infos(result))
             devices = (
                 []
                 if nameless and "entity_id" not in result
@@ -429,13 +425,19 @@ class _DocumentReader:
             )
             if devices:
                 by_device += [
-                    DeviceResult(group=group, index=index, status=status, messages=said, info=told)
+                    DeviceResult(
+                        group=group,
+                        index=index,
+                        status=status,
+                        messages=own_messages,
+                        info=own_info,
+                    )
                     for group, index in devices
                 ]
             else:
                 statuses.append(status)
-                messages += said
-                info += told
+                messages += own_messages
+                info += own_info
         return DcgmTest(
             name=name,
             category=category,
@@ -466,7 +468,7 @@ class _DocumentReader:
             if index is None:
                 self.add_complaint(f"{test}: an entity without a number")
             else:
-                yield _group_name(result), index
+                yield _get_group_name(result), index
             return
         for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
             if key in result:
@@ -488,32 +490,32 @@ class _DocumentReader:
         return to_word(value)
 
     def read_messages(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, of objects whose text is called `warning` or `read_messages`;
-        numbers in these, or beside.
+        """One text or a list of them, or of objects with the text as `warning` or `warnings`; the
+        error numbers stand in these objects, or beside.
         """
         beside = _get_error_numbers(holder)
         value = holder.get("warnings", holder.get("warning"))
         values = value if isinstance(value, list) else [value]
-        told = False
-        for one in values:
-            if one is None or one == "":
+        found = False
+        for warning in values:
+            if warning is None or warning == "":
                 continue
             if self.messages >= _MAX_MESSAGES:
                 self.add_complaint("too many warnings")
                 return
             self.messages += 1
-            told = True
-            if isinstance(one, dict):
-                texts = one.get("warning", one.get("warnings"))
+            found = True
+            if isinstance(warning, dict):
+                texts = warning.get("warning", warning.get("warnings"))
                 text = (
                     " ".join(to_text(part) for part in texts)
                     if isinstance(texts, list)
                     else to_text(texts)
                 )
-                yield Message(text, *_get_error_numbers(one))
+                yield Message(text, *_get_error_numbers(warning))
             else:
-                yield Message(to_text(one), *beside)
-        if not told and beside[0]:
+                yield Message(to_text(warning), *beside)
+        if not found and beside[0]:
             yield Message("", *beside)
 
 
@@ -533,11 +535,11 @@ def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | Non
 def _list_infos(holder: dict[str, object]) -> Iterable[str]:
     value = holder.get("info")
     values = value if isinstance(value, list) else [value]
-    return [to_text(one) for one in values[:256] if isinstance(one, str) and one]
+    return [to_text(info) for info in values[:256] if isinstance(info, str) and info]
 
 
 def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
-    """A test that stands there twice is one test."""
+    """Merges tests of the same name."""
     by_name: dict[str, DcgmTest] = {}
     for test in tests:
         former = by_name.get(test.name)
@@ -545,15 +547,15 @@ def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
     return by_name.values()
 
 
-def merge_tests(one: DcgmTest, other: DcgmTest) -> DcgmTest:
-    """Two runs of one test: of each status the worst, all that was said."""
+def merge_tests(first: DcgmTest, other: DcgmTest) -> DcgmTest:
+    """Two results of the same test: the worse status, and all messages."""
     return DcgmTest(
-        name=one.name,
-        category=one.category or other.category,
-        status=find_worst([one.status, other.status]),
-        results=one.results + other.results,
-        messages=one.messages + other.messages,
-        info=one.info + other.info,
+        name=first.name,
+        category=first.category or other.category,
+        status=find_worst([first.status, other.status]),
+        results=first.results + other.results,
+        messages=first.messages + other.messages,
+        info=first.info + other.info,
     )
 
 
@@ -561,12 +563,12 @@ _BADNESS = {"": 0, "pass": 1, "skip": 2, "warn": 4, "fail": 5}
 
 
 def find_worst(statuses: Iterable[str]) -> str:
-    """What no version prints is worse than a skip, and no failure. Empty where there is none."""
+    """An unknown status is worse than a skip, but no failure. Empty if there is no status."""
     return max(statuses, key=lambda status: _BADNESS.get(status.lower(), 3), default="")
 
 
-def _group_name(holder: dict[str, object]) -> str:
-    """By its name, else by its number."""
+def _get_group_name(holder: dict[str, object]) -> str:
+    """The name of the entity group, from its name or its number."""
     name = to_word(holder.get("entity_group")).lower()
     if name:
         return name

@@ -1,4 +1,4 @@
-"""The faults that the documents of a run report, and those that follow from a bare failure."""
+"""The faults that the documents of a run report, and those that a bare failure implies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vitald.diagnostics.dcgm.meanings import KIND, UNCLEAR, Meaning
 from vitald.diagnostics.dcgm.run_context import FAILING, SKIPPED, RunContext, get_device_name
 from vitald.model.diagnostic import Fault, Remedy
 
+# `GPU 3`, `GPU 3's`, `GPU ID 3`; neither a PCI address nor a UUID. `GPUs 0, 1 and 2` names all.
 _NAMED = re.compile(r"\bGPU(?: ID)?[ :#]+(\d{1,3})(?![\dA-Za-z]|:[\dA-Fa-f]{2}:|\.\d)")
 _NAMED_ALL = re.compile(
     r"\bGPUs[ :]+(\d{1,3}(?:(?:, ?(?:and )?| and | ?&"
@@ -26,7 +27,7 @@ _MAX_ERRORS = 32  # errors in a response of 4.x; later ones are lost
 
 @dataclass(frozen=True, slots=True)
 class FoundFault:
-    """A warning and what it means."""
+    """A fault, and the meaning of the message that reports it."""
 
     fault: Fault
     meaning: Meaning

@@ -159,7 +159,7 @@ class GapFinder:
         return [*(meaning for meaning in by_text if meaning is not None), *by_number]
 
     def _guess_skip_reason(self, row: TestRow, skipped: str, *, none_ran: bool) -> Unverified:
-        """The most likely reason where DCGM gives none."""
+        """The most likely reason if DCGM gives none."""
         if row.level == 1:
             return Unverified(skipped, Remedy.INVESTIGATE)
         if none_ran:
