@@ -123,7 +123,7 @@ def make_events(
             run,
             seen,
             found,
-            None if tested is None else {places.get_identity(one) for one in tested},
+            None if tested is None else set(map(places.get_identity, tested)),
         )
         events += _make_failed_events(run, facts, common, places, opened)
         events += _make_passed_events(run, facts, common, tested)

@@ -41,7 +41,8 @@ _OUT_OF_BOUNDS = re.compile(
 )
 _AVERAGE = re.compile(r"^#\s*Avg bus bandwidth\s*:\s*(\S{1,40})\s*(OK|FAILED)?", re.IGNORECASE)
 _RANK = re.compile(
-    r"^#\s+Rank\s+[0-9]{1,4}\s.*\bdevice\s+(?P<device>[0-9]{1,3})\s+\[(?:0x)?(?P<bus>[0-9a-f]{2,4}(?::[0-9a-f]{2}){0,2})\]",
+    r"^#\s+Rank\s+[0-9]{1,4}\s.*\bdevice\s+(?P<device>[0-9]{1,3})\s+"
+    r"\[(?:0x)?(?P<bus>[0-9a-f]{2,4}(?::[0-9a-f]{2}){0,2})\]",
     re.IGNORECASE,
 )
 _FAILURE = re.compile(

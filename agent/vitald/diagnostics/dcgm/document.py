@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index, to_int, to_serial, to_text, to_word
 
@@ -26,7 +26,8 @@ _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
 # Keys of a document whose beginning was lost
 _LEFT_OVER = re.compile(
-    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\['
+    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:'
+    r'|"results"\s*:\s*\['
 )
 _LOOKS_LIKE_ONE = re.compile(
     r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")'
@@ -226,9 +227,7 @@ class _DocumentFinder:
         """
         value = dict(pairs)
         if len(value) < len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            self._twice = to_word(twice) or "a key"
+            self._twice = to_word(_find_repeated(key for key, _ in pairs)) or "a key"
         return value
 
     def _cut_off(self, error: ValueError, reached: int) -> bool:
@@ -251,6 +250,16 @@ class _DocumentFinder:
             return _shorten_text(self.text[: self.text.find("{")])
         pieces.append(_shorten_text(self.text[at:]))
         return "\n".join(piece for piece in pieces if piece)[: 4 * _MAX_OUTSIDE]
+
+
+def _find_repeated(keys: Iterable[str]) -> str:
+    """The first key that stood before; "" if there is none."""
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return ""
 
 
 def _shorten_text(text: str) -> str:
@@ -405,47 +414,47 @@ class _DocumentReader:
         summary, results = self.read_parts(value, name)
         # Up to 3.x the software checks concern no GPU; the index that they print is always 0.
         nameless = category.lower() == "deployment" and not self.entities
+        of_test = [
+            DeviceResult(
+                status=self.read_status(summary.get("status"), name),
+                messages=tuple(self.read_messages(summary)),
+                info=tuple(_list_infos(summary)),
+            )
+        ]
         by_device: list[DeviceResult] = []
-        statuses = [self.read_status(summary.get("status"), name)]
-        messages = list(self.read_messages(summary))
-        info = list(_list_infos(summary))
-        for result in results:
-            if result is None:
+        for entry in results:
+            if entry is None:
                 continue  # an entry without a result
-            if not isinstance(result, dict):
+            if not isinstance(entry, dict):
                 self.add_complaint(f"{name}: a result is no object")
                 continue
-            status = self.read_status(result.get("status"), name)
-            own_messages = tuple(self.read_messages(result))
-            own_info = tuple(_list_infos(result))
-            devices = (
-                []
-                if nameless and "entity_id" not in result
-                else list(self.read_devices(result, name))
-            )
-            if devices:
-                by_device += [
-                    DeviceResult(
-                        group=group,
-                        index=index,
-                        status=status,
-                        messages=own_messages,
-                        info=own_info,
-                    )
-                    for group, index in devices
-                ]
-            else:
-                statuses.append(status)
-                messages += own_messages
-                info += own_info
+            for result in self.read_result(entry, name, nameless=nameless):
+                (of_test if result.index is None else by_device).append(result)
         return DcgmTest(
             name=name,
             category=category,
-            status=find_worst(statuses),
+            status=find_worst(result.status for result in of_test),
             results=tuple(by_device),
-            messages=tuple(messages),
-            info=tuple(info),
+            messages=tuple(message for result in of_test for message in result.messages),
+            info=tuple(info for result in of_test for info in result.info),
         )
+
+    def read_result(
+        self, value: dict[str, object], test: str, *, nameless: bool
+    ) -> list[DeviceResult]:
+        """The result for each device that it names, else one without a device.
+
+        `nameless`: only an entity id names a device.
+        """
+        result = DeviceResult(
+            status=self.read_status(value.get("status"), test),
+            messages=tuple(self.read_messages(value)),
+            info=tuple(_list_infos(value)),
+        )
+        if nameless and "entity_id" not in value:
+            return [result]
+        devices = self.read_devices(value, test)
+        return [replace(result, group=group, index=index) for group, index in devices] or [result]
 
     def read_parts(
         self, test: dict[str, object], name: str

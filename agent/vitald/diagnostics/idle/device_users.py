@@ -178,8 +178,9 @@ class ProcessTable:
         with suppress(OSError):
             owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
         with suppress(OSError):
-            path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
-            file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
+            executable = f"{self._procfs}/{pid}/exe"
+            path = os.readlink(executable).removesuffix(" (deleted)")  # noqa: PTH115
+            file_owner = os.stat(executable).st_uid  # noqa: PTH116
         return RunningProgram(name, owner, path, file_owner)
 
     def list_ancestors(self, pid: int) -> Iterator[tuple[int, str]]:
