@@ -26,12 +26,12 @@ def polled(
 
 
 class _Source(Protocol):
-    def batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
+    def read_batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
 
 
 def batches_of(source: _Source, after: Position | None = None) -> AsyncGenerator[Batch, None]:
     """Those of a source whose `batches` is a generator: its user closes it."""
-    return cast("AsyncGenerator[Batch, None]", source.batches(after))
+    return cast("AsyncGenerator[Batch, None]", source.read_batches(after))
 
 
 class Looking:

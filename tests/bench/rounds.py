@@ -407,7 +407,7 @@ async def _rounds_that_hang(sysfs: Path) -> Json:
     source.collector.find_devices = find  # type: ignore[method-assign]
     began, cpu = time.monotonic(), time.process_time()
     seen: list[Json] = []
-    async for batch in source.batches(None):
+    async for batch in source.read_batches(None):
         after = time.monotonic() - began
         if after >= (len(seen) * HANG_S / 4 or 5.0):  # at first when all hang
             facts = {

@@ -151,7 +151,7 @@ class Node:
         self._apply(
             self._event(
                 code,
-                Component.parse(component),
+                Component.parse_name(component),
                 {name: _value(value) for name, _, value in (one.partition("=") for one in said)},
             )
         )

@@ -36,7 +36,7 @@ def inventory() -> PciInventory:
 
 async def first(source: Nvml) -> Batch:
     """The first batch with readings."""
-    batches = source.batches(None)
+    batches = source.read_batches(None)
     try:
         async for batch in batches:
             if batch.readings:
@@ -106,7 +106,7 @@ def test_nvidia_smi_says_the_same() -> None:
 def test_letting_go_leaves_nothing_open() -> None:
     async def story() -> None:
         nvml = source()
-        batches = nvml.batches(None)
+        batches = nvml.read_batches(None)
         states = []
 
         async def watch() -> None:

@@ -382,7 +382,11 @@ class Mixture:
 
 def as_event(row: Json) -> Event:
     """The fact that a row of the ledger holds."""
-    known = {**row, "component": Component.parse(row["component"]), "trust": Trust(row["trust"])}
+    known = {
+        **row,
+        "component": Component.parse_name(row["component"]),
+        "trust": Trust(row["trust"]),
+    }
     return Event(**known)
 
 

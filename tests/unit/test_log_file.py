@@ -53,7 +53,7 @@ async def following(path: Path, after: Position | None = None) -> AsyncIterator[
     told = Following(reader)
 
     async def follow() -> None:
-        async for batch in LogFile(str(path), reader, "boot-a").batches(after):
+        async for batch in LogFile(str(path), reader, "boot-a").read_batches(after):
             for event in batch.events:
                 assert event.identity not in told.identities
                 told.identities.add(event.identity)

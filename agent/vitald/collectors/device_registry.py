@@ -202,7 +202,7 @@ class DeviceRegistry:
 
 
 def _report_missing(identity: str, slot: str, missing: float) -> Readings:
-    return derive_readings(Component.parse(slot), {"missing": missing}, MISSED + identity)
+    return derive_readings(Component.parse_name(slot), {"missing": missing}, MISSED + identity)
 
 
 def _store_entry(entry: Entry) -> dict[str, Any]:
@@ -233,6 +233,6 @@ def _restore_entry(stored: object) -> Entry | None:
 def is_component_name(name: object) -> bool:
     """Whether this is the name of a component."""
     try:
-        return isinstance(name, str) and bool(Component.parse(name))
+        return isinstance(name, str) and bool(Component.parse_name(name))
     except ValueError:
         return False

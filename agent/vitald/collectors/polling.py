@@ -153,7 +153,7 @@ class PollingSource:
 
     # --- rounds
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
         self.restore_memory(after)
         poller = self._poller
@@ -276,7 +276,7 @@ class PollingSource:
 
     def _is_given_up(self, entry: Entry) -> bool:
         """Whether the configuration says that a device which is missing need not be present."""
-        names = (Component.parse(entry.component).id, *entry.fields.values())
+        names = (Component.parse_name(entry.component).id, *entry.fields.values())
         return self._has_enough() or any(
             fnmatch(name, pattern) for name in names for pattern in self._poller.found.excluded
         )

@@ -15,7 +15,7 @@ _FINDING = "the look for devices"
 
 def get_component(key: str) -> Component:
     """The component of a read, by its key."""
-    return NODE if key == FIND else Component.parse(key)
+    return NODE if key == FIND else Component.parse_name(key)
 
 
 class PollingEvents:

@@ -102,7 +102,7 @@ class Supervisor:
                     source.name, max(_MIN_SILENT_S, _DEADLINES * source.deadline_s)
                 ) as reading:
                     async with aclosing(
-                        source.batches(self._pipeline.position(source.name))
+                        source.read_batches(self._pipeline.position(source.name))
                     ) as batches:  # type: ignore[type-var]
                         async for batch in batches:
                             if failures:

@@ -143,7 +143,7 @@ def _read_optional(read: Callable[[object], T], value: object) -> T | None:
 
 
 def _read_component(value: object) -> Component:
-    made = Component.parse(_read_text(value))
+    made = Component.parse_name(_read_text(value))
     if made.name != value:
         raise RowDamaged(f"no component: {value!r}")
     return made

@@ -79,7 +79,7 @@ class LogFile:
         self._live = False  # the lines found at the start have been read
         self._detector = ContinuationDetector()
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Batches from the byte after `after`, also if that file was rotated since; else from the
         beginning of the file at the path. Raises SourceFailed.
         """

@@ -58,7 +58,7 @@ class Kmsg:
         self.interpreter = interpreter
         self.boot_id = boot_id
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Batches from the record after `after`, or from the oldest that the ring still holds.
         Raises SourceFailed.
         """

@@ -97,7 +97,7 @@ class Nvml:
         self._catalog = catalog
         self._state.node.configure(catalog)
 
-    def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """An asynchronous generator without end: close it to stop."""
         return iterate_batches(lambda emit: self._run_attachments(after, emit))
 

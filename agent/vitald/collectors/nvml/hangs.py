@@ -34,7 +34,7 @@ class HungComponents:
 
     def list_present(self, on_pci: set[str]) -> list[tuple[Component, Fields]]:
         """Without GPUs that are no longer on PCI."""
-        hung = [Component.parse(name) for name in sorted(self._fields)]
+        hung = [Component.parse_name(name) for name in sorted(self._fields)]
         return [
             (component, dict(self._fields[component.name]))
             for component in hung

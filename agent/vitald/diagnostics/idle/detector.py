@@ -81,8 +81,8 @@ def list_slurm_jobs(cgroup: Path) -> list[str]:
         slices = [base, *(folder for folder in _list_folders(base) if folder.endswith(".slice"))]
         scopes += (
             folder
-            for one in slices
-            for folder in _list_folders(one)
+            for slice_folder in slices
+            for folder in _list_folders(slice_folder)
             if folder.endswith("slurmstepd.scope")
         )
     for controller in _list_folders(root):
@@ -152,7 +152,9 @@ class IdleDetector:
         self._cgroup = cgroup
         self._dev = dev
         self._own = frozenset(own)
-        self._harmless = KnownPrograms([*(one.path for one in PROGRAMS), *ignored], accounts)
+        self._harmless = KnownPrograms(
+            [*(program.path for program in PROGRAMS), *ignored], accounts
+        )
         self._listed = KnownPrograms([*LISTED, *ignored], accounts)
         self._tests = KnownPrograms(TESTS, accounts)
         self._clock = clock
@@ -272,7 +274,8 @@ class IdleDetector:
         lineage = self._table.list_ancestors(pid)
         tests, running = self._tests, self._table.read_program
         return any(
-            one in self._own or tests.matches_process(running(one, name)) for one, name in lineage
+            ancestor in self._own or tests.matches_process(running(ancestor, name))
+            for ancestor, name in lineage
         ) or self._table.is_marked(pid)
 
     def _name_use(self, kind: UseKind, pid: int, words: str, device: str) -> Use:

@@ -178,8 +178,9 @@ class ProcessTable:
         with suppress(OSError):
             owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
         with suppress(OSError):
-            path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
-            file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
+            executable = f"{self._procfs}/{pid}/exe"
+            path = os.readlink(executable).removesuffix(" (deleted)")  # noqa: PTH115
+            file_owner = os.stat(executable).st_uid  # noqa: PTH116
         return RunningProgram(name, owner, path, file_owner)
 
     def list_ancestors(self, pid: int) -> Iterator[tuple[int, str]]:
@@ -202,7 +203,7 @@ class ProcessTable:
     def is_marked(self, pid: int) -> bool:
         """Whether a run of ours started it, or something that started it."""
         with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
-            return any(one.startswith(_OUR_MARK) for one in file.read(_MAX_FILES).split(b"\0"))
+            return any(word.startswith(_OUR_MARK) for word in file.read(_MAX_FILES).split(b"\0"))
         return False
 
     @property

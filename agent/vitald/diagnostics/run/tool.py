@@ -127,7 +127,7 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
     """
     inventory = PciInventory(sysfs)
     inventory.scan_bus()
-    gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
+    gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     return len(gpus), inventory.error
 
 
@@ -143,7 +143,17 @@ def report_not_run(what: str, output: Output) -> Report | None:
         ProgramEnd.CANCELLED: f"{what} was ended: {because}",
         ProgramEnd.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
-    return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
+    return report_error(said)
+
+
+def report_error(reason: str) -> Report:
+    """The report on a run without a verdict, which is worth another attempt."""
+    return Report(outcome=Outcome.ERROR, reason=reason, remedy=Remedy.RETRY)
+
+
+def report_misconfigured(reason: str) -> Report:
+    """The report on a run that wrong settings or a broken installation prevented."""
+    return Report(outcome=Outcome.CONFIG, reason=reason, remedy=Remedy.FIX_CONFIG)
 
 
 def _describe_end(output: Output) -> str:

@@ -119,7 +119,7 @@ def describe_components(node_state: NodeState, inventory: PciInventory) -> schem
     seen = list_observations(node_state, inventory)
     shown: list[schema.WatchedComponent] = []
     for listed in list_components(node_state, inventory, node_state.verdict(), seen):
-        component = Component.parse(listed["name"])
+        component = Component.parse_name(listed["name"])
         by = seen.get(component, ())
         shown.append(
             {
