@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast
 from tests.pace import patient
 from vitald import catalog
 from vitald.collectors import polling as polled_module
-from vitald.collectors.polling import Collector, PollingSource
+from vitald.collectors.collector import Collector
+from vitald.collectors.polling import PollingSource
 from vitald.model import Batch, Event, Position, Readings
 
 CATALOG = catalog.load_catalog("nvidia", {})
@@ -21,16 +22,16 @@ polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which i
 def polled(
     subject: Collector, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5
 ) -> PollingSource:
-    return PollingSource(subject, CATALOG, boot_id, every_s=60.0, look_s=look_s, kinds=kinds)
+    return PollingSource(subject, CATALOG, boot_id, every_s=60.0, timeout_s=look_s, kinds=kinds)
 
 
 class _Source(Protocol):
-    def batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
+    def read_batches(self, after: Position | None) -> AsyncIterator[Batch]: ...
 
 
 def batches_of(source: _Source, after: Position | None = None) -> AsyncGenerator[Batch, None]:
     """Those of a source whose `batches` is a generator: its user closes it."""
-    return cast("AsyncGenerator[Batch, None]", source.batches(after))
+    return cast("AsyncGenerator[Batch, None]", source.read_batches(after))
 
 
 class Looking:
@@ -58,7 +59,7 @@ class Looking:
         new: list[Event] = []
         for _ in range(times):
             self.source._due = time.monotonic()
-            self.source.look_now()
+            self.source.poll_now()
             self.last = self._loop.run_until_complete(self._next())
             new += self.last.events
             self.position = self.last.position or self.position

@@ -101,7 +101,7 @@ class Watching:
         stored = (
             {name: one.position for name, one in after.looking.items()} if after is not None else {}
         )
-        self.node.recall(stored.get, [])
+        self.node.restore_memory(stored.get, [])
         self.looking: dict[str, Looking] = {
             one.name: Looking(_calm(one), stored.get(one.name)) for one in self.node.polled
         }
@@ -139,7 +139,7 @@ class Watching:
         while busy := {
             (name, key)
             for name, one in self.looking.items()
-            for key in one.source._readers.under_way
+            for key in one.source._poller.readers.under_way
             if key not in self.hanging
         }:
             assert time.monotonic() < end, busy
@@ -151,9 +151,9 @@ class Watching:
         interpreter = self.node.interpreter
         for priority, text in records:
             self._records += 1
-            if (sighting := interpreter.recognise(text.encode())) is not None:
+            if (sighting := interpreter.parse_record(text.encode())) is not None:
                 said.append(
-                    interpreter.event(
+                    interpreter.make_event(
                         sighting,
                         text.encode(),
                         priority >> 3,
@@ -190,9 +190,9 @@ _POLLED = (NeuronSettings, NetworkSettings, PciSettings)
 
 def _calm(source: PollingSource) -> PollingSource:
     """This machine's own disks and clock are none of the tree's."""
-    if isinstance(source.subject, Host):
-        source.subject.filesystems.statvfs = lambda _: _HALF_FULL
-        source.subject.clock.adjtimex = lambda: Timex(maxerror=1000)
+    if isinstance(source.collector, Host):
+        source.collector.filesystems.statvfs = lambda _: _HALF_FULL
+        source.collector.clock.adjtimex = lambda: Timex(maxerror=1000)
     return source
 
 

@@ -1,8 +1,8 @@
 """
 The configuration file: one table of settings drives reading, checking and `config.example.toml`.
 
-Owns     every key, its default, and what a wrong one is told. All mistakes of a file are told at
-         once, with their lines.
+Owns     every key, its default, and the message on a wrong one. All mistakes of a file are reported
+         at once, with their lines.
 """
 
 from __future__ import annotations
@@ -132,19 +132,17 @@ _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of a key: its section and name now, or None and why it is gone."""
+    """A renamed or removed key: its section and name now, or None and why it is gone."""
 
     since: str  # the version of vitald
     now: tuple[str, str] | None
     why: str = ""
-    reads: Callable[[object], object] | None = (
-        None  # the value under the new name; raises ValueError
-    )
+    # Converts the value to that under the new name; raises ValueError.
+    reads: Callable[[object], object] | None = None
 
 
-# Keys that older files have, and we no longer. They are taken, with a note: an upgrade that stopped
-# at a key which was right the day before would leave a whole fleet without its daemon. A word that
-# never was a key is refused as ever.
+# Former keys. They are accepted with a note: an upgrade that refused a key which was valid before
+# would stop the daemon on a whole fleet. A word that never was a key is refused.
 MOVED: dict[tuple[str, str], Moved] = {
     ("kernel_log", "accept_userspace"): Moved(
         "0.1",
@@ -238,49 +236,63 @@ def load(path: Path | None) -> Config:
     return parse(text, tables, str(path))
 
 
-def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
-    """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
-    errors: list[str] = []
-    notes: list[str] = []
-    written: dict[
-        tuple[str, str], tuple[str, str]
-    ] = {}  # keys that stand in the file under another name
+class _FileReport:
+    """The mistakes in a configuration file and the notes on it, each with its place."""
 
-    def told(section: str, key: str, what: str) -> str:
-        line = tomlfile.find_line(text, section, key)
-        place = f"{name}:{line}" if line is not None else name
+    def __init__(self, name: str, text: str) -> None:
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+        # Section and key of a setting: those under which the file has it, by a former name.
+        self.former: dict[tuple[str, str], tuple[str, str]] = {}
+        self._name = name
+        self._text = text
+
+    def add_error(self, section: str, key: str, what: str) -> None:
+        place = self.former.get((section, key), (section, key))
+        self.errors.append(self._format(*place, what))
+
+    def add_note(self, section: str, key: str, what: str) -> None:
+        self.notes.append(self._format(section, key, what))
+
+    def _format(self, section: str, key: str, what: str) -> str:
+        line = tomlfile.find_line(self._text, section, key)
+        place = f"{self._name}:{line}" if line is not None else self._name
         return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
 
-    def wrong(section: str, key: str, what: str) -> None:
-        errors.append(told(*written.get((section, key), (section, key)), what))
 
+def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
+    """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
+    report = _FileReport(name, text)
     sections: dict[str, object] = {}
-    for section, table in _brought_up(
-        tables, written, lambda *what: notes.append(told(*what)), wrong
-    ).items():
+    for section, table in _upgrade_tables(tables, report).items():
         if section not in SECTIONS:
-            wrong(section, "", f"unknown section{tomlfile.suggest_word(section, SECTIONS)}")
-            continue
-        if not isinstance(table, dict):
-            wrong(section, "", f"expected a table, found {table!r}")
-            continue
-        known = settings_of(section)
-        values: dict[str, object] = {}
-        for key, value in table.items():
-            if key not in known:
-                wrong(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
-                continue
-            attribute, setting_ = known[key]
-            try:
-                values[attribute] = setting_.read(value)
-            except ValueError as error:
-                wrong(section, key, str(error))
-        sections[section] = SECTIONS[section](**values)
-    config = _build_config(sections, tuple(notes))
-    errors += [f"{name}: {error}" for error in _together(config, wrong)]
-    if errors:
-        raise ConfigError(errors)
+            suggestion = tomlfile.suggest_word(section, SECTIONS)
+            report.add_error(section, "", f"unknown section{suggestion}")
+        elif not isinstance(table, dict):
+            report.add_error(section, "", f"expected a table, found {table!r}")
+        else:
+            sections[section] = SECTIONS[section](**_read_section(section, table, report))
+    config = _build_config(sections, tuple(report.notes))
+    report.errors += [f"{name}: {error}" for error in _check_together(config, report.add_error)]
+    if report.errors:
+        raise ConfigError(report.errors)
     return config
+
+
+def _read_section(section: str, table: tomlfile.Table, report: _FileReport) -> dict[str, object]:
+    """The values of a section, by the attribute of each setting."""
+    known = settings_of(section)
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in known:
+            report.add_error(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
+            continue
+        attribute, setting_ = known[key]
+        try:
+            values[attribute] = setting_.read(value)
+        except ValueError as error:
+            report.add_error(section, key, str(error))
+    return values
 
 
 def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
@@ -290,55 +302,59 @@ def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> C
     return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
 
 
-def _brought_up(
-    tables: tomlfile.Table,
-    written: dict[tuple[str, str], tuple[str, str]],
-    note: Callable[[str, str, str], None],
-    wrong: Callable[[str, str, str], None],
-) -> tomlfile.Table:
-    """An older file's tables as today's: what was renamed under its new name, what is gone left
-    out, and a note on each.
+def _upgrade_tables(tables: tomlfile.Table, report: _FileReport) -> tomlfile.Table:
+    """The tables of an older file with today's keys: renamed keys have their new name, removed
+    keys are left out, and each gets a note.
     """
-    brought: tomlfile.Table = {
+    upgraded: tomlfile.Table = {
         section: dict(table) if isinstance(table, dict) else table
         for section, table in tables.items()
     }
     for (section, key), moved in MOVED.items():
-        table = brought.get(section)
-        if not isinstance(table, dict) or key not in table:
-            continue
-        value = table.pop(key)
-        why = f": {moved.why}" if moved.why else ""
-        if moved.now is None:
-            note(section, key, f"gone since vitald {moved.since}{why}. It has no effect: remove it")
-            continue
-        home, new = moved.now
-        place = brought.setdefault(home, {})
-        try:
-            value = moved.reads(value) if moved.reads is not None else value
-        except ValueError as error:
-            wrong(section, key, str(error))
-            continue
-        if moved.reads is not None and isinstance(place, dict) and place.get(new, value) != value:
-            wrong(
-                section,
-                key,
-                f"says {value!r}, and [{home}] {new} says {place[new]!r}: remove this one",
-            )
-            continue
-        called = f"called [{home}] {new} since vitald {moved.since}{why}"
-        if isinstance(place, dict) and new not in place:
-            place[new] = value
-            written[home, new] = section, key
-            note(section, key, f"{called}. It is read as that: rename it")
-        else:
-            note(section, key, f"{called}, which is set as well. It has no effect: remove it")
+        table = upgraded.get(section)
+        if isinstance(table, dict) and key in table:
+            _move_key(upgraded, (section, key), table.pop(key), moved, report)
     former = {section for section, _ in MOVED} - {*SECTIONS}
-    return {section: table for section, table in brought.items() if table or section not in former}
+    return {section: table for section, table in upgraded.items() if table or section not in former}
 
 
-def _together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
-    """What only shows when settings are seen together."""
+def _move_key(
+    upgraded: tomlfile.Table,
+    former: tuple[str, str],
+    value: Any,
+    moved: Moved,
+    report: _FileReport,
+) -> None:
+    """Put the value of a former section and key where `moved` says."""
+    why = f": {moved.why}" if moved.why else ""
+    if moved.now is None:
+        what = f"gone since vitald {moved.since}{why}. It has no effect: remove it"
+        report.add_note(*former, what)
+        return
+    section, key = moved.now
+    table = upgraded.setdefault(section, {})
+    if moved.reads is not None:
+        try:
+            value = moved.reads(value)
+        except ValueError as error:
+            report.add_error(*former, str(error))
+            return
+        if isinstance(table, dict) and table.get(key, value) != value:
+            what = f"says {value!r}, and [{section}] {key} says {table[key]!r}: remove this one"
+            report.add_error(*former, what)
+            return
+    called = f"called [{section}] {key} since vitald {moved.since}{why}"
+    if isinstance(table, dict) and key not in table:
+        table[key] = value
+        report.former[section, key] = former
+        report.add_note(*former, f"{called}. It is read as that: rename it")
+    else:
+        what = f"{called}, which is set as well. It has no effect: remove it"
+        report.add_note(*former, what)
+
+
+def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
+    """Check settings that depend on each other; returns the mistakes that have no place."""
     for section in COLLECTOR_SECTIONS.values():
         section.check(config.collectors[section.settings], partial(wrong, section.name))
     for level in (1, 2):

@@ -71,7 +71,7 @@ def _listen(value: object) -> Listen | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Method:
     """By what something is done: a word that we know, or a program with its arguments, which no
     shell reads.
     """
@@ -83,16 +83,16 @@ class Means:
         return self.word or " ".join(self.argv)
 
 
-def _means(value: object) -> Means:
+def _means(value: object) -> Method:
     if value in ("none", "slurm", "kubernetes"):
-        return Means(word=str(value))
+        return Method(word=str(value))
     if not isinstance(value, list):
         expected = '"none", "slurm", "kubernetes", or a list of a program and its arguments'
         raise Unexpected(expected, value)
     return _program(value)
 
 
-def _program(value: object) -> Means:
+def _program(value: object) -> Method:
     argv = value if isinstance(value, list) else []
     if (
         not argv
@@ -103,7 +103,7 @@ def _program(value: object) -> Means:
         raise Unexpected(expected, value)
     if "/" in argv[0] and not argv[0].startswith("/"):
         raise Unexpected("an absolute path or a bare name", argv[0])
-    return Means(argv=tuple(argv))
+    return Method(argv=tuple(argv))
 
 
 _LABEL = re.compile(
@@ -123,27 +123,27 @@ class Diagnostics:
     enabled: bool = setting(
         True,
         read_flag,
-        "Run them on their schedule, and where a finding asks for one. false: on request only.",
+        "Run them on their schedule, and when a finding requires one. false: on request only.",
     )
     idle_s: float = setting(
         tomlfile.parse_duration("5m"),
         tomlfile.parse_duration,
-        "What needs idle devices waits until nobody has used them for so long.",
+        "Checks that need idle devices wait until these have been idle for so long.",
     )
     ignore_processes: tuple[str, ...] = setting(
         (),
         _programs,
-        "More programs, by their absolute paths, that may have devices open and are no work. Their"
-        " files must be root's.",
+        "Further programs, by absolute path, whose processes may have devices open and do not count"
+        " as work. Root must own their files.",
     )
     keep_s: float = setting(
         tomlfile.parse_duration("30d"),
         tomlfile.parse_duration,
-        "What a program printed is kept for so long.",
+        "How long the output of programs is kept.",
         reload=True,
     )
     deep_log: Path | None = setting(
-        None, read_path, "A file that gets lines as HyperPod's deep health checks write them."
+        None, read_path, "A file for results, in the format of HyperPod's deep health checks."
     )
 
 
@@ -151,7 +151,7 @@ class Diagnostics:
 class Dcgm:
     """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
 
-    enabled: bool = setting(True, read_flag, "Run it where dcgmi is installed and GPUs are here.")
+    enabled: bool = setting(True, read_flag, "Run it if dcgmi is installed and the node has GPUs.")
     program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
     level_1_s: float = setting(
         tomlfile.parse_duration("1h"),
@@ -161,12 +161,12 @@ class Dcgm:
     level_2_s: float = setting(
         tomlfile.parse_duration("24h"),
         read_period,
-        'How often to run level 2: minutes, when nobody uses the GPUs. Or "off".',
+        'How often to run level 2: minutes, while the GPUs are idle. Or "off".',
     )
     most: int = setting(
         2,
         _level,
-        "Highest level that is run without a person. 3 takes up to half an hour and 4 up to two"
+        "Highest level that is run automatically. 3 takes up to half an hour and 4 up to two"
         " hours, at full power, on a node without work.",
     )
     deadline_1_s: float = setting(
@@ -190,13 +190,13 @@ class DcgmHealth:
     """DCGM's background watches (dcgmi health), where the host engine runs."""
 
     enabled: bool = setting(
-        True, read_flag, "Ask for them where dcgmi is installed and the host engine runs."
+        True, read_flag, "Read them if dcgmi is installed and the host engine runs."
     )
     every_s: float = setting(tomlfile.parse_duration("10m"), read_period, 'How often, or "off".')
     deadline_s: float = setting(
         tomlfile.parse_duration("60s"),
         tomlfile.parse_duration,
-        "An answer that takes longer is a sign of trouble itself.",
+        "A read that takes longer is reported as a fault.",
     )
 
 
@@ -205,7 +205,7 @@ class EfaLoopback:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
     every_s: float = setting(
-        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
@@ -223,7 +223,7 @@ class Nccom:
     """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
 
     every_s: float = setting(
-        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
@@ -238,7 +238,7 @@ class Nccl:
     """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
 
     every_s: float = setting(
-        0.0, read_period, 'How often, when nobody uses the node. "off": on request only.'
+        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
@@ -258,7 +258,7 @@ class SlurmSettings:
     unknown: str = setting(
         "allow",
         one_of("allow", "refuse"),
-        "Jobs on a node of which nothing is known, such as while vitald is stopped.",
+        "Jobs on a node whose state is unknown, for example while vitald is stopped.",
     )
     level_1_age_s: float = setting(
         0.0,
@@ -274,12 +274,12 @@ class SlurmSettings:
     level_2_after_failure: bool = setting(
         True,
         read_flag,
-        "The epilog asks for a level 2 diagnostic after a job that failed or left findings.",
+        "The epilog requests a level 2 diagnostic after a job that failed or left findings.",
     )
     reason: str = setting(
         "vitald",
         read_nonempty_text,
-        "How the reasons of nodes that we drain begin: only those are ever resumed by us.",
+        "Prefix of the reason of nodes that vitald drains: it resumes only nodes with it.",
     )
     hyperpod: bool = setting(
         False,
@@ -298,33 +298,33 @@ class Recovery:
     mode: str = setting(
         "none",
         one_of("none", "automatic"),
-        '"none": say what is needed, and leave it to others. "automatic": have it done. Enable'
+        '"none": only report what is required. "automatic": have it done; enable'
         " vitald-recover.path, too.",
         reload=True,
     )
     after_s: float = setting(
         tomlfile.parse_duration("2m"),
         tomlfile.parse_duration,
-        "A finding must have been open for so long: a fault brings others with it, and the"
-        " strongest decides; a person may step in.",
+        "A finding must have been open for so long: a fault causes others, and the strongest"
+        " decides; an operator may intervene.",
         reload=True,
     )
-    drain: Means = setting(
-        Means(word="none"),
+    drain: Method = setting(
+        Method(word="none"),
         _means,
         'How new work is kept away before anything is done: "none", "slurm", "kubernetes", or a'
         " program (exit 0: nothing runs here any more, 75: something still does).",
         reload=True,
     )
-    replace: Means = setting(
-        Means(word="none"),
+    replace: Method = setting(
+        Method(word="none"),
         _means,
-        'Who is told that the node must be replaced: "none", "slurm" (the reason), "kubernetes"'
+        'Where the need for replacement is reported: "none", "slurm" (the reason), "kubernetes"'
         " (the label), or a program.",
         reload=True,
     )
-    reboot: Means = setting(
-        Means(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
+    reboot: Method = setting(
+        Method(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
     )
     reboots_per_day: int = setting(
         1,
@@ -339,39 +339,39 @@ class Recovery:
     deadline_s: float = setting(
         tomlfile.parse_duration("60s"),
         tomlfile.parse_duration,
-        "A program of those above that takes longer is ended, and has failed.",
+        "One of these programs that takes longer is ended, and has failed.",
         reload=True,
     )
     kill_switch: Path = setting(
         Path("/etc/vitald/no-recovery"),
         read_path,
-        "While there is a file of this name, nothing is done.",
+        "While this file exists, nothing is done.",
         reload=True,
     )
     maintenance: Path = setting(
         Path("/run/vitald-maintenance"),
         read_path,
-        "The same; gone with the next boot.",
+        "The same, in a folder that is cleared at boot.",
         reload=True,
     )
     state: Path = setting(
         Path("/var/lib/vitald-recover"),
         read_path,
-        "Folder of what was done and decided. Only root may write it, and it must survive a"
-        " reboot.",
+        "Folder of the logs of actions and decisions. Only root may write it, and it must survive"
+        " a reboot.",
         reload=True,
     )
     node: str = setting(
         "",
         _node_name,
-        "What Slurm or Kubernetes calls this node. Default: the host name; without its domain for"
+        "Name of this node in Slurm or Kubernetes. Default: the host name; without its domain for"
         " Slurm.",
         reload=True,
     )
     kubeconfig: Path = setting(
         Path("/etc/kubernetes/kubelet.conf"),
         read_path,
-        "Who we are to Kubernetes. The kubelet itself may do all of this to its own node.",
+        "Credentials for Kubernetes. Those of the kubelet suffice for its own node.",
         reload=True,
     )
     label: str = setting(
@@ -385,7 +385,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
-    """The Unix socket that people, schedulers and the command line ask."""
+    """The Unix socket of the API."""
 
     path: Path | None = setting(None, read_path, "Default: vitald.sock in the runtime folder.")
     group: str | None = setting(
@@ -411,8 +411,8 @@ class CatalogSettings:
     profile: str = setting(
         "nvidia",
         one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": what SageMaker HyperPod\'s agent was'
-        " seen to do.",
+        '"nvidia": NVIDIA\'s published advice. "hyperpod": as observed of SageMaker HyperPod\'s'
+        " agent.",
         reload=True,
     )
     overrides: Mapping[str, object] = setting(

@@ -25,10 +25,10 @@ from vitald import __version__, lock
 from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald import log as logs
-from vitald.collectors.kernel_log.backfill import CRASH_LOGS
-from vitald.collectors.kernel_log.kmsg import from_stdin
+from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
+from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
-from vitald.collectors.pci.inventory import machine_type
+from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config, ConfigError
 from vitald.core.housekeeping import Housekeeping, Retention
@@ -53,7 +53,7 @@ from vitald.ledger import (
     read_runs,
 )
 from vitald.metrics import exporter
-from vitald.metrics.diagnostics import Tally
+from vitald.metrics.diagnostics import RunTally
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
 from vitald.paths import Paths, is_root
 from vitald.server.app import Api, Routes
@@ -75,13 +75,13 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 
-_FIRST_LOOK_S = 10.0
-_PULSE_S = 5.0
-_UNTOLD_S = 0.1  # for handing in what ended last
-# Lines that say where a Neuron device sits: a node has at most 64, and the driver may be loaded
-# again
-_PLACED = 256
-# A lane that prepares a large commit must not hold up the loop for 5 ms at a time
+_FIRST_SCAN_S = 10.0
+_NOTIFY_S = 5.0
+_PENDING_RESULTS_S = 0.1  # for handing in what ended last
+# Lines with the location of a Neuron device: a node has at most 64, and the driver may be loaded
+# again.
+_MAX_LOCATIONS = 256
+# A thread that prepares a large commit must not hold up the event loop for 5 ms at a time
 _SWITCH_S = 0.0005
 
 
@@ -91,12 +91,18 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path | None) -> None:
         self.config = config
         self.config_path = config_path
-        self.boot_id = _boot_id(config.paths.procfs)
-        self.board = NodeState(self.boot_id, time.time(), device_reset=config.policy.device_reset)
+        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.node_state = NodeState(
+            self.boot_id, time.time(), device_reset=config.policy.device_reset
+        )
         self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
-        self.lane, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
+        self.ledger_thread, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
         self.pipeline = Pipeline(
-            Ledger(config.paths.state), self.lane, self.board, self.catalog, self.boot_id
+            Ledger(config.paths.state),
+            self.ledger_thread,
+            self.node_state,
+            self.catalog,
+            self.boot_id,
         )
         self.sources = Sources(
             config.paths,
@@ -104,50 +110,29 @@ class Daemon:
             self.catalog,
             self.boot_id,
             self.reader,
-            self._well,
-            kmsg=from_stdin(),
+            self._is_well,
+            kmsg=take_stdin(),
         )
-        self.tests = WorkerThread("diagnostics")
-        self.tally = Tally()
+        self.diagnostics_thread = WorkerThread("diagnostics")
+        self.run_tally = RunTally()
         self.diagnostics = _build_diagnostics(self)
         self.housekeeping = Housekeeping(
-            self.pipeline.ledger, self.lane, self.board, self._get_retention
+            self.pipeline.ledger, self.ledger_thread, self.node_state, self._get_retention
         )
         self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
-        self.hung_up = asyncio.Event()
-        self.past_told = asyncio.Event()
+        self.reload_requested = asyncio.Event()
+        self.past_read = asyncio.Event()  # what happened before the start was handed in
         self.recovery = RecoveryRequester(
-            self.board,
+            self.node_state,
             config.paths.runtime,
             self.reader,
             lambda: self.config.recovery,
-            self.past_told,
+            self.past_read,
         )
-        self.api = Api(
-            board=self.board,
-            pipeline=self.pipeline,
-            catalog=self.catalog,
-            interpreter=self.sources.interpreter,
-            inventory=self.sources.inventory,
-            reader=self.reader,
-            inject_path=config.kernel_log.path,
-            group=_group(config.socket.group),
-            diagnostics=self.diagnostics,
-            recovery=self.recovery,
-            more=_build_routes(self),
-        )
-        self.collector = exporter.BoardCollector(
-            self.board,
-            self.sources.interpreter,
-            self.sources.inventory,
-            self.api.gate,
-            profile=lambda: self.catalog.profile,
-            diagnostics=self.diagnostics,
-            tally=self.tally,
-            recovery=self.recovery,
-        )
+        self.api = _build_api(self)
+        self.collector = _build_metrics(self)
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises CannotStart."""
@@ -156,7 +141,7 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload_requested.set)
         log.info(
             "starting",
             version=__version__,
@@ -165,37 +150,37 @@ class Daemon:
             profile=self.catalog.profile,
         )
         async with _hold_folders(self.config.paths):
-            await self._open()
-            async with self._served(), anyio.create_task_group() as tasks:
+            await self._open_pipeline()
+            async with self._serve(), anyio.create_task_group() as tasks:
                 for work in (
                     self.pipeline.run,
                     self._read_kernel_log,
                     self.sources.uevents.listen,
-                    self._pulse,
+                    self._notify_systemd,
                     self.housekeeping.run,
-                    self._reloads,
+                    self._reload_on_signal,
                     self.recovery.run,
                 ):
                     tasks.start_soon(work)
                 present: list[Source] = [*self.sources.present, self.diagnostics.source]
                 for source in present:
                     tasks.start_soon(self._read_present, source)
-                tasks.start_soon(self._say_ready)
+                tasks.start_soon(self._notify_ready)
                 await self.stopping.wait()
                 self.notifier.notify_stopping()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
             for batch in self.diagnostics.source.take_pending_batches():
-                with anyio.move_on_after(_UNTOLD_S):
+                with anyio.move_on_after(_PENDING_RESULTS_S):
                     await self.pipeline.put(batch)
             await self.pipeline.close()
         self.diagnostics.close()
-        for lane in (self.lane, self.reader, self.tests):
-            lane.close()
+        for thread in (self.ledger_thread, self.reader, self.diagnostics_thread):
+            thread.close()
         log.info("stopped")
 
-    async def _say_ready(self) -> None:
-        await wait_until(self.board.first_look, _FIRST_LOOK_S)
+    async def _notify_ready(self) -> None:
+        await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         self.notifier.notify_ready()
         log.info(
             "ready",
@@ -204,26 +189,28 @@ class Daemon:
             pid=os.getpid(),
         )
 
-    async def _open(self) -> None:
+    async def _open_pipeline(self) -> None:
         try:
             await self.pipeline.open(self.catalog)
         except LedgerNewer as error:
             raise CannotStart(str(error)) from error
         try:
-            await self.reader.call(self.sources.inventory.read)
+            await self.reader.call(self.sources.inventory.scan_bus)
         except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
-        await self._recall()
+        await self._restore_context()
         for source in (*self.sources.all, self.diagnostics.source):
-            self.board.sources[source.name] = SourceHealth(
+            self.node_state.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )
 
-    async def _recall(self) -> None:
+    async def _restore_context(self) -> None:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(path, EventQuery(code=PLACED, newest=True, limit=_PLACED))
+                lambda: read_events(
+                    path, EventQuery(code=PLACED, newest=True, limit=_MAX_LOCATIONS)
+                )
             )
         except (LedgerError, ThreadStuck) as error:
             log.error(
@@ -232,14 +219,13 @@ class Daemon:
                 effect="lines about a Neuron device are told by its index",
             )
             stored = RowList()
+        events = (each.event for each in stored)
         placed = [
-            one.event
-            for one in stored
-            if one.event.is_trusted
-            and not one.event.is_simulated
-            and one.event.boot_id == self.boot_id
+            event
+            for event in events
+            if event.is_trusted and not event.is_simulated and event.boot_id == self.boot_id
         ]
-        self.sources.recall(self.pipeline.position, placed)
+        self.sources.restore_memory(self.pipeline.position, placed)
         try:
             jobs = await self.reader.call(lambda: read_jobs(path))
         except (LedgerError, ThreadStuck) as error:
@@ -250,20 +236,22 @@ class Daemon:
             )
             return
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.board.jobs.restore_jobs(jobs, self.boot_id, booted_at, self.board.incidents.values())
+        self.node_state.jobs.restore_jobs(
+            jobs, self.boot_id, booted_at, self.node_state.incidents.values()
+        )
 
-    async def _reloads(self) -> None:
+    async def _reload_on_signal(self) -> None:
         while True:
-            await self.hung_up.wait()
-            self.hung_up.clear()
+            await self.reload_requested.wait()
+            self.reload_requested.clear()
             await self._reload()
 
     async def _reload(self) -> None:
         """SIGHUP: take a new configuration, or refuse it and keep the old one."""
         try:
-            fresh = await self.reader.call(lambda: configs.load(self.config_path))
+            loaded = await self.reader.call(lambda: configs.load(self.config_path))
             catalog = await self.reader.call(
-                lambda: catalogs.load_catalog(fresh.catalog.profile, fresh.catalog.overrides)
+                lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
             log.error(
@@ -275,20 +263,20 @@ class Daemon:
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
             return
-        applied, restart = configs.changed(self.config, fresh)
-        logs.configure_log(fresh.log.level, self.config.log.format)
-        self.board.set_policy(device_reset=fresh.policy.device_reset)
-        self.sources.configure(catalog, userspace=fresh.kernel_log.userspace)
+        applied, restart = configs.changed(self.config, loaded)
+        logs.configure_log(loaded.log.level, self.config.log.format)
+        self.node_state.set_policy(device_reset=loaded.policy.device_reset)
+        self.sources.configure(catalog, userspace=loaded.kernel_log.userspace)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
-        self.config = configs.reloaded(self.config, fresh)
+        self.config = configs.reloaded(self.config, loaded)
         await self.pipeline.reload_catalog(catalog)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
-    def _well(self) -> bool:
-        """Whether what is here now may be taken for what should be here."""
-        verdict = self.board.verdict()
+    def _is_well(self) -> bool:
+        """True if the devices that are present may be learned as the expected ones."""
+        verdict = self.node_state.verdict()
         known = verdict.status in (Status.HEALTHY, Status.DEGRADED)
         return known and verdict.action.rank <= Action.OBSERVE.rank and not verdict.simulated
 
@@ -297,74 +285,82 @@ class Daemon:
         return Retention(ledger.keep_s, self.config.diagnostics.keep_s, ledger.most_bytes)
 
     async def _read_kernel_log(self) -> None:
-        """In the order in which it happened: earlier boots, this boot as far as the ring has lost
-        it, the ring.
+        """In the order of the events: earlier boots, the part of this boot that the ring has lost,
+        then the ring.
         """
-        source, earlier, supervisor = self.sources.kernel_log, self.sources.earlier, self.supervisor
-        if earlier is not None:
+        source, backfill, supervisor = (
+            self.sources.kernel_log,
+            self.sources.backfill,
+            self.supervisor,
+        )
+        if backfill is not None:
             position, orderly = self.pipeline.position, self.pipeline.was_stopped
-            former = earlier.former_boots(
+            former = backfill.read_former_boots(
                 position(source.name), position(CRASH_LOGS), orderly=orderly
             )
             await supervisor.read_past(source.name, former)
-        await self.pipeline.booted()
-        if earlier is not None:
+        await self.pipeline.report_boot()
+        if backfill is not None:
             await supervisor.read_past(
-                source.name, earlier.this_boot(self.pipeline.position(source.name))
+                source.name, backfill.read_this_boot(self.pipeline.position(source.name))
             )
-            earlier.close()
-        self.past_told.set()
+            backfill.close()
+        self.past_read.set()
         await supervisor.read(source)
 
     async def _read_present(self, source: Source) -> None:
-        """What is, after what was: the boot and its past are folded in first."""
-        await self.past_told.wait()
+        """Read a source of present state, once the events of the past have been evaluated."""
+        await self.past_read.wait()
         await self.supervisor.read(source)
 
-    async def _pulse(self) -> None:
-        """The line that `systemctl status` shows, and the watchdog: fed while what is queued gets
-        judged, and every source reads or is told to.
+    async def _notify_systemd(self) -> None:
+        """Update the line that `systemctl status` shows, and the watchdog: it is notified while
+        queued items are evaluated and no source hangs that cannot be cancelled.
         """
-        interval = min(self.notifier.watchdog_s or _PULSE_S, _PULSE_S)
-        told = ""
-        await wait_until(self.board.first_look, _FIRST_LOOK_S)
+        interval = min(self.notifier.watchdog_s or _NOTIFY_S, _NOTIFY_S)
+        reported = ""
+        await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         while True:
-            verdict = self.board.verdict()
+            verdict = self.node_state.verdict()
             first = f": {verdict.reasons[0]}" if verdict.reasons else ""
             self.notifier.notify_status(
-                f"{verdict.status.value}, {len(self.board.findings)} open findings{first}"[:240]
+                f"{verdict.status.value}, {len(self.node_state.findings)} open findings{first}"[
+                    :240
+                ]
             )
             hanging = self.supervisor.cancel_hanging()
             stuck = "the judge" if self.pipeline.is_wedged() else hanging
             if not stuck:
                 self.notifier.notify_watchdog()
-            elif stuck != told:
+            elif stuck != reported:
                 log.critical(
                     "wedged",
                     what=stuck,
                     effect="the watchdog is not fed: systemd restarts the daemon",
                 )
-            told = stuck
+            reported = stuck
             await anyio.sleep(interval)
 
     @asynccontextmanager
-    async def _served(self) -> AsyncIterator[None]:
+    async def _serve(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
                 serve_application(
                     self.api.build_application(),
-                    self.api.gate,
+                    self.api.connection_limit,
                     open_api_sockets(self.config.socket_path, self.api.group, stack),
                     patient=True,
                 )
             )
             if self.config.metrics.listen is not None:
-                gate = exporter.new_gate()
-                application = exporter.application(exporter.registry(self.collector), gate)
+                connection_limit = exporter.make_connection_limit()
+                application = exporter.build_application(
+                    exporter.build_registry(self.collector), connection_limit
+                )
                 await stack.enter_async_context(
                     serve_application(
-                        application, gate, [open_tcp_socket(self.config.metrics.listen)]
+                        application, connection_limit, [open_tcp_socket(self.config.metrics.listen)]
                     )
                 )
             yield
@@ -375,7 +371,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
     deep_log = None
     if config.diagnostics.deep_log is not None:
         deep_log = DeepLog(
-            config.diagnostics.deep_log, instance_type=machine_type(config.paths.sysfs)
+            config.diagnostics.deep_log, instance_type=read_machine_type(config.paths.sysfs)
         )
     releases = sources.nvml.releases if sources.nvml is not None else None
     return DiagnosticsManager(
@@ -384,10 +380,10 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         catalog=daemon.catalog,
         boot_id=daemon.boot_id,
         node=NodeView(
-            daemon.board,
+            daemon.node_state,
             sources.inventory,
             daemon.pipeline.ledger.path,
-            lambda: releases.words if releases is not None else "",
+            lambda: releases.description if releases is not None else "",
             sources.nvml.list_processes if sources.nvml is not None else None,
         ),
         detector=IdleDetector(
@@ -396,18 +392,47 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             own=(os.getpid(),),
             ignored=config.diagnostics.ignore_processes,
         ),
-        schedule=Schedule(host=_host()),
+        schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
-        lane=daemon.tests,
+        lane=daemon.diagnostics_thread,
         deep_log=deep_log,
-        count=daemon.tally.count,
+        count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,
+    )
+
+
+def _build_api(daemon: Daemon) -> Api:
+    return Api(
+        node_state=daemon.node_state,
+        pipeline=daemon.pipeline,
+        catalog=daemon.catalog,
+        interpreter=daemon.sources.interpreter,
+        inventory=daemon.sources.inventory,
+        reader=daemon.reader,
+        inject_path=daemon.config.kernel_log.path,
+        group=_find_group_id(daemon.config.socket.group),
+        diagnostics=daemon.diagnostics,
+        recovery=daemon.recovery,
+        more=_build_routes(daemon),
+    )
+
+
+def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
+    return exporter.NodeStateCollector(
+        daemon.node_state,
+        daemon.sources.interpreter,
+        daemon.sources.inventory,
+        daemon.api.connection_limit,
+        profile=lambda: daemon.catalog.profile,
+        diagnostics=daemon.diagnostics,
+        tally=daemon.run_tally,
+        recovery=daemon.recovery,
     )
 
 
 def _build_routes(daemon: Daemon) -> list[Routes]:
     sources, path = daemon.sources, daemon.pipeline.ledger.path
-    counting = next(each for each in sources.polled if each.subject is sources.expected)
+    counting = next(each for each in sources.polled if each.collector is sources.expected)
     releases = sources.nvml.releases if sources.nvml is not None else None
     return [
         ReleaseRoutes(
@@ -417,7 +442,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.pipeline.wait_until_stored,
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
-        JobRoutes(daemon.board, daemon.pipeline.store, daemon.diagnostics),
+        JobRoutes(daemon.node_state, daemon.pipeline.store, daemon.diagnostics),
         DiagnosticRoutes(
             daemon.diagnostics,
             daemon.reader,
@@ -444,7 +469,7 @@ async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
                 f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
                 " it can write ([paths] runtime)"
             ) from error
-        # A state folder that cannot be written is the ledger's trouble, and told there
+        # The ledger reports a state folder that cannot be written.
         with suppress(OSError):
             state.mkdir(mode=0o750, parents=True, exist_ok=True)
             _lock_folder(state, held)
@@ -452,14 +477,14 @@ async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
 
 
 def _lock_folder(folder: Path, held: ExitStack) -> None:
-    """Raises CannotStart where another daemon holds it, OSError where that is not known."""
+    """Raises CannotStart where another daemon holds it, OSError if that cannot be determined."""
     try:
         held.enter_context(lock.hold_lock(folder))
     except BlockingIOError:
         raise CannotStart(f"another vitald is running with the folder {folder}") from None
 
 
-def _group(name: str | None) -> int:
+def _find_group_id(name: str | None) -> int:
     if name is None:
         return os.getegid()
     try:
@@ -468,15 +493,15 @@ def _group(name: str | None) -> int:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
 
 
-def _host() -> str:
-    """What this machine is called for as long as it exists. Images may share a host name."""
+def _read_machine_id() -> str:
+    """An identifier of this machine that never changes. Images may share a host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:
         return socket.gethostname()
 
 
-def _boot_id(procfs: Path) -> str:
+def _read_boot_id(procfs: Path) -> str:
     path = procfs / "sys/kernel/random/boot_id"
     try:
         return path.read_text().strip()

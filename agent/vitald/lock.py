@@ -1,9 +1,9 @@
 """
-One at a time: a lock on a folder that nobody but its owner can take.
+A lock on a folder, for one process at a time, that only its owner can take.
 
-flock(2) asks for no right but that to open, so whoever may read a folder, or a file in it, could
-hold a lock on that and keep us out. Hence a file of its own, which only its owner may open. It goes
-with the lock; one that a killed process left is used again.
+flock(2) needs only the right to open, so any user who may read a folder, or a file in it, could
+hold a lock on that and keep the daemon out. Hence a file of its own, which only its owner may
+open. It is removed with the lock; one that a killed process left is used again.
 
 Owns     the file, and that the one that is held is the one that is there.
 """
@@ -23,7 +23,7 @@ FILE = ".lock"
 
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError where another process holds it, OSError where it cannot be told."""
+    """Raises BlockingIOError if another process holds it, OSError if that is unknown."""
     path = folder / FILE
     fd = _take(path)
     try:

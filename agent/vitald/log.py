@@ -29,13 +29,13 @@ LEVELS = {
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
 _CONNECT_S = 0.2
-# Who it is, its unit (journald knows better), the priority of a line, whether a line may say its
-# own, and where else it goes.
+# Identifier, unit (journald knows better), the priority of a line, whether a line may have its own
+# priority, and where else lines are written.
 _HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
 
 
 class Stream:
-    """Standard error. `journal`: where journald listens, if that is who reads it."""
+    """Standard error. `journal`: the socket of journald, if that reads it."""
 
     def __init__(self, file: TextIO, journal: Path | None) -> None:
         self._file, self._journal = file, journal

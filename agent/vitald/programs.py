@@ -1,8 +1,8 @@
 """
 Search paths for programs whose place differs from site to site.
 
-Owns     the folders, and who looks in which first.
-Refuses  running anything: how a program is run and ended depends on who runs it.
+Owns     the folders, and their order for each caller.
+Refuses  running anything: how a program is run and ended depends on the caller.
 """
 
 from __future__ import annotations

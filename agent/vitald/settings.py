@@ -69,7 +69,7 @@ class SectionValues:
     """
 
     def __init__(self, *given: object) -> None:
-        self._by_class = {type(one): one for one in given if one != type(one)()}
+        self._by_class = {type(section): section for section in given if section != type(section)()}
 
     def __getitem__(self, settings: type[S]) -> S:
         given = self._by_class.get(settings)

@@ -2,7 +2,7 @@
 systemd's side of a service: readiness, a status line, the watchdog, and the sockets that it hands
 over.
 
-Both are a few lines of protocol, kept here and not asked of a library: systemd-python has no
+Both are a few lines of protocol, implemented here, not by a library: systemd-python has no
 wheels, and a daemon without it must be ready, too. Sources: sd_notify(3), sd_watchdog_enabled(3),
 sd_listen_fds(3).
 """

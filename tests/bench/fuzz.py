@@ -36,11 +36,11 @@ from typing import TypeVar
 from tests.bench.measure import ROOT, Json, rss_mib, scratch
 from vitald import catalog, config, tomlfile
 from vitald.catalog import CatalogError
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.kmsg import Kmsg, _Cursor
-from vitald.collectors.kernel_log.lines import strip
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.lines import strip_prefix
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.config import ConfigError
@@ -201,7 +201,7 @@ class Report:
         if known["times"] == 1:
             print(f"CRASH {key}: {error}\n  {_shown(given)}", file=sys.stderr)
 
-    def false_event(self, origin: str, given: bytes, sighting: Sighting) -> None:
+    def false_event(self, origin: str, given: bytes, sighting: ParsedLine) -> None:
         self.false_count += 1
         key = f"{origin}: {sighting.code}"
         if key not in self.false_events and len(self.false_events) < _SHOWN:
@@ -389,12 +389,13 @@ class Fuzz:
         self.faults = [
             line.message
             for one in labelled
-            if one["kind"] != "noise" and (line := strip(str(one["line"]).encode())) is not None
+            if one["kind"] != "noise"
+            and (line := strip_prefix(str(one["line"]).encode())) is not None
         ]
         self.mutator = Mutator(self.chance, [str(one["line"]).encode() for one in labelled])
         self.rules = catalog.load_catalog()
         self.interpreter = Interpreter(
-            self.rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
+            self.rules, DrillRegistry(), PciInventory(Path("/sys")), userspace="confirmed"
         )
         self.findings = Judge(self.rules)
         self.report = Report()
@@ -440,7 +441,7 @@ class Fuzz:
     def all_noise(self) -> None:
         """Every noise line as it is, behind every prefix, and quoted."""
         for raw in self.noise:
-            stripped = strip(raw)
+            stripped = strip_prefix(raw)
             message = stripped.message if stripped is not None else raw
             for given in (
                 raw,
@@ -452,7 +453,7 @@ class Fuzz:
     def line(self) -> None:
         """A line of a rendered log, all the way to JSON."""
         raw = self.mutator.mutated()
-        line = self.report.attempt("strip", raw, lambda: strip(raw))
+        line = self.report.attempt("strip", raw, lambda: strip_prefix(raw))
         if line is not None:
             self._judge(line.message, line.facility)
 
@@ -471,12 +472,12 @@ class Fuzz:
         found = self.report.attempt(
             "drain",
             sent,
-            lambda: self.source._drain(self.receiver.fileno(), self.cursor, live=True),
+            lambda: self.source._drain_ring(self.receiver.fileno(), self.cursor, live=True),
         )
         for event in found[0] if found is not None else ():
             self._apply(event, sent)
-        if (self.cursor.seq or 0) > 10**12:
-            self.cursor.seq = None
+        if self._last_seq() > 10**12:
+            self.cursor.position = None
 
     def quoted(self) -> None:
         """A real fault, mutated or not, quoted by somebody else."""
@@ -493,7 +494,7 @@ class Fuzz:
         kind, form_ = self.chance.choice(_NAMED)
         given = _quote(form_, self.chance.choice(self.faults))
         sighting = self.report.attempt(
-            "recognise", given, lambda: self.interpreter.recognise(given)
+            "recognise", given, lambda: self.interpreter.parse_record(given)
         )
         if sighting is not None and kind not in (sighting.kind, sighting.code):
             self.report.wrong_kinds.setdefault(
@@ -508,7 +509,7 @@ class Fuzz:
     def soup_line(self) -> None:
         given = self.mutator.soup()
         sighting = self.report.attempt(
-            "recognise", given, lambda: self.interpreter.recognise(given)
+            "recognise", given, lambda: self.interpreter.parse_record(given)
         )
         if sighting is not None and len(self.report.soup) < _SHOWN:
             self.report.soup.setdefault(sighting.code, _shown(given))
@@ -581,31 +582,36 @@ class Fuzz:
             limit=1.0,
         )
 
+    def _last_seq(self) -> int:
+        return self.cursor.position.seq if self.cursor.position is not None else 0
+
     def _record(self) -> bytes:
         if self.chance.random() < 0.1:
             return self.mutator.mutated()
-        last = self.cursor.seq or 0
+        last = self._last_seq()
         seq = self.chance.choice(
             (last + 1, last + 1, last + 1, last, last + 5, 0, self.chance.randrange(10**20))
         )
         level = self.chance.choice((0, 3, 6, 8, 11, 30, 9999))
         head = f"{level},{seq},{self.chance.choice((0, 1, 10**9, 10**19))},-"
-        line = strip(self.mutator.mutated())
+        line = strip_prefix(self.mutator.mutated())
         text = line.message.replace(b"\n", b"\\x0a") if line is not None else b""
         tail = self.chance.choice((b"", b"", b" SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n"))
         return head.encode() + b";" + text + b"\n" + tail
 
     def _nothing(self, origin: str, given: bytes) -> None:
-        line = self.report.attempt("strip", given, lambda: strip(given))
+        line = self.report.attempt("strip", given, lambda: strip_prefix(given))
         for text in {given, line.message} if line is not None else {given}:
             sighting = self.report.attempt(
-                "recognise", text, lambda: self.interpreter.recognise(text)
+                "recognise", text, lambda: self.interpreter.parse_record(text)
             )
             if sighting is not None:
                 self.report.false_event(origin, text, sighting)
 
     def _judge(self, text: bytes, facility: int | None) -> None:
-        sighting = self.report.attempt("recognise", text, lambda: self.interpreter.recognise(text))
+        sighting = self.report.attempt(
+            "recognise", text, lambda: self.interpreter.parse_record(text)
+        )
         if sighting is None:
             return
         self.report.recognised[sighting.kind] += 1
@@ -614,7 +620,7 @@ class Fuzz:
         event = self.report.attempt(
             "event",
             text,
-            lambda: self.interpreter.event(
+            lambda: self.interpreter.make_event(
                 sighting,
                 text,
                 facility,

@@ -50,7 +50,7 @@ from tests.bench.measure import (
 from tests.harness import UnixConnection
 from vitald import catalog
 from vitald.catalog import Catalog
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger import FILE, Ledger, schema, sums
@@ -160,13 +160,15 @@ def _series(rules: Catalog, apply: Callable[[Event], object], count: int, apart_
 
 
 def _lines(rules: Catalog) -> Callable[[int, str, str], Event]:
-    interpreter = Interpreter(rules, Announcements(), None, userspace="confirmed")
+    interpreter = Interpreter(rules, DrillRegistry(), None, userspace="confirmed")
 
     def event(code: int, address: str, message: str) -> Event:
         text = ring.xid(code, address, message).rstrip().partition(b">")[2]
-        sighting = interpreter.recognise(text)
+        sighting = interpreter.parse_record(text)
         assert sighting is not None, text
-        return interpreter.event(sighting, text, 0, identity="", time=0.0, boot_id="bench", usec=0)
+        return interpreter.make_event(
+            sighting, text, 0, identity="", time=0.0, boot_id="bench", usec=0
+        )
 
     return event
 

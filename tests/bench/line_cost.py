@@ -21,11 +21,11 @@ from pathlib import Path
 from tests.bench import ring
 from tests.bench.measure import ROOT, SETTLE_S, Helper, Json, Usage, load, node, pid_of, scratch
 from vitald import catalog
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.kmsg import Kmsg, _Cursor
-from vitald.collectors.kernel_log.lines import strip
-from vitald.collectors.kernel_log.record import split
+from vitald.collectors.kernel_log.lines import strip_prefix
+from vitald.collectors.kernel_log.record import split_record
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 
@@ -44,7 +44,7 @@ _XID = b"NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen 
 def run() -> Json:
     rules = catalog.load_catalog()
     interpreter = Interpreter(
-        rules, Announcements(), PciInventory(Path("/sys")), userspace="confirmed"
+        rules, DrillRegistry(), PciInventory(Path("/sys")), userspace="confirmed"
     )
     return {
         "unit": "µs",
@@ -63,8 +63,8 @@ def _records(interpreter: Interpreter) -> Json:
     fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         held = _bare(fd)
-        texts = [found[4] for data in held if (found := split(data)) is not None]
-        recognised = sum(1 for text in texts if interpreter.recognise(text) is not None)
+        texts = [found[4] for data in held if (found := split_record(data)) is not None]
+        recognised = sum(1 for text in texts if interpreter.parse_record(text) is not None)
         bare: list[float] = []
         drain: list[float] = []
         splitting: list[float] = []
@@ -72,8 +72,8 @@ def _records(interpreter: Interpreter) -> Json:
         for _ in range(ROUNDS):
             bare.append(_per(len(held), lambda: _bare(fd)))
             drain.append(_per(len(held), lambda: _drain(source, fd)))
-            splitting.append(_per(len(held), lambda: [split(data) for data in held]))
-            recognising.append(_per(len(texts), lambda: _all(interpreter.recognise, texts)))
+            splitting.append(_per(len(held), lambda: [split_record(data) for data in held]))
+            recognising.append(_per(len(texts), lambda: _all(interpreter.parse_record, texts)))
     finally:
         os.close(fd)
     return {
@@ -126,7 +126,7 @@ def _events(interpreter: Interpreter, findings: Judge) -> Json:
         )
         for number in rounds
     ]
-    known = [message for message in _corpus() if interpreter.recognise(message) is not None]
+    known = [message for message in _corpus() if interpreter.parse_record(message) is not None]
     figures: Json = {
         "xid_79_again": _best(
             [
@@ -146,7 +146,7 @@ def _events(interpreter: Interpreter, findings: Judge) -> Json:
             [_per(len(known), lambda: _fold(interpreter, findings, known)) for _ in range(99)]
         )
         figures["recognise_only"] = _best(
-            [_per(len(known), lambda: _all(interpreter.recognise, known)) for _ in range(99)]
+            [_per(len(known), lambda: _all(interpreter.parse_record, known)) for _ in range(99)]
         )
         slowest = max(known, key=lambda text: _cost(interpreter, text))
         figures["slowest_recognition"] = {
@@ -160,7 +160,9 @@ def _corpus() -> list[bytes]:
     path = next((path for path in _CORPORA if path.exists()), None)
     if path is None:
         return []
-    lines = (strip(json.loads(line)["line"].encode()) for line in path.read_text().splitlines())
+    lines = (
+        strip_prefix(json.loads(line)["line"].encode()) for line in path.read_text().splitlines()
+    )
     return [line.message for line in lines if line is not None]
 
 
@@ -185,7 +187,7 @@ def _drain(source: Kmsg, fd: int) -> int:
     cursor = _Cursor(None)
     found, drained = 0, False
     while not drained:
-        events, drained = source._drain(fd, cursor, live=True)
+        events, drained = source._drain_ring(fd, cursor, live=True)
         found += len(events)
     return found
 
@@ -198,16 +200,16 @@ def _all(recognise: Callable[[bytes], object], texts: Iterable[bytes]) -> None:
 def _cost(interpreter: Interpreter, text: bytes) -> float:
     """µs to recognise one line, or to see that it is nothing."""
     return round(
-        min(_per(100, lambda: _all(interpreter.recognise, [text] * 100)) for _ in range(7)), 2
+        min(_per(100, lambda: _all(interpreter.parse_record, [text] * 100)) for _ in range(7)), 2
     )
 
 
 def _fold(interpreter: Interpreter, findings: Judge, texts: Iterable[bytes]) -> None:
     for number, text in enumerate(texts):
-        sighting = interpreter.recognise(text)
+        sighting = interpreter.parse_record(text)
         assert sighting is not None
         findings.apply_event(
-            interpreter.event(
+            interpreter.make_event(
                 sighting,
                 text,
                 0,

@@ -130,18 +130,20 @@ async def _through(simulated: SimulatedNode, library: Path) -> tuple[dict[str, l
     gpus = list(simulated.addresses)
     began = time.perf_counter()
     worker = WorkerProcess(str(library), unasked)
-    await worker.ask({"do": "attach", "gpus": gpus})
+    await worker.send_command({"do": "attach", "gpus": gpus})
     started_s = time.perf_counter() - began
     times: dict[str, list[float]] = {}
     try:
-        await worker.ask({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus})
+        await worker.send_command({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus})
         for name, slow in (("fast", []), ("fast_and_slow", gpus)):
             for _ in range(LOOKS):
                 began = time.perf_counter()
-                await worker.ask({"do": "look", "fast": gpus, "slow": slow, "inventory": []})
+                await worker.send_command(
+                    {"do": "look", "fast": gpus, "slow": slow, "inventory": []}
+                )
                 times.setdefault(name, []).append(time.perf_counter() - began)
     finally:
-        await worker.end()
+        await worker.end_process()
     return times, started_s
 
 

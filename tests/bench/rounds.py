@@ -41,10 +41,11 @@ from tests.network_tree import MLX5, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
 from vitald import catalog
+from vitald.collectors.collector import Found
 from vitald.collectors.neuron.settings import NeuronSettings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Found, PollingSource
+from vitald.collectors.polling import PollingSource
 from vitald.collectors.registry import Sources
 from vitald.config import POLLED
 from vitald.paths import Paths
@@ -76,7 +77,7 @@ def run() -> Json:
             },
         }
         inventory = PciInventory(whole.sysfs)
-        walks = [timed(inventory.read)[0] for _ in range(ROUNDS)]
+        walks = [timed(inventory.scan_bus)[0] for _ in range(ROUNDS)]
         return {
             "unit": "ms",
             "rounds": ROUNDS,
@@ -240,7 +241,7 @@ async def _rounds(source: PollingSource, between: Callable[[], None]) -> tuple[J
                 )  # what was done up to here is no part of the round's stretches
                 stretches.clear()
                 before = _Spent()
-                source.look_now()
+                source.poll_now()
                 batch = await anext(batches)
                 spent = _Spent().since(before)
                 await asyncio.sleep(0)
@@ -253,7 +254,7 @@ async def _rounds(source: PollingSource, between: Callable[[], None]) -> tuple[J
                 held.append(max(one.wall for one in stretches))
                 held_cpu.append(max(one.thread for one in stretches))
         with _opened() as files:
-            source.look_now()
+            source.poll_now()
             await anext(batches)
     figures: Json = {
         "devices": len(batch.readings),
@@ -396,17 +397,17 @@ def _hung(pipe: Connection, sysfs: Path) -> None:
 
 async def _rounds_that_hang(sysfs: Path) -> Json:
     source = _source("neuron", sysfs, neuron=NeuronSettings(every_s=HANG_EVERY_S, deadline_s=0.5))
-    plain, rounds = source.subject.find, 0
+    plain, rounds = source.collector.find_devices, 0
 
     def find() -> Found:
         nonlocal rounds
         rounds += 1  # each begins with it
         return plain()
 
-    source.subject.find = find  # type: ignore[method-assign]
+    source.collector.find_devices = find  # type: ignore[method-assign]
     began, cpu = time.monotonic(), time.process_time()
     seen: list[Json] = []
-    async for batch in source.batches(None):
+    async for batch in source.read_batches(None):
         after = time.monotonic() - began
         if after >= (len(seen) * HANG_S / 4 or 5.0):  # at first when all hang
             facts = {

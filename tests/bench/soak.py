@@ -180,7 +180,7 @@ class Work:
         """
         from vitald import worker_thread
         from vitald.collectors.nvml import client
-        from vitald.collectors.reader_threads import Readers
+        from vitald.collectors.reader_threads import ReaderThreads
         from vitald.diagnostics.run import process
 
         work = self
@@ -198,7 +198,7 @@ class Work:
 
         worker_thread.queue = SimpleNamespace(SimpleQueue=Counted)  # type: ignore[assignment]
         worker_thread.WorkerThread._run = run_lane  # type: ignore[method-assign]
-        read = Readers._work
+        read = ReaderThreads._run_reads
 
         def read_on(self: Any, *given: Any) -> None:
             try:
@@ -213,7 +213,7 @@ class Work:
                 work.began()
             start(thread)
 
-        Readers._work = read_on  # type: ignore[method-assign]
+        ReaderThreads._run_reads = read_on  # type: ignore[method-assign]
         threading.Thread.start = start_counted  # type: ignore[method-assign]
         _counted(work, process.Programs, "execute")
         _counted(work, client, "_wait_for_end")
@@ -349,7 +349,7 @@ def _sample(daemon: Any, work: Work) -> Json:
     as the daemon.
     """
     gc.collect()
-    board, pipeline, judge = daemon.board, daemon.pipeline, daemon.pipeline.judge
+    board, pipeline, judge = daemon.node_state, daemon.pipeline, daemon.pipeline.judge
     memory = judge.memory
     wal = daemon.pipeline.ledger.path.with_name("ledger.db-wal")
     status = _status("self")
@@ -382,10 +382,10 @@ def _sample(daemon: Any, work: Work) -> Json:
             "marks": len(memory.marks),
             "settled": len(memory.resolved),
             "devices": len(memory.devices),
-            "queue": len(pipeline._queue),
-            "held": len(pipeline.ledger_writer._held),
-            "clients": daemon.api.gate.clients,
-            "announcements": len(daemon.sources.interpreter.announcements._by_id),
+            "queue": len(pipeline._queue.items),
+            "held": len(pipeline.ledger_writer._held.entries),
+            "clients": daemon.api.connection_limit.clients,
+            "announcements": len(daemon.sources.interpreter.drills._by_id),
         },
     }
 
@@ -922,7 +922,7 @@ listen = "127.0.0.1:{self.port}"
                 "stats/power/utilization",
                 f"POWER_STATUS_VALID,{int(self.wall)},5.00,60.00,{number % 50}.{index:02d}",
             )
-        self.gpus.set(
+        self.gpus.set_values(
             None,
             {
                 "temp_c": 40 + number % 30,
@@ -940,7 +940,7 @@ listen = "127.0.0.1:{self.port}"
     def gpu_counters(self) -> None:
         number = self.happened["gpu_counters"]
         gpu = number % _GPUS
-        self.gpus.set(
+        self.gpus.set_values(
             gpu,
             {
                 "ecc.cor.vol.total": number * 3,
@@ -949,8 +949,8 @@ listen = "127.0.0.1:{self.port}"
                 "throttle": "0x40",
             },
         )
-        self.gpus.emit(gpu, 0x8, 13)
-        self._after(200.0, lambda: self.gpus.set(gpu, {"throttle": "0x0"}))
+        self.gpus.emit_event(gpu, 0x8, 13)
+        self._after(200.0, lambda: self.gpus.set_values(gpu, {"throttle": "0x0"}))
 
     def neuron_counters(self) -> None:
         number = self.happened["neuron_counters"]

@@ -34,7 +34,7 @@ from tests.bench.measure import (
 )
 from vitald import catalog
 from vitald.catalog import Catalog
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.judge.engine import Judge
 from vitald.ledger import Ledger, LedgerEntry
@@ -231,10 +231,12 @@ def _newest(rules: Catalog) -> list[Event]:
 
 
 def _event(rules: Catalog, line: bytes) -> Event:
-    interpreter = Interpreter(rules, Announcements(), None, userspace="confirmed")
-    sighting = interpreter.recognise(line)
+    interpreter = Interpreter(rules, DrillRegistry(), None, userspace="confirmed")
+    sighting = interpreter.parse_record(line)
     assert sighting is not None, line
-    return interpreter.event(sighting, line, 0, identity="", time=0.0, boot_id="", usec=123456789)
+    return interpreter.make_event(
+        sighting, line, 0, identity="", time=0.0, boot_id="", usec=123456789
+    )
 
 
 def _gpu(number: int) -> Component:

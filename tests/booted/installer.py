@@ -97,16 +97,16 @@ class Run:
 
     def kill(self, *names: str) -> list[str]:
         """Every process of it, or those of these names. What was hit."""
-        hit = []
+        hit: dict[int, str] = {}  # a killed process is listed until the kernel has ended it
         while found := [one for one in self._processes() if not names or one[1] in names]:
             for number, name in found:
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
-                hit.append(name)
+                hit[number] = name
             self.process.poll()
         if not names:
             self.process.wait(10.0)
-        return hit
+        return list(hit.values())
 
     def _processes(self) -> Iterator[tuple[int, str]]:
         for folder in Path("/proc").iterdir():

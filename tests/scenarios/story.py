@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
-from vitald.collectors.kernel_log.lines import Line, strip
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger import Ledger, LedgerEntry
@@ -122,7 +122,7 @@ class Node:
         self._save((), self.judge.expire_findings(self._wall()))
 
     def line(self, text: str) -> None:
-        line = strip(text.encode())
+        line = strip_prefix(text.encode())
         if line is not None:
             self._record(line, self.now)
 
@@ -136,13 +136,13 @@ class Node:
     def old(self, rest: str) -> None:
         """A line that was written so long ago and is read only now."""
         ago, _, text = rest.partition(" ")
-        line = strip(text.encode())
+        line = strip_prefix(text.encode())
         assert line is not None
         self._record(line, self.now - tomlfile.parse_duration(ago))
 
     def drill(self, rest: str) -> None:
         hold, _, text = rest.partition(" ")
-        self.interpreter.announcements.announce(text, self._wall(), tomlfile.parse_duration(hold))
+        self.interpreter.drills.announce_drill(text, self._wall(), tomlfile.parse_duration(hold))
         self._record(Line(text.encode(), 1), self.now)
 
     def fact(self, rest: str) -> None:
@@ -151,7 +151,7 @@ class Node:
         self._apply(
             self._event(
                 code,
-                Component.parse(component),
+                Component.parse_name(component),
                 {name: _value(value) for name, _, value in (one.partition("=") for one in said)},
             )
         )
@@ -314,7 +314,7 @@ class Node:
 
     def _record(self, line: Line, when: float) -> None:
         self.serial += 1
-        sighting = self.interpreter.recognise(line.message)
+        sighting = self.interpreter.parse_record(line.message)
         if sighting is not None:
             usec = int((when - self.booted_at) * 1e6)
             record: dict[str, Any] = {
@@ -323,7 +323,9 @@ class Node:
                 "boot_id": f"boot-{self.boots}",
                 "usec": usec if usec >= 0 else None,
             }
-            self._apply(self.interpreter.event(sighting, line.message, line.facility, **record))
+            self._apply(
+                self.interpreter.make_event(sighting, line.message, line.facility, **record)
+            )
 
     def _event(self, code: str, component: Component, fields: dict[str, Value]) -> Event:
         self.serial += 1

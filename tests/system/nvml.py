@@ -288,13 +288,16 @@ async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
     worker = _Worker(str(own(node)), lambda told: None)
     try:
         gpus = node.addresses
-        attached = await asyncio.wait_for(worker.ask({"do": "attach", "gpus": gpus}), PATIENCE_S)
+        attached = await asyncio.wait_for(
+            worker.send_command({"do": "attach", "gpus": gpus}), PATIENCE_S
+        )
         looked = await asyncio.wait_for(
-            worker.ask({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}), PATIENCE_S
+            worker.send_command({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}),
+            PATIENCE_S,
         )
         return attached, looked["gpus"]
     finally:
-        worker.kill()
+        worker.kill_process()
 
 
 class Driven:

@@ -1037,7 +1037,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     gpus = SimulatedNode(folder / "gpus", "h100")
     word = EVIL.replace("\x00", "").replace("\x85", "").replace("\u2028", "")
     for key in ("name", "serial", "vbios", "part"):
-        gpus.set(0, {key: f"{key} {word}"})
+        gpus.set_values(0, {key: f"{key} {word}"})
     with Dcgmi(folder / "bin") as dcgmi:
         dcgmi.answer("diag -r 1", Answer(stdout=f"{EVIL}\n{{{EVIL}", stderr=EVIL, exit_code=1))
         extra = (

@@ -293,7 +293,7 @@ async def fill(folder: Path, killed: Path) -> list[Stand]:
             audit = AuditRecord(
                 time=time.time(), uid=0, pid=1, verb="clear", target=str(number), reason="test"
             )
-            await pipeline.clear_finding(number, "root", audit)
+            await pipeline.actions.clear_finding(number, "root", audit)
             stood.append(stand(pipeline))
         shutil.copytree(folder, killed)
     (killed / "ledger.db-shm").unlink()
@@ -332,7 +332,7 @@ async def outcome(base: Path, seed: int, stood: list[Stand], work: Path) -> tupl
         found = tuple(one for one in stand(pipeline))
         new = event("xid/31", gpu(40), 2e9, identity="new")
         await pipeline.store(Batch("kernel_log", (new,), Position("kernel_log", BOOT, "new")))
-        own, ok, after = told_of_itself(pipeline), pipeline.board.ledger.ok, stand(pipeline)
+        own, ok, after = told_of_itself(pipeline), pipeline.node_state.ledger.ok, stand(pipeline)
     async with running(work) as pipeline:
         if stand(pipeline) != after:
             return what, "forgotten by the next start"

@@ -30,13 +30,13 @@ pytestmark = [
 
 def inventory() -> PciInventory:
     found = PciInventory(Path("/sys"))
-    found.read()
+    found.scan_bus()
     return found
 
 
 async def first(source: Nvml) -> Batch:
     """The first batch with readings."""
-    batches = source.batches(None)
+    batches = source.read_batches(None)
     try:
         async for batch in batches:
             if batch.readings:
@@ -60,7 +60,7 @@ def test_every_gpu_on_pci_says_who_it_is() -> None:
     batch, readings = look()
     assert batch.state is SourceState.OK, batch.detail
     assert {one.component.id for one in readings} == {
-        device.address for device in inventory().watched() if device.kind.value == "gpu"
+        device.address for device in inventory().list_watched() if device.kind.value == "gpu"
     }
     for one in readings:
         assert str(one.values["uuid"]).startswith("GPU-")
@@ -106,7 +106,7 @@ def test_nvidia_smi_says_the_same() -> None:
 def test_letting_go_leaves_nothing_open() -> None:
     async def story() -> None:
         nvml = source()
-        batches = nvml.batches(None)
+        batches = nvml.read_batches(None)
         states = []
 
         async def watch() -> None:
@@ -117,14 +117,14 @@ def test_letting_go_leaves_nothing_open() -> None:
         while SourceState.OK not in states:
             await asyncio.sleep(0.05)
         report = await asyncio.wait_for(nvml.releases.begin_release(30, (), "test", "test"), 10)
-        assert os.getpid() not in [pid for pid, _ in report.holders] and report.stuck == ()
+        assert os.getpid() not in [pid for pid, _ in report.device_users] and report.stuck == ()
         found, _ = list_device_users([])
         assert not [
             pid
             for pid, name in found
             if "python" in name and Path(f"/proc/{pid}/cmdline").read_text().count("nvml.worker")
         ]
-        nvml.releases.end_releases()
+        nvml.releases.end_releases("test")
         again = len(states)
         while SourceState.OK not in states[again:]:
             await asyncio.sleep(0.05)
@@ -138,10 +138,12 @@ def test_what_a_look_costs() -> None:
     async def story() -> None:
         def unasked(_: Mapping[str, Any]) -> None: ...
 
-        gpus = [device.address for device in inventory().watched() if device.kind.value == "gpu"]
+        gpus = [
+            device.address for device in inventory().list_watched() if device.kind.value == "gpu"
+        ]
         worker = WorkerProcess("", unasked)
         began = time.perf_counter()
-        attached = await worker.ask({"do": "attach", "gpus": gpus})
+        attached = await worker.send_command({"do": "attach", "gpus": gpus})
         print("attach", round(time.perf_counter() - began, 3), attached)
         for name, command in (
             ("whole", {"fast": gpus, "slow": gpus, "inventory": gpus}),
@@ -149,9 +151,9 @@ def test_what_a_look_costs() -> None:
             ("slow", {"fast": [], "slow": gpus, "inventory": []}),
         ):
             began = time.perf_counter()
-            answer = await worker.ask({"do": "look", **command})
+            answer = await worker.send_command({"do": "look", **command})
             print(name, round((time.perf_counter() - began) * 1000, 2), "ms for", len(gpus), "GPUs")
             assert all("values" in one for one in answer["gpus"].values())
-        assert await worker.end() is None
+        assert await worker.end_process() is None
 
     asyncio.run(asyncio.wait_for(story(), 120))

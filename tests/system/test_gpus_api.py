@@ -444,7 +444,7 @@ def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
         return [float(line.rpartition(" ")[2]) for line in found]
 
     assert set(replays()) == {0}
-    gpus.set(1, {"fi.94.0": "7", "temp_c": 66})
+    gpus.set_values(1, {"fi.94.0": "7", "temp_c": 66})
     node.until(lambda: replays()[:3] == [0, 7, 0], 8.0, "the counter")
     hot = [
         line
@@ -625,14 +625,14 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
     status = node.wait(is_released, 3.0)
     assert str(source(status)["detail"]).startswith(f"gpu/{gpus.addresses[3]} released until ")
     time.sleep(3.5)
-    asked = {call.gpu for call in gpus.calls() if call.at_ns > answered}
+    asked = {call.gpu for call in gpus.read_calls() if call.at_ns > answered}
     assert asked >= {0, 1, 2, 4, 5, 6, 7}
     assert 3 not in asked
     assert is_released(node.status())
     assert node.cli("release", "--end").returncode == 0
     node.wait(is_healthy, 8.0)
     node.until(
-        lambda: 3 in {call.gpu for call in gpus.calls() if call.at_ns > answered},
+        lambda: 3 in {call.gpu for call in gpus.read_calls() if call.at_ns > answered},
         5.0,
         "it to be asked again",
     )
@@ -643,7 +643,7 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
 def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     """Whoever wants the GPUs does not wait for one that hangs: the process in the way is ended."""
     gpus, node = make_pair()
-    gpus.hang(4, "nvmlDeviceGetTemperature", kind)
+    gpus.hang_call(4, "nvmlDeviceGetTemperature", kind)
     (held,) = workers(node)
     time.sleep(2.5)  # it is in the call now
     begun = time.monotonic()
@@ -651,21 +651,21 @@ def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     assert time.monotonic() - begun < patient(3.0)
     assert (answer["stuck"], workers(node), Path(f"/proc/{held}").exists()) == ([], [], False)
     node.wait(is_released, 2.0)
-    gpus.release(4, "nvmlDeviceGetTemperature")
+    gpus.release_call(4, "nvmlDeviceGetTemperature")
     node.request("POST", "/v1/release/end", {})
     node.wait(is_healthy, 15.0)
 
 
 def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> None:
     gpus, node = make_pair()
-    gpus.hang(4, "nvmlDeviceGetTemperature")
+    gpus.hang_call(4, "nvmlDeviceGetTemperature")
     time.sleep(2.5)
     begun = time.monotonic()
     release(node, 60.0, gpus.addresses[4])
     assert time.monotonic() - begun < patient(3.0)
     node.wait(is_released, 5.0)
     answered = time.monotonic_ns()
-    gpus.set(0, {"temp_c": 51})
+    gpus.set_values(0, {"temp_c": 51})
     node.until(
         lambda: cast("Json", listed(node)[0]["readings"])["temperature_celsius"] == 51,
         8.0,

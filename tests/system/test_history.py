@@ -26,7 +26,7 @@ from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.lines import Ring, about, fresh_pci, ordinary, pids, wait_for_pid, xid
 from tests.system.machine import Machine
-from vitald.collectors.kernel_log.record import split
+from vitald.collectors.kernel_log.record import split_record
 from vitald.ledger import sums
 
 pytestmark = pytest.mark.kmsg
@@ -65,7 +65,7 @@ class Reader:
                 break
             except BrokenPipeError:
                 pytest.fail("somebody else filled the ring meanwhile")
-            found = split(data)
+            found = split_record(data)
             assert found is not None
             self.seen.append(Record(int(found[1]), int(found[2]), int(found[3]), found[4]))
         assert not self.seen or self.seen[-1].seq - self.seen[0].seq == len(self.seen) - 1

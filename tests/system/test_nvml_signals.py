@@ -34,7 +34,8 @@ from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
-from vitald.simulator.node import SimulatedNode, profiles
+from vitald.simulator.node import SimulatedNode
+from vitald.simulator.profiles import list_profiles
 
 XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
 OF_A_GPU = {
@@ -62,7 +63,7 @@ OF_A_GPU |= {
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
     try:
-        build.library()
+        build.build_library()
     except build.CannotBuild as error:
         require(None, str(error))
 
@@ -446,11 +447,13 @@ async def tried(signal: Signal, folder: Path) -> None:
     which ends what lasted, and no count.
     """
     node = SimulatedNode(folder, signal.profile, len(signal.cases))
-    node.set_global(signal.abi)
-    healthy = {key: node.get(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)}
-    node.set(None, signal.everywhere)
+    node.set_global_values(signal.abi)
+    healthy = {
+        key: node.get_value(0, key) for keys, _ in signal.cases for key in (*keys, *signal.gone)
+    }
+    node.set_values(None, signal.everywhere)
     for gpu, (keys, _) in enumerate(signal.cases):
-        node.set(gpu, keys)
+        node.set_values(gpu, keys)
     expected = {
         (f"gpu/{node.addresses[gpu]}", *one.split())
         for gpu, (_, found) in enumerate(signal.cases)
@@ -468,11 +471,11 @@ async def tried(signal: Signal, folder: Path) -> None:
         if signal.gone:
             for gpu, (_, found) in enumerate(signal.cases):
                 if found:
-                    node.set(gpu, dict.fromkeys(signal.gone))
+                    node.set_values(gpu, dict.fromkeys(signal.gone))
             await looking.looks(5)
             assert looking.found() == expected, "what is not observable any more has not ended"
         for gpu, (keys, _) in enumerate(signal.cases):
-            node.set(gpu, {key: healthy[key] for key in {*keys, *signal.gone}})
+            node.set_values(gpu, {key: healthy[key] for key in {*keys, *signal.gone}})
         lasting = {code for _, code, _ in expected if _lasts(catalog, code)}
         await looking.until(lambda: not any(code in lasting for _, code, _ in looking.found()))
         await looking.looks(2)
@@ -492,7 +495,7 @@ def _lasts(catalog: Catalog, code: str) -> bool:
 async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None:
     """A misspelt name would watch nothing, for ever."""
     names = {ComponentKind.GPU: set(OF_A_GPU), ComponentKind.NODE: OF_THE_NODE}
-    for profile in profiles():
+    for profile in list_profiles():
         node = SimulatedNode(tmp_path / profile, profile, 1)
         async with Looking(node, hasty()) as looking:
             await looking.until(lambda looking=looking: looking.read(0) is not None)
@@ -515,14 +518,14 @@ async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None
 @story
 async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "a100", 2)
-    node.set(0, {"remap": "0 1 1 0"})
+    node.set_values(0, {"remap": "0 1 1 0"})
     pending = {(f"gpu/{node.addresses[0]}", "nvml/row_remap_pending", "reset_device/maintenance")}
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05, inventory_s=0.3) as looking:
         await looking.until(lambda: looking.found() == pending)
         assert not looking.of("nvml/mig_changed", "nvml/vbios_changed", "nvml/driver_changed")
         # Instances are there: rows are no longer told of, and the index space has a hole.
-        node.set(0, {"mig_mode": "1 1", "mig.0": "1 0", "mig.2": "2 0", "remap": None})
-        node.set(None, {"vbios": "92.00.99.00.01"})
+        node.set_values(0, {"mig_mode": "1 1", "mig.0": "1 0", "mig.2": "2 0", "remap": None})
+        node.set_values(None, {"vbios": "92.00.99.00.01"})
         await looking.until(
             lambda: looking.of("nvml/mig_changed") and len(looking.of("nvml/vbios_changed")) == 2
         )
@@ -534,7 +537,7 @@ async def test_mig_firmware_and_driver_change_without_a_finding(tmp_path: Path) 
             one.values["mig_instances"],
             one.missing["row_remap_pending"],
         ) == (1, 2, "not supported")
-        node.set_global(
+        node.set_global_values(
             {"driver.version": "590.10.01"}
         )  # nobody sees that before the handles are stale
         node.reload_driver()
@@ -585,7 +588,7 @@ async def test_a_driver_that_cannot_be_asked(
     node = SimulatedNode(tmp_path / "node", "h100", 1)
     library = tmp_path / "libnvidia-ml.so.1"
     if code != 12:
-        node.set_global({"ret.nvmlInitWithFlags": code})
+        node.set_global_values({"ret.nvmlInitWithFlags": code})
         as_real(node, library)
     with mock.patch.object(nvml_collector, "_RETRY", Backoff(0.02, 0.05)):
         async with Looking(node, hasty(), library=library) as looking:
@@ -597,7 +600,7 @@ async def test_a_driver_that_cannot_be_asked(
             assert len(looking.of("nvml/unavailable")) == 1
             if code == 12:
                 as_real(node, library)
-            node.set_global({"ret.nvmlInitWithFlags": None})
+            node.set_global_values({"ret.nvmlInitWithFlags": None})
             await looking.until(lambda: looking.state is SourceState.OK)
             assert looking.found() == set()
 
@@ -659,7 +662,7 @@ def at(
     return {**answer, "values": values}
 
 
-@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("profile", list_profiles())
 @story
 async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_path: Path) -> None:
     """A few real looks, then an hour under load."""
@@ -668,7 +671,7 @@ async def test_a_healthy_node_finds_nothing(profile: str, catalog: Catalog, tmp_
         await looking.looks(6)
         assert (looking.found(), looking.state) == (set(), SourceState.OK)
         assert {event.code for event in looking.events} == {"device/identity"}
-    node.set(None, {**BUSY, "temp_c": 70})
+    node.set_values(None, {**BUSY, "temp_c": 70})
     attached, answers = await recorded(node)
     answers = dict(list(answers.items())[:4])  # as many as are compared with each other
     driven = Driven(catalog, attached, answers)
@@ -854,14 +857,14 @@ async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(
     tmp_path: Path,
 ) -> None:
     node = SimulatedNode(tmp_path, "h100", 2)
-    node.set(0, {"ecc.unc.vol.total": 3, "remap": "0 1 1 0", "fi.230.0": "u32:4"})
-    node.set(1, {"ecc.unc.vol.total": 1, "persistence": 0})
+    node.set_values(0, {"ecc.unc.vol.total": 3, "remap": "0 1 1 0", "fi.230.0": "u32:4"})
+    node.set_values(1, {"ecc.unc.vol.total": 1, "persistence": 0})
     async with Looking(node, hasty()) as first:
         await first.until(lambda: len(first.found()) == 5)
         await first.looks(2)
     assert len(first.events) == 7  # and who they are
-    node.set(0, {"ecc.unc.vol.total": 5})
-    node.set(1, {"persistence": 1})
+    node.set_values(0, {"ecc.unc.vol.total": 5})
+    node.set_values(1, {"persistence": 1})
     async with Looking(node, hasty(), after=first) as second:
         await second.looks(3)
         assert {
@@ -885,13 +888,13 @@ async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(
 @story
 async def test_after_a_boot_what_still_holds_is_told_again(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "h100", 2)
-    node.set(0, {"ecc.unc.vol.total": 3, "remap": "0 1 1 0", "fi.230.0": "u32:4"})
+    node.set_values(0, {"ecc.unc.vol.total": 3, "remap": "0 1 1 0", "fi.230.0": "u32:4"})
     async with Looking(node, hasty()) as first:
         await first.until(lambda: len(first.found()) == 3)
         node.lose(1)
         await first.until(lambda: first.asks(1, "nvml/gpu_lost"))
-    node.set(None, {"energy_mj": 1000})
-    node.set(0, {"ecc.unc.vol.total": 0})
+    node.set_values(None, {"energy_mj": 1000})
+    node.set_values(0, {"ecc.unc.vol.total": 0})
     async with Looking(node, hasty(), after=first, boot=OTHER_BOOT) as second:
         await second.looks(3)
         assert sorted(event.code for event in second.events) == [
@@ -900,7 +903,7 @@ async def test_after_a_boot_what_still_holds_is_told_again(tmp_path: Path) -> No
             "nvml/row_remap_pending",
         ]
         assert {event.boot_id for event in second.events} == {OTHER_BOOT}
-    node.set(1, {"lost": None})
+    node.set_values(1, {"lost": None})
     async with Looking(node, hasty(), after=second, boot=OTHER_BOOT) as third:
         await third.until(lambda: third.of("nvml/gpu_lost"))
         assert third.of("nvml/gpu_lost")[0].fields["recovered"] is True
@@ -910,10 +913,10 @@ async def test_after_a_boot_what_still_holds_is_told_again(tmp_path: Path) -> No
 async def test_a_gpu_that_was_never_met_recovers_too(tmp_path: Path) -> None:
     """It has no UUID while it is lost, and has one in the very look in which it is well again."""
     node = SimulatedNode(tmp_path, "h100", 2)
-    node.set(1, {"lookup_ret": 15})
+    node.set_values(1, {"lookup_ret": 15})
     async with Looking(node, hasty()) as first:
         await first.until(lambda: first.asks(1, "nvml/gpu_lost"))
-    node.set(1, {"lookup_ret": None})
+    node.set_values(1, {"lookup_ret": None})
     async with Looking(node, hasty(), after=first) as second:
         await second.looks(4)
         assert second.found() == set()
@@ -922,10 +925,10 @@ async def test_a_gpu_that_was_never_met_recovers_too(tmp_path: Path) -> None:
 @story
 async def test_a_fault_that_hides_the_uuid_recovers_too(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "h100", 1)
-    node.set(0, {"ret.nvmlDeviceGetInforomImageVersion": 14})
+    node.set_values(0, {"ret.nvmlDeviceGetInforomImageVersion": 14})
     async with Looking(node, hasty()) as looking:
         await looking.until(lambda: looking.asks(0, "nvml/corrupted_inforom"))
-        node.set(0, {"ret.nvmlDeviceGetInforomImageVersion": None})
+        node.set_values(0, {"ret.nvmlDeviceGetInforomImageVersion": None})
         await looking.until(lambda: looking.of("device/identity"), 3)
         await looking.looks(8)
         assert looking.found() == set()
@@ -974,7 +977,7 @@ async def test_another_board_in_the_slot_is_not_missing(tmp_path: Path) -> None:
     async with Looking(node, hasty()) as first:
         await first.looks(2)
     new = "GPU-51a10000-0000-4000-8000-0000000000ff"
-    node.set(1, {"uuid": new, "serial": "SIM99"})
+    node.set_values(1, {"uuid": new, "serial": "SIM99"})
     async with Looking(node, hasty(), after=first, boot=OTHER_BOOT) as second:
         await second.looks(3)
         assert [(event.code, event.component.id, event.fields) for event in second.events] == [
@@ -992,7 +995,7 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
     async with Looking(node, hasty()) as first:
         await first.looks(2)
     for to, whose in ((1, 2), (2, 3)):
-        node.set(
+        node.set_values(
             to, {"uuid": node.uuids[whose], "serial": node.serials[whose], "module": whose + 1}
         )
     node.remove(3)
@@ -1059,14 +1062,14 @@ async def test_gpus_that_leave_the_bus_at_run_time(tmp_path: Path) -> None:
 async def test_a_reset_ends_what_waited_for_it(gpus: int, tmp_path: Path) -> None:
     """Its handle is stale then; the others' are not."""
     node = SimulatedNode(tmp_path, "h100", gpus)
-    node.set(0, {"remap": "0 1 1 0", "ecc.unc.vol.total": 2})
+    node.set_values(0, {"remap": "0 1 1 0", "ecc.unc.vol.total": 2})
     async with Looking(node, hasty()) as looking:
         await looking.until(lambda: len(looking.found()) == 2)
         node.reset(0)
         await looking.until(lambda: looking.of("device/reset"), 3)
         assert [event.component.id for event in looking.of("device/reset")] == [node.addresses[0]]
         assert looking.found() == set()
-        node.set(0, {"ecc.unc.vol.total": 1})
+        node.set_values(0, {"ecc.unc.vol.total": 1})
         await looking.until(lambda: looking.asks(0, "nvml/ecc_uncorrected"))
         assert looking.of("nvml/ecc_uncorrected")[-1].fields == {
             "ecc_uncorrected": 1,
@@ -1086,9 +1089,9 @@ async def test_a_driver_reload_is_a_reset_of_every_gpu(
     lost: bool, inventory_s: float, tmp_path: Path
 ) -> None:
     node = SimulatedNode(tmp_path, "a100", 3)
-    node.set(0, {"remap": "0 1 1 0"})
+    node.set_values(0, {"remap": "0 1 1 0"})
     if lost:
-        node.set(2, {"lookup_ret": 15})
+        node.set_values(2, {"lookup_ret": 15})
     async with Looking(node, hasty(), inventory_s=inventory_s) as looking:
         await looking.until(
             lambda: (
@@ -1107,7 +1110,7 @@ async def test_a_driver_reload_is_a_reset_of_every_gpu(
         await looking.looks(4)
         assert {code for _, code, _ in looking.found()} == ({"nvml/gpu_lost"} if lost else set())
         assert not looking.of("nvml/failing")
-        node.emit(0, XID, 13)  # an event of the new load is heard
+        node.emit_event(0, XID, 13)  # an event of the new load is heard
         with mock.patch.object(inbox, "CORROBORATION_S", 0.1):
             await looking.until(lambda: looking.of("xid/13"), 4)
 
@@ -1129,16 +1132,16 @@ async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(
     node = SimulatedNode(tmp_path, "h100", 2, trace=True)
     fast_s = 0.25
     if start:
-        node.set(1, how)
+        node.set_values(1, how)
     async with Looking(node, hasty(), fast_s=fast_s, slow_s=fast_s, inventory_s=60) as looking:
         await looking.until(lambda: looking.batches)
-        node.set(1, how)
+        node.set_values(1, how)
         took = await looking.until(lambda: looking.asks(1, "nvml/gpu_lost", "reboot_node"))
         assert took < fast_s + patient(0.5)
         began, looks = time.monotonic_ns(), len(looking.batches)
         await asyncio.sleep(1.0)
         looks = len(looking.batches) - looks
-        calls = since(node.calls(), began)
+        calls = since(node.read_calls(), began)
         on_it = [call for call in calls if call.gpu == 1]
         assert {call.ret for call in on_it} <= {15, 999}
         assert looks - 1 <= len(on_it) <= looks + 1, [call.function for call in on_it]
@@ -1151,7 +1154,7 @@ async def test_a_lost_gpu_is_asked_once_a_look_and_its_events_do_not_spin(
         assert "temperature_celsius" not in one.values
         if not start:
             assert one.values["serial"] == node.serials[1]
-        node.set(1, dict.fromkeys(how))
+        node.set_values(1, dict.fromkeys(how))
         await looking.until(lambda: not looking.asks(1, "nvml/gpu_lost"), 3)
 
 
@@ -1162,7 +1165,7 @@ async def test_a_gpu_whose_look_up_fails_is_never_healthy(code: int, tmp_path: P
     not look at all of its GPUs.
     """
     node = SimulatedNode(tmp_path, "h100", 2)
-    node.set(1, {"lookup_ret": code})
+    node.set_values(1, {"lookup_ret": code})
     async with Looking(node, hasty(), fast_s=0.05) as looking:
         await looking.looks(6)
         assert looking.found() or looking.state is not SourceState.OK
@@ -1177,11 +1180,11 @@ async def test_a_gpu_that_answers_nothing_without_a_fault_is_not_known(
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=0.05) as looking:
         await looking.until(lambda: looking.state is SourceState.OK)
-        node.set(1, {"ret.*": code})
+        node.set_values(1, {"ret.*": code})
         await looking.until(lambda: looking.state is SourceState.FAILED)
         assert f"gpu/{node.addresses[1]}: NVML answers nothing about it" in looking.last.detail
         assert looking.found() == set()
-        node.set(1, {"ret.*": None})
+        node.set_values(1, {"ret.*": None})
         await looking.until(lambda: looking.state is SourceState.OK)
 
 
@@ -1203,7 +1206,7 @@ async def test_what_is_observable_is_the_same_at_each_look(
 ) -> None:
     """Whichever tier was asked: each reading is there or not observable, and never both."""
     node = SimulatedNode(tmp_path, profile, 2)
-    node.set_global({"driver.version": driver, **{f"ret.{name}": 13 for name in older}})
+    node.set_global_values({"driver.version": driver, **{f"ret.{name}": 13 for name in older}})
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.15, inventory_s=0.5) as looking:
         await looking.looks(6)
         await looking.looks(24)
@@ -1223,7 +1226,9 @@ async def test_mig_that_takes_links_away_is_no_fault_of_them(tmp_path: Path) -> 
     node = SimulatedNode(tmp_path, "h100", 3)
     async with Looking(node, hasty(), inventory_s=60) as looking:
         await looking.looks(3)
-        node.set(1, {"mig_mode": "1 1", "mig.0": "1 0", "nvlink.3.state": 0, "nvlink.4.state": 0})
+        node.set_values(
+            1, {"mig_mode": "1 1", "mig.0": "1 0", "nvlink.3.state": 0, "nvlink.4.state": 0}
+        )
         await looking.until(
             lambda: (one := looking.read(1)) is not None and one.values.get("nvlinks_active") == 16
         )
@@ -1237,10 +1242,10 @@ async def test_what_a_call_said_before_it_was_no_longer_supported_can_end(tmp_pa
     that fails.
     """
     node = SimulatedNode(tmp_path, "a100", 1)
-    node.set(0, {"ret.nvmlDeviceGetRemappedRows": 999})
+    node.set_values(0, {"ret.nvmlDeviceGetRemappedRows": 999})
     async with Looking(node, hasty(), fast_s=0.05, slow_s=0.05) as looking:
         await looking.until(lambda: looking.asks(0, "nvml/failing"))
-        node.set(0, {"ret.nvmlDeviceGetRemappedRows": None, "remap": None})
+        node.set_values(0, {"ret.nvmlDeviceGetRemappedRows": None, "remap": None})
         await looking.until(lambda: not looking.asks(0, "nvml/failing"), 3)
 
 
@@ -1252,10 +1257,10 @@ async def test_a_look_that_fails_ends_no_fault(tmp_path: Path) -> None:
         await looking.looks(2)
         node.lose(1)
         await looking.until(lambda: looking.asks(1, "nvml/gpu_lost"))
-        node.set(1, {"lost": None, "ret.*": 999})
+        node.set_values(1, {"lost": None, "ret.*": 999})
         await looking.looks(6)
         assert looking.asks(1, "nvml/gpu_lost")
-        node.set(1, {"ret.*": None})
+        node.set_values(1, {"ret.*": None})
         await looking.until(lambda: looking.found() == set(), 3)
 
 
@@ -1267,10 +1272,10 @@ async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_pat
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=20, slow_s=20, inventory_s=20) as looking:
         await looking.until(lambda: looking.batches)
-        node.set(1, {"remap": "0 1 1 0"})
+        node.set_values(1, {"remap": "0 1 1 0"})
         began = time.time()
-        node.emit(1, XID, 79)
-        node.emit(0, XID, 999)
+        node.emit_event(1, XID, 79)
+        node.emit_event(0, XID, 999)
         took = await looking.until(lambda: looking.asks(1, "nvml/row_remap_pending"), 3)
         assert took < patient(1.0)
         assert not looking.of("xid/79")
@@ -1290,11 +1295,11 @@ async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_pat
 async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
     """Also where it comes through every GPU's event set, as from NVIDIA's mock."""
     node = SimulatedNode(tmp_path, "h100", 3)
-    node.set_global({"abi.any_set": 1})
+    node.set_global_values({"abi.any_set": 1})
     with mock.patch.object(inbox, "CORROBORATION_S", 0.1):
         async with Looking(node, hasty()) as looking:
             await looking.until(lambda: looking.batches)
-            node.emit(1, XID, 79)
+            node.emit_event(1, XID, 79)
             await looking.until(lambda: looking.of("xid/79"))
             await looking.looks(5)
             assert {event.component.id for event in looking.of("xid/79")} == {node.addresses[1]}
@@ -1308,13 +1313,13 @@ async def test_another_event_is_a_reason_to_look_too(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "h100", 2)
     async with Looking(node, hasty(), fast_s=20, slow_s=20, inventory_s=20) as looking:
         await looking.until(lambda: looking.batches)
-        node.set(1, {"fi.230.0": "u32:2"})
-        node.emit(1, 0x8000)
+        node.set_values(1, {"fi.230.0": "u32:2"})
+        node.emit_event(1, 0x8000)
         assert await looking.until(
             lambda: looking.asks(1, "nvml/recovery_action", "reboot_node"), 3
         ) < patient(1.0)
-        node.set(0, {"fi.230.0": "u32:1"})
-        node.emit(0, 0x4000)
+        node.set_values(0, {"fi.230.0": "u32:1"})
+        node.emit_event(0, 0x4000)
         assert await looking.until(
             lambda: looking.asks(0, "nvml/recovery_action", "reset_device"), 3
         ) < patient(1.0)
@@ -1328,12 +1333,12 @@ async def test_a_storm_of_events_is_a_few_looks(tmp_path: Path) -> None:
         await looking.until(lambda: looking.batches)
         began, looks = time.monotonic_ns(), len(looking.batches)
         for number in range(500):
-            node.emit(number % 2, XID, 31)
+            node.emit_event(number % 2, XID, 31)
             if number % 50 == 49:
                 await asyncio.sleep(0.1)
         assert len(looking.batches) - looks <= 10
         await looking.until(lambda: looking.of("xid/31"), 5)
-        asked = since(node.calls(), began, "nvmlDeviceGetTemperature")
+        asked = since(node.read_calls(), began, "nvmlDeviceGetTemperature")
         assert 2 <= len(asked) <= 2 * 5 * 4  # both GPUs, five looks a second
         assert 1 <= len(looking.of("xid/31")) <= 500
 
@@ -1355,7 +1360,7 @@ async def test_a_storm_of_events_is_a_few_looks(tmp_path: Path) -> None:
 async def test_what_is_not_needed_may_fail(failing: dict[str, int], tmp_path: Path) -> None:
     """The GPUs are looked at all the same."""
     node = SimulatedNode(tmp_path, "h100", 2)
-    node.set_global(failing)
+    node.set_global_values(failing)
     async with Looking(node, hasty()) as looking:
         await looking.until(lambda: looking.batches)
         assert (looking.state, looking.found(), len(looking.last.readings)) == (

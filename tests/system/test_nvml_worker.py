@@ -86,7 +86,7 @@ WAITS = "nvmlEventSetWait_v2"  # in threads of its own, where it may take as lon
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
     try:
-        build.library()
+        build.build_library()
     except build.CannotBuild as error:
         require(None, str(error))
 
@@ -111,7 +111,7 @@ def made(
     folder: Path, where: tuple[str, dict[str, Any]] = H100, gpus: int = 1, *, trace: bool = False
 ) -> SimulatedNode:
     node = SimulatedNode(folder, where[0], gpus, trace=trace)
-    node.set(None, where[1])
+    node.set_values(None, where[1])
     return node
 
 
@@ -139,7 +139,7 @@ async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
         node = made(tmp_path / str(number), where, trace=True)
         async with Looking(node, hasty()) as looking:
             await looking.looks(3)
-        asked |= {call.function: call.gpu for call in node.calls()}
+        asked |= {call.function: call.gpu for call in node.read_calls()}
     assert {name for name in asked if name != WAITS} == {
         f"nvml{name}" for name in (*OF_NO_GPU, *OF_A_GPU)
     }
@@ -159,7 +159,7 @@ async def hang(name: str, folder: Path) -> float:
     """From the start on the call hangs; then it does not. What is said of it meanwhile."""
     gpu = None if name in OF_NO_GPU else 0
     node = made(folder, WHERE.get(name, H100))
-    node.hang(None, f"nvml{name}")
+    node.hang_call(None, f"nvml{name}")
     async with Looking(node, hasty(), deadline_s=NAMED_S, give_up_s=patient(8.0)) as looking:
         await looking.until(lambda: looking.of(HUNG))
         (event,) = looking.of(HUNG)
@@ -173,7 +173,7 @@ async def hang(name: str, folder: Path) -> float:
             f"{event.fields['call']}{f' on gpu/{node.addresses[0]}' if gpu == 0 else ''} has not"
             " answered for" in looking.last.detail
         )
-        node.release(None, f"nvml{name}")
+        node.release_call(None, f"nvml{name}")
         await looking.until(lambda: looking.state is SourceState.OK, 5)
         await looking.looks(1)
         assert looking.found() == set()
@@ -191,7 +191,7 @@ def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: Outcomes) ->
 @story
 async def test_a_wait_for_events_that_hangs_is_nobodys_business(tmp_path: Path) -> None:
     node = made(tmp_path, gpus=2)
-    node.hang(None, WAITS)
+    node.hang_call(None, WAITS)
     async with Looking(node, hasty(), deadline_s=DEADLINE_S) as looking:
         await looking.until(lambda: looking.batches)
         await asyncio.sleep(DEADLINE_S * 2)
@@ -234,7 +234,7 @@ def test_a_worker_that_hangs_is_replaced_and_the_gpu_left_out(
 
 async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> None:
     node = made(folder, gpus=3)
-    node.hang(gpu, function, kind)
+    node.hang_call(gpu, function, kind)
     async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
         await looking.until(lambda: looking.workers)
         hung = looking.workers[0]
@@ -244,7 +244,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
         assert all(named(function, event.fields["call"]) for event in (first, second))
         assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + patient(1.0)
         assert second.fields["state"] == "it could be ended"
-        assert client.start_time(hung) == "", "the worker that hung is still there"
+        assert client.read_start_time(hung) == "", "the worker that hung is still there"
         if gpu is not None:
             await looking.until(lambda: len(looking.last.readings) >= 2)
             seen = {one.component: one.time for one in looking.last.readings}
@@ -261,7 +261,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
                     > seen[of(node, 0)]
                 )
             )
-        node.release(gpu, function)
+        node.release_call(gpu, function)
         await looking.until(lambda: looking.state is SourceState.OK and not looking.found())
         assert {one.component for one in looking.last.readings} == {of(node, at) for at in range(3)}
 
@@ -270,9 +270,9 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
 async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: Path) -> None:
     """Each would hang as well, and hold on to the driver."""
     node = made(tmp_path, gpus=3)
-    node.hang(0, "nvmlDeviceGetPowerUsage")
-    node.hang(1, "nvmlDeviceGetPowerUsage")
-    here = client.start_time(os.getpid())
+    node.hang_call(0, "nvmlDeviceGetPowerUsage")
+    node.hang_call(1, "nvmlDeviceGetPowerUsage")
+    here = client.read_start_time(os.getpid())
 
     async def stays(worker: client.WorkerProcess) -> client.StuckWorker:
         """It is in the kernel: no signal reaches it."""
@@ -280,7 +280,7 @@ async def test_no_third_worker_where_two_cannot_be_ended(soon: None, tmp_path: P
         assert where is not None
         return client.StuckWorker(pid=os.getpid(), started=here, where=where, state="D in nv_lock")
 
-    with mock.patch.object(client.WorkerProcess, "end", stays):
+    with mock.patch.object(client.WorkerProcess, "end_process", stays):
         async with Looking(
             node, hasty(), deadline_s=DEADLINE_S, give_up_s=1.5 * DEADLINE_S
         ) as looking:
@@ -310,7 +310,7 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
     kind: str, function: str, soon: None, tmp_path: Path
 ) -> None:
     node = made(tmp_path, gpus=2)
-    node.set(1, {f"crash.{function}": kind})
+    node.set_values(1, {f"crash.{function}": kind})
     async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
         await looking.until(lambda: looking.of(UNAVAILABLE))
         event = looking.of(UNAVAILABLE)[0]
@@ -325,7 +325,7 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
             f"gpu/{node.addresses[1]} is not being looked at: {function} ended the worker process"
             in looking.last.detail
         )
-        node.set(1, {f"crash.{function}": None})
+        node.set_values(1, {f"crash.{function}": None})
         await looking.until(lambda: looking.state is SourceState.OK, 5)
         assert len(looking.last.readings) == 2
         assert [one.fields["unavailable"] for one in looking.of(UNAVAILABLE)] == [-1, 0]
@@ -355,11 +355,11 @@ async def test_a_worker_that_is_killed_between_looks_is_replaced(
 @story
 async def test_twenty_milliseconds_a_call_are_no_hang(tmp_path: Path) -> None:
     node = made(tmp_path, ("h100", {}))
-    node.set_global({"delay_us.*": 20_000})
+    node.set_global_values({"delay_us.*": 20_000})
     async with Looking(node, hasty(), deadline_s=10, give_up_s=60) as looking:
         took = await looking.until(lambda: looking.batches, 15)
         print(f"the first whole look of a GPU took {took:.1f} s at 20 ms a call")
-        node.set_global({"delay_us.*": None})
+        node.set_global_values({"delay_us.*": None})
         await looking.looks(1)
         assert (looking.found(), looking.of(HUNG), looking.state) == (set(), [], SourceState.OK)
 
@@ -370,7 +370,7 @@ async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
     tenth of the time.
     """
     node = made(tmp_path, ("h100", {}), gpus=8)
-    node.set_global({"delay_us.*": 2_000})
+    node.set_global_values({"delay_us.*": 2_000})
     async with Looking(node, hasty(), deadline_s=1.0, give_up_s=6) as looking:
         took = await looking.until(lambda: looking.batches and looking.last.readings, 15)
         print(f"the first whole look of 8 GPUs took {took:.1f} s at 2 ms a call")
@@ -381,7 +381,7 @@ async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
 async def test_a_daemon_that_was_stopped_for_a_while_sees_no_hang(tmp_path: Path) -> None:
     """A machine that sleeps, or is busy with something else: the answer was there all the time."""
     node = made(tmp_path, ("t4", {}))
-    node.set_global({"delay_us.nvmlDeviceGetName": 100_000})
+    node.set_global_values({"delay_us.nvmlDeviceGetName": 100_000})
     async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
         await looking.until(lambda: looking.batches)
         for _ in range(2):
@@ -436,7 +436,7 @@ def _parent(pid: int) -> int:
 
 
 def _gone(pids: list[int]) -> bool:
-    return not any(client.start_time(pid) for pid in pids)
+    return not any(client.read_start_time(pid) for pid in pids)
 
 
 @contextmanager
@@ -445,7 +445,7 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
     gpus = made(folder / "gpus", ("h100", {}), gpus=2)
     with GpuHost(folder / "host", gpus) as running:
         running.wait(lambda status: status["status"] == "healthy", 10)
-        gpus.hang(1, "nvmlDeviceGetMemoryInfo_v2", kind)
+        gpus.hang_call(1, "nvmlDeviceGetMemoryInfo_v2", kind)
         running.until(lambda: HUNG in running.codes(), 10, "the finding")
         yield running
 
@@ -507,11 +507,11 @@ async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_p
         await looking.until(lambda: looking.state is SourceState.OK)
         first, second = (f"gpu/{address}" for address in node.addresses)
         assert await looking.source.list_processes(patient(5.0)) == {first: [], second: []}
-        node.set(1, {"procs": "4711:1000"})
+        node.set_values(1, {"procs": "4711:1000"})
         assert await looking.source.list_processes(patient(5.0)) == {first: [], second: [4711.0]}
-        node.set(0, {"procs": None})
+        node.set_values(0, {"procs": None})
         assert await looking.source.list_processes(patient(5.0)) == {second: [4711.0]}
-        node.hang(1, "nvmlDeviceGetComputeRunningProcesses_v3")
+        node.hang_call(1, "nvmlDeviceGetComputeRunningProcesses_v3")
         with pytest.raises(asyncio.TimeoutError):
             await looking.source.list_processes(0.2)
 

@@ -26,7 +26,7 @@ from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 from vitald.collectors.nvml.worker import SIMULATED
-from vitald.recovery.request import FILE, Ground, Kind, Request, parse, render
+from vitald.recovery.request import FILE, FindingRef, Kind, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
 
 GPU = "gpu/0000:65:00.0"
@@ -118,7 +118,7 @@ def recover(config: Path, *arguments: str, **environment: str) -> Json:
 def request_of(node: Node) -> Request:
     path = node.runtime / FILE
     node.until(path.exists, 10.0, "a request")
-    return parse(path.read_bytes())
+    return parse_request(path.read_bytes())
 
 
 @pytest.mark.smoke
@@ -136,7 +136,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     node.write(vouched(xid(1)))
     asked = node.wait(lambda status: status["recovery"]["request"])["recovery"]["request"]
     request = request_of(node)
-    assert (request.id, request.kind, request.causes, request.who) == (
+    assert (request.id, request.kind, request.causes, request.requester) == (
         asked["id"],
         Kind.REBOOT,
         ((GPU, "xid/79"),),
@@ -187,7 +187,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
 def test_a_crash_does_not_forget_a_reboot(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
-    """Killed in the middle of it: it is in the book, and told as begun."""
+    """Killed in the middle of it: it is in the action log, and reported as begun."""
     here = site()
     here.script("reboot", "kill -9 $PPID")
     node = quiet(make_node(extra=here.settings), here)
@@ -243,7 +243,7 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     node.write(f"<12>{line}")
     found = node.wait(lambda status: status["rebootRequired"])["findings"][0]
     assert found["simulated"] is True
-    forge(node, replace(handmade(node), grounds=(ground(found),)))
+    forge(node, replace(handmade(node), findings=(finding_ref(found),)))
     refused = recover(node.config)
     assert (refused["checks"], here.done) == (["daemon", "findings"], [])
     assert "is a drill's" in str(refused["why"])
@@ -433,8 +433,8 @@ def ready(sick: tuple[Node, Site]) -> Iterator[tuple[Node, Site]]:
     node.config.write_text(node.settings)
 
 
-def ground(found: Json) -> Ground:
-    return Ground(
+def finding_ref(found: Json) -> FindingRef:
+    return FindingRef(
         id=cast("int", found["id"]),
         component=str(found["component"]),
         code=str(found["code"]),
@@ -455,10 +455,10 @@ def handmade(node: Node, found: Json | None = None) -> Request:
         uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
         kind=Kind.REBOOT,
         host="h",
-        who="vitald 1",
+        requester="vitald 1",
         status="unhealthy",
         reasons=(),
-        grounds=(ground(found),),
+        findings=(finding_ref(found),),
     )
 
 
@@ -467,7 +467,7 @@ def forge(node: Node, request: Request | bytes) -> Path:
     path.parent.mkdir(mode=0o750, exist_ok=True)
     with suppress(FileNotFoundError):
         path.unlink()
-    path.write_bytes(request if isinstance(request, bytes) else render(request))
+    path.write_bytes(request if isinstance(request, bytes) else render_request(request))
     path.chmod(0o640)
     return path
 
@@ -497,20 +497,20 @@ STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
     (
         "closed",
         lambda one: replace(
-            one, grounds=(replace(one.grounds[0], id=2, component="gpu/0000:9b:00.0"),)
+            one, findings=(replace(one.findings[0], id=2, component="gpu/0000:9b:00.0"),)
         ),
         "findings",
         "is not open",
     ),
     (
         "unknown",
-        lambda one: replace(one, grounds=(replace(one.grounds[0], id=999),)),
+        lambda one: replace(one, findings=(replace(one.findings[0], id=999),)),
         "findings",
         "finding #999",
     ),
     (
         "another code",
-        lambda one: replace(one, grounds=(replace(one.grounds[0], code="xid/48"),)),
+        lambda one: replace(one, findings=(replace(one.findings[0], code="xid/48"),)),
         "findings",
         "not xid/48",
     ),
@@ -520,8 +520,8 @@ STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
         "daemon",
         "does not say replacementRequired",
     ),
-    ("no JSON", lambda one: render(one)[:-3], "request", "not JSON"),
-    ("too long", lambda one: render(one) + b" " * 200_000, "request", "larger than"),
+    ("no JSON", lambda one: render_request(one)[:-3], "request", "not JSON"),
+    ("too long", lambda one: render_request(one) + b" " * 200_000, "request", "larger than"),
     ("empty", lambda one: b"", "request", "not JSON"),
     ("deep", lambda one: b"[" * 100_000, "request", "not JSON"),
 ]
@@ -681,7 +681,7 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
         assert (refused["checks"], time.monotonic() - began < patient(20.0)) == (["daemon"], True)
     assert (
         node.request(
-            "POST", f"/v1/findings/{one.grounds[0].id}/remedy", {"reason": "reseating it"}
+            "POST", f"/v1/findings/{one.findings[0].id}/remedy", {"reason": "reseating it"}
         )[0]
         == 200
     )

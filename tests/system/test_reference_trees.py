@@ -657,16 +657,16 @@ def read_in_looks(machine: Any, watching: Watching) -> Readers:
     root = str(machine.root.resolve())
     found: Readers = {}
     for name, looking in watching.looking.items():
-        subject = looking.source.subject
+        subject = looking.source.collector
         with opened() as finding:
             devices = [
                 device
-                for device in subject.find().devices
+                for device in subject.find_devices().devices
                 if device.component.kind is not ComponentKind.NODE
             ]
         with opened() as looks:
             for device in devices:
-                device.look()
+                device.read()
         for path in {os.path.realpath(path) for path in looks} - {
             os.path.realpath(path) for path in finding
         }:
@@ -727,7 +727,7 @@ def test_a_file_that_hangs_is_its_devices_affair(
         watching.kernel(pair.kmsg)
         watching.rounds(0, 31, 31)
         for looking in watching.looking.values():
-            looking.source._readers._soon_s = 0.03
+            looking.source._poller.readers._soon_s = 0.03
         files = sick(pair, watching, kind)
         assert len(files) > 2
         for path, component, by in files:
@@ -743,7 +743,9 @@ def test_a_file_that_hangs_is_its_devices_affair(
                 assert time.monotonic() - began < patient(10.0), "nobody waits for it"
                 watching.settle()
                 for source in by:
-                    assert list(watching.looking[source].source._readers.under_way) == [component]
+                    assert list(watching.looking[source].source._poller.readers.under_way) == [
+                        component
+                    ]
                     while sum(thread.name == source for thread in threading.enumerate()) > 1:
                         assert time.monotonic() - began < patient(10.0), (
                             "and no second read is started"

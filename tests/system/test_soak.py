@@ -158,13 +158,13 @@ async def test_a_gpu_that_comes_and_goes_leaves_nothing_in_the_worker(tmp_path: 
         raise AssertionError((held(), wanted))
 
     try:
-        await worker.ask({"do": "attach", "gpus": gpus})
+        await worker.send_command({"do": "attach", "gpus": gpus})
         fds, threads = held()
         for _ in range(3):
             node.lose(1)
             await until_held((fds - 1, threads - 1))
             node.restore(1)
-            await worker.ask({"do": "look", "fast": gpus, "slow": [], "inventory": []})
+            await worker.send_command({"do": "look", "fast": gpus, "slow": [], "inventory": []})
             await until_held((fds, threads))
     finally:
-        worker.kill()
+        worker.kill_process()

@@ -113,8 +113,8 @@ def test_interfaces_made_of_software_are_heard_and_wake_nobody() -> None:
 class Small(Uevents):
     """With a socket that holds next to nothing."""
 
-    def _open(self) -> pyudev.Monitor:
-        monitor = super()._open()
+    def _open_socket(self) -> pyudev.Monitor:
+        monitor = super()._open_socket()
         monitor.set_receive_buffer_size(1)
         return monitor
 
@@ -152,14 +152,14 @@ def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], 
         catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
-        look_s=10.0,
+        timeout_s=10.0,
     )
     events: list[Event] = []
     looks: Counter[str] = Counter()
 
     async def story() -> None:
         telling = asyncio.create_task(told(source, events, looks))
-        async with listening(Uevents({"pci": [source.look_now]})):
+        async with listening(Uevents({"pci": [source.poll_now]})):
             before = looks["looked"]
             bell("remove")
             while looks["looked"] == before:
@@ -180,13 +180,13 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
         catalog.load_catalog(),
         "boot-1",
         every_s=600.0,
-        look_s=10.0,
+        timeout_s=10.0,
     )
     events: list[Event] = []
 
     async def story() -> None:
         telling = asyncio.create_task(told(source, events, Counter()))
-        async with listening(Uevents({"pci": [source.look_now]})):
+        async with listening(Uevents({"pci": [source.poll_now]})):
             assert events == []
             tree.remove(f"bus/pci/devices/{GPU}")
             began = time.monotonic()

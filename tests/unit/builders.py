@@ -14,10 +14,10 @@ from hypothesis import settings
 
 from vitald import tomlfile
 from vitald.catalog import Catalog, Ruling, load_catalog
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.kernel_log.lines import strip
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.lines import strip_prefix
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.judge.engine import Judge
 from vitald.model import (
@@ -58,11 +58,11 @@ def recogniser(profile: str = "nvidia") -> Recogniser:
     return Recogniser(catalogue(profile).rules.values())
 
 
-def recognise(text: str) -> Sighting | None:
-    return recogniser().recognise(text.encode())
+def recognise(text: str) -> ParsedLine | None:
+    return recogniser().parse_record(text.encode())
 
 
-def seen(text: str) -> Sighting:
+def seen(text: str) -> ParsedLine:
     """What a line is recognised as; a line that is not recognised fails the test."""
     sighting = recognise(text)
     assert sighting is not None, text
@@ -71,7 +71,7 @@ def seen(text: str) -> Sighting:
 
 def ruling(text: str, profile: str = "nvidia") -> Ruling:
     """What the catalogue says about a line."""
-    event = interpreter(profile).event(
+    event = interpreter(profile).make_event(
         seen(text), text.encode(), 0, identity="i", time=0.0, boot_id="a", usec=None
     )
     return catalogue(profile).find_rule(event.code).apply_to(event.fields)
@@ -80,7 +80,7 @@ def ruling(text: str, profile: str = "nvidia") -> Ruling:
 def interpreter(
     profile: str = "nvidia", *, userspace: str = "ignore", overrides: str = ""
 ) -> Interpreter:
-    return Interpreter(catalogue(profile, overrides), Announcements(), None, userspace=userspace)
+    return Interpreter(catalogue(profile, overrides), DrillRegistry(), None, userspace=userspace)
 
 
 def reference(name: str) -> Path:
@@ -97,7 +97,7 @@ def labelled(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def labels_of(sighting: Sighting | None) -> dict[str, object]:
+def labels_of(sighting: ParsedLine | None) -> dict[str, object]:
     """A sighting in the words of the labelled lines."""
     if sighting is None or sighting.context:
         return {**dict.fromkeys(LABELS), "kind": "noise"}
@@ -105,10 +105,10 @@ def labels_of(sighting: Sighting | None) -> dict[str, object]:
     return {**said, "code": sighting.number}
 
 
-def read_line(known: Recogniser, line: bytes) -> Sighting | None:
+def read_line(known: Recogniser, line: bytes) -> ParsedLine | None:
     """As the file reader does it, and only what the kernel wrote."""
-    found = strip(line)
-    return known.recognise(found.message) if found is not None and not found.facility else None
+    found = strip_prefix(line)
+    return known.parse_record(found.message) if found is not None and not found.facility else None
 
 
 def gpu(number: int = 0) -> Component:

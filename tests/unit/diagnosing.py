@@ -264,7 +264,7 @@ class Served:
         )
         nothing = cast("Any", None)  # the routes that need these are not asked for
         api = Api(
-            board=NodeState("boot", time.time(), device_reset=False),
+            node_state=NodeState("boot", time.time(), device_reset=False),
             pipeline=nothing,
             catalog=nothing,
             interpreter=nothing,

@@ -8,8 +8,10 @@ from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model.diagnostic import Outcome, Remedy
 
-NODE = AllReduce(check="made", program="made_perf", unit=1e9, least=100.0)
-WHOLE = Figures(sizes=(8, 16), buses=(90.0, 120.5), algorithms=(50.0, 60.0), average=105.25)
+NODE = AllReduce(check="made", program="made_perf", unit=1e9, expected=100.0)
+WHOLE = Figures(
+    sizes=(8, 16), bus_bandwidths=(90.0, 120.5), algorithm_bandwidths=(50.0, 60.0), average=105.25
+)
 ENDED = Output(ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0)
 
 
@@ -35,12 +37,12 @@ def test_what_can_be_no_pass(figures: Figures, dropped: int, why: str) -> None:
 
 def test_the_best_size_is_held_against_what_is_expected() -> None:
     assert NODE.find_slow_reason(WHOLE) == ""
-    slow = Figures(sizes=(8,), buses=(99.94,), algorithms=(50.0,), average=99.94)
+    slow = Figures(sizes=(8,), bus_bandwidths=(99.94,), algorithm_bandwidths=(50.0,), average=99.94)
     assert (
         NODE.find_slow_reason(slow)
         == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
     )
-    unlimited = AllReduce(check="made", program="made_perf", unit=1e9, least=0.0)
+    unlimited = AllReduce(check="made", program="made_perf", unit=1e9, expected=0.0)
     assert unlimited.find_slow_reason(slow) == ""
 
 
@@ -68,7 +70,7 @@ def test_a_failure_names_its_gpus() -> None:
 
 
 def test_a_run_that_ended_before_its_average_has_no_figures() -> None:
-    half = Figures(sizes=(8,), buses=(90.0,), algorithms=(50.0,))
+    half = Figures(sizes=(8,), bus_bandwidths=(90.0,), algorithm_bandwidths=(50.0,))
     report = NODE.report_failure("made/failed", "it hangs", half, confirm=False)
     assert report.measures == ()
     assert report.culprits == ()

@@ -325,7 +325,7 @@ def test_any_document_is_read_and_only_a_healthy_one_passes(
 ) -> None:
     found = read_answer(json.dumps({"body": body}))
     assert found is not None
-    report = judge_answer(found, BoardTraits(linked=linked, shared=False))
+    report = judge_answer(found, BoardTraits(has_nvlink=linked, shares_nvlink=False))
     if report.outcome is Outcome.PASS:
         assert found.overall == "Healthy" or (found.complaints and not linked)
     assert (report.outcome is Outcome.FAIL) == bool(report.faults)

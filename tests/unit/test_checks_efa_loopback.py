@@ -92,7 +92,7 @@ def test_worse_than_expected_is_a_finding_of_that_adapter(tmp_path: Path) -> Non
     assert (report.outcome, report.remedy) == (Outcome.FAIL, Remedy.INVESTIGATE)
     fault = report.faults[0]
     assert [(fault.code, fault.confirm) for fault in report.faults] == [("efa_loopback/slow", True)]
-    assert Component.parse(fault.device) == Component(ComponentKind.NIC, EFA[1])
+    assert Component.parse_name(fault.device) == Component(ComponentKind.NIC, EFA[1])
     assert names[1] in fault.text and "7.2 Gbit/s" in fault.text and "20 Gbit/s" in fault.text
     assert {
         measure.least for measure in report.measures if measure.name == "bandwidth_bytes_per_second"

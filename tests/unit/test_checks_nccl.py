@@ -324,13 +324,18 @@ def test_columns_that_versions_add_are_passed_over() -> None:
         "      0\n", "      0  2026-01-31 08:00:00\n"
     )
     assert (
-        read_output(stamped).buses == read_output(TABLE).buses and not read_output(stamped).broken
+        read_output(stamped).bus_bandwidths == read_output(TABLE).bus_bandwidths
+        and not read_output(stamped).broken
     )
     older = TABLE.replace("#wrong", " error").replace("      0", "  2e-07")
-    assert (read_output(older).checked, read_output(older).wrong, read_output(older).buses) == (
+    assert (
+        read_output(older).checked,
+        read_output(older).wrong,
+        read_output(older).bus_bandwidths,
+    ) == (
         True,
         0.0,
-        read_output(TABLE).buses,
+        read_output(TABLE).bus_bandwidths,
     )
     assert read_output(HEAD.replace("[0x2a]", "[0000:2a:00]")).devices["0000:2a:00"] == 1
 
@@ -361,7 +366,7 @@ CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 def test_anything_printed_is_read(text: str) -> None:
     found = read_output(text)
     assert len(found.complaints) <= 40
-    assert all(bus >= 0.0 for bus in found.buses)
+    assert all(bus >= 0.0 for bus in found.bus_bandwidths)
     for line in found.complaints:
         nccl.find_blamed_gpu(line, found, (1, 3))
 

@@ -216,7 +216,7 @@ def test_every_form_of_the_table_is_read() -> None:
             "Avg bus bandwidth:      40.6901GB/s",
         ]
     )
-    assert (read_output(old).sizes, read_output(old).buses, read_output(old).average) == (
+    assert (read_output(old).sizes, read_output(old).bus_bandwidths, read_output(old).average) == (
         (33554432,),
         (40.69,),
         40.6901,
@@ -226,9 +226,9 @@ def test_every_form_of_the_table_is_read() -> None:
         .replace("25.94", "25.94  mesh")
         .replace("69.72", "69.72 rdh")
     )
-    assert read_output(algorithm).buses[:2] == (25.94, 69.72)
+    assert read_output(algorithm).bus_bandwidths[:2] == (25.94, 69.72)
     document = read_output(f"Writing results\n{json.dumps(RESULTS, indent=4)}\n")
-    assert (document.buses, document.average, document.broken) == ((26.0, 104.0), 65.0, "")
+    assert (document.bus_bandwidths, document.average, document.broken) == ((26.0, 104.0), 65.0, "")
     assert read_output(json.dumps({"results": [*RESULTS["results"], {"size(B)": 7}]})).broken
 
 
@@ -253,8 +253,8 @@ def test_every_form_of_the_table_is_read() -> None:
 )
 def test_anything_printed_is_read(text: str) -> None:
     table = read_output(text)
-    assert len(table.sizes) == len(table.buses) == len(table.algorithms)
-    assert all(bus >= 0.0 for bus in table.buses)
+    assert len(table.sizes) == len(table.bus_bandwidths) == len(table.algorithm_bandwidths)
+    assert all(bus >= 0.0 for bus in table.bus_bandwidths)
 
 
 def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

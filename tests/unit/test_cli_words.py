@@ -17,7 +17,7 @@ import pytest
 from vitald.cli import VERBS, build_parser, client, demo, main, render, words
 from vitald.cli.recover import start_attempt
 from vitald.config import load
-from vitald.simulator.node import profiles
+from vitald.simulator.profiles import list_profiles
 
 NOBODY = ("--socket", "/nonexistent/vitald.sock")  # whoever asks it is told so, and exits with 30
 
@@ -283,7 +283,7 @@ def test_the_verbs_by_what_they_are_for(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_models_of_the_demo() -> None:
-    assert set(demo._MODELS) == {*profiles()}
+    assert set(demo._MODELS) == {*list_profiles()}
 
 
 # --- text

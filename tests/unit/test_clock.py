@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan, scan_json
-from vitald.collectors.kernel_log.clock import _HELD, Clock, in_time_order
-from vitald.collectors.kernel_log.dates import date_in
-from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.clock import _MAX_HELD_EVENTS, LogClock, sort_by_place
+from vitald.collectors.kernel_log.dates import parse_date
+from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.saved_log import SavedEvent
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
@@ -34,12 +34,12 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(*lines: str) -> list[tuple[str, float]]:
-    clock = Clock()
+    clock = LogClock()
     found = []
     for text in lines:
-        line = strip(text.encode())
+        line = strip_prefix(text.encode())
         assert line is not None
-        found.append(clock.tell(line, date_in(text.encode(), LATEST)))
+        found.append(clock.place_line(line, parse_date(text.encode(), LATEST)))
     return found
 
 
@@ -291,8 +291,8 @@ def test_without_a_clock_nothing_ends() -> None:
 def test_order_is_restored_within_bounds() -> None:
     chance = random.Random(5)
     places = [float(number) for number in range(5000)]
-    mixed = sorted(places, key=lambda place: place + chance.uniform(0, _HELD / 4))
-    assert [one.place for one in in_time_order(SavedEvent(place, ()) for place in mixed)] == places
+    mixed = sorted(places, key=lambda place: place + chance.uniform(0, _MAX_HELD_EVENTS / 4))
+    assert [one.place for one in sort_by_place(SavedEvent(place, ()) for place in mixed)] == places
     taken = 0
 
     def endless() -> Iterator[SavedEvent]:
@@ -301,8 +301,8 @@ def test_order_is_restored_within_bounds() -> None:
             taken += 1
             yield SavedEvent(0.0, ())
 
-    next(in_time_order(endless()))
-    assert taken == _HELD + 1
+    next(sort_by_place(endless()))
+    assert taken == _MAX_HELD_EVENTS + 1
 
 
 def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:

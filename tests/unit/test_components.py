@@ -61,18 +61,19 @@ class Told:
 
     def gpu_on_pci(self) -> None:
         self.tree.pci(GPU.id, NVIDIA, 0x2330, 0x030200, "nvidia")
-        self.inventory.read()
+        self.inventory.scan_bus()
 
     def all(self) -> dict[str, Json]:
         return {
             str(one["name"]): one
             for one in cast(
-                "list[Json]", components.in_full(self.board, self.inventory)["components"]
+                "list[Json]",
+                components.describe_components(self.board, self.inventory)["components"],
             )
         }
 
     def coverage(self) -> dict[tuple[str, str], components.ComponentCoverage]:
-        told = components.coverage(components.sights(self.board, self.inventory))
+        told = components.compute_coverage(components.list_observations(self.board, self.inventory))
         return {(one.source, one.kind.value): one for one in told}
 
     def sight(self, component: Component) -> Json:
@@ -218,7 +219,7 @@ def test_a_whole_kind_that_cannot_be_observed(told: Told) -> None:
 
 def test_who_is_switched_off(told: Told) -> None:
     told.source("nvml")
-    off = components.in_full(told.board, told.inventory)["off"]
+    off = components.describe_components(told.board, told.inventory)["off"]
     assert off == ["neuron", "network", "pci", "host", "hwmon"]
 
 
@@ -230,7 +231,7 @@ def shown(
 ) -> list[str]:
     """The lines of `vitald components`."""
     monkeypatch.setattr(
-        client, "call_api", lambda *_: components.in_full(told.board, told.inventory)
+        client, "call_api", lambda *_: components.describe_components(told.board, told.inventory)
     )
     assert main(["components", *arguments]) == 0
     return capsys.readouterr().out.splitlines()

@@ -19,7 +19,7 @@ from vitald.config_sections import (
     LedgerSettings,
     Listen,
     Log,
-    Means,
+    Method,
     Metrics,
     Policy,
 )
@@ -97,9 +97,9 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("slurm", "hyperpod"): ("true", True),
     ("recovery", "mode"): ('"automatic"', "automatic"),
     ("recovery", "after"): ('"10m"', 600.0),
-    ("recovery", "drain"): ('["/opt/drain", "-v"]', Means(argv=("/opt/drain", "-v"))),
-    ("recovery", "replace"): ('"kubernetes"', Means(word="kubernetes")),
-    ("recovery", "reboot"): ('["/sbin/reboot"]', Means(argv=("/sbin/reboot",))),
+    ("recovery", "drain"): ('["/opt/drain", "-v"]', Method(argv=("/opt/drain", "-v"))),
+    ("recovery", "replace"): ('"kubernetes"', Method(word="kubernetes")),
+    ("recovery", "reboot"): ('["/sbin/reboot"]', Method(argv=("/sbin/reboot",))),
     **{("recovery", f"{what}_per_day"): ("3", 3) for what in ("reboots", "replacements")},
     ("recovery", "deadline"): ('"5m"', 300.0),
     **{

@@ -27,13 +27,13 @@ class Past:
         self.broken = broken
         self.said = said
 
-    async def former_boots(
+    async def read_former_boots(
         self, _: object, crashes: object, *, orderly: bool
     ) -> AsyncIterator[Batch]:
         async for batch in self._part("former boots"):
             yield batch
 
-    async def this_boot(self, _: object) -> AsyncIterator[Batch]:
+    async def read_this_boot(self, _: object) -> AsyncIterator[Batch]:
         async for batch in self._part("this boot"):
             yield batch
 
@@ -60,10 +60,10 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
     async def put(batch: Batch) -> None:
         said.append(batch.source)
 
-    async def booted() -> None:
+    async def report_boot() -> None:
         said.append("booted")
 
-    async def own(code: str, *_: object) -> None:
+    async def put_own_event(code: str, *_: object) -> None:
         said.append(code)
 
     class Supervised(Supervisor):
@@ -71,15 +71,19 @@ def test_the_boot_is_told_once(broken: str, wanted: list[str]) -> None:
             said.append("watched")
 
     pipeline: Any = SimpleNamespace(
-        put=put, booted=booted, own=own, position=lambda _: None, was_stopped=True
+        put=put,
+        report_boot=report_boot,
+        put_own_event=put_own_event,
+        position=lambda _: None,
+        was_stopped=True,
     )
     sources = SimpleNamespace(
-        kernel_log=SimpleNamespace(name="kernel_log"), earlier=Past(broken, said)
+        kernel_log=SimpleNamespace(name="kernel_log"), backfill=Past(broken, said)
     )
     daemon: Any = SimpleNamespace(
         sources=sources,
         pipeline=pipeline,
-        past_told=asyncio.Event(),
+        past_read=asyncio.Event(),
         supervisor=Supervised(pipeline),
     )
     asyncio.run(Daemon._read_kernel_log(daemon))

@@ -126,8 +126,8 @@ async def fill(folder: Path, killed: Path, former: Path, codes: list[str]) -> No
         await pipeline.store(Batch("kernel_log", (one,), Position("kernel_log", BOOT, str(number))))
     if len(codes) > 1:
         audit = AuditRecord(time=time.time(), uid=0, pid=1, verb="", target="2", reason="test")
-        await pipeline.clear_finding(2, "root", audit)
-        await pipeline.accept_finding(4, "root", audit, 1e9)
+        await pipeline.actions.clear_finding(2, "root", audit)
+        await pipeline.actions.accept_finding(4, "root", audit, 1e9)
     shutil.copytree(folder, killed)
     judging.cancel()
     await pipeline.close()

@@ -8,7 +8,7 @@ from tests.unit.builders import catalogue
 from tests.unit.dcgm_made import meanings
 from vitald.catalog import CatalogError, load_catalog
 from vitald.diagnostics.dcgm.document import Message
-from vitald.diagnostics.dcgm.tables import load_tables, version_of
+from vitald.diagnostics.dcgm.tables import load_tables, parse_version
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -60,7 +60,12 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
         for code, row in load_tables().exits.items()
         if row.outcome is Outcome.PASS or row.remedy is Remedy.NONE
     ]
-    assert (version_of("4.10.2"), version_of("4.2.3-rc1"), version_of("x"), version_of("")) == (
+    assert (
+        parse_version("4.10.2"),
+        parse_version("4.2.3-rc1"),
+        parse_version("x"),
+        parse_version(""),
+    ) == (
         (4, 10, 2),
         (4, 2, 3),
         (),

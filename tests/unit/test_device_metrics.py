@@ -19,22 +19,22 @@ from tests.looking import CATALOG, Looking, polled
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.system.test_metrics import complaints
 from tests.trees import AMAZON, MELLANOX, Tree
+from vitald.collectors.collector import Collector as PolledCollector
 from vitald.collectors.discovery import find_collectors
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.settings import HostSettings
-from vitald.collectors.inventory.collector import Expected
+from vitald.collectors.inventory.collector import ExpectedInventory
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.network.collector import Network
-from vitald.collectors.network.port import EFA
+from vitald.collectors.network.port import EFA_COUNTERS
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.pci.settings import PciSettings
-from vitald.collectors.polling import Collector as PolledCollector
 from vitald.core.node_state import NodeState
 from vitald.metrics import devices
 from vitald.metrics.families import derive_families
@@ -48,7 +48,7 @@ class Page(Collector):
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
-        return devices.metrics(self._board)
+        return devices.collect_metrics(self._board)
 
     def text(self) -> str:
         registry = CollectorRegistry()
@@ -98,7 +98,7 @@ def adapters(tree: Tree) -> None:
     tree.link("class/infiniband/efa_0/device", efa)
     for name in ("submitted_cmds", "completed_cmds", "no_completion_cmds", "keep_alive_rcvd"):
         tree.write(f"class/infiniband/efa_0/hw_counters/{name}", 0)
-    for name in EFA:
+    for name in EFA_COUNTERS:
         tree.write(f"class/infiniband/efa_0/ports/1/hw_counters/{name}", 0)
     mlx5 = tree.pci("0000:1a:00.0", MELLANOX, 0x1021, 0x020700, "mlx5_core")
     tree.link("class/infiniband/mlx5_0/device", mlx5)
@@ -147,7 +147,7 @@ def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     yield Neuron(tree.root, inventory, NeuronLocations())
     yield Network(tree.root, NetworkSettings())
     yield Pci(tree.root, inventory, PciSettings())
-    yield Expected(
+    yield ExpectedInventory(
         tree.root,
         proc,
         inventory,
@@ -278,7 +278,7 @@ def test_what_is_not_there_has_no_families(board: NodeState) -> None:
     for source in ("neuron", "host"):
         board.replace_readings(source, ())
     assert not [name for name in Page(board).samples() if "neuron_" in name or "edac" in name]
-    assert "vitald_edac" not in {metric.name for metric in devices.metrics(board)}
+    assert "vitald_edac" not in {metric.name for metric in devices.collect_metrics(board)}
 
 
 def test_what_is_not_looked_at_now_has_no_sample(board: NodeState) -> None:

@@ -343,17 +343,17 @@ def test_every_answer_is_in_the_document(
 
 
 class Page(Collector):
-    def __init__(self, fake: FakeDiagnostics, tally: diagnostics.Tally) -> None:
+    def __init__(self, fake: FakeDiagnostics, tally: diagnostics.RunTally) -> None:
         self._fake, self._tally = fake, tally
 
     def collect(self) -> Iterator[Metric]:
-        return diagnostics.metrics(self._fake, self._tally)
+        return diagnostics.collect_metrics(self._fake, self._tally)
 
 
 def page(fake: FakeDiagnostics, *ended: Run) -> str:
-    tally = diagnostics.Tally()
+    tally = diagnostics.RunTally()
     for run in ended:
-        tally.count(run)
+        tally.count_run(run)
     registry = CollectorRegistry()
     registry.register(Page(fake, tally))
     return generate_latest(registry).decode()

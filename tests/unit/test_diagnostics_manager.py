@@ -222,7 +222,7 @@ class House:
 
     async def read(self) -> None:
         """As the daemon reads a source."""
-        async for batch in self.manager.source.batches(None):
+        async for batch in self.manager.source.read_batches(None):
             self.batches.append(batch)
 
     @asynccontextmanager
@@ -687,12 +687,12 @@ def test_what_cannot_be_told_of_one_run_is_said_once_and_holds_up_no_other(
 def test_what_could_not_be_handed_in_is_handed_in_again_as_the_same() -> None:
     async def work() -> None:
         house = House()
-        source = house.manager.source.batches(None)
+        source = house.manager.source.read_batches(None)
         await source.__anext__()
         going = house.manager.request_run(ask(1))
         first = await _with_run(source)
         await cast("Any", source).aclose()  # the daemon could not take it
-        again = await _with_run(house.manager.source.batches(None))
+        again = await _with_run(house.manager.source.read_batches(None))
         assert again.events == first.events and again.runs == first.runs and again.again
         assert not first.again and going.id == first.runs[0].id
         house.manager.close()
@@ -711,7 +711,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
     async def work() -> None:
         house = House()
         house.programs.ends = False
-        source = house.manager.source.batches(None)
+        source = house.manager.source.read_batches(None)
         await source.__anext__()
         going = house.manager.request_run(ask(2))
 
@@ -725,7 +725,7 @@ def test_a_fault_of_ours_does_not_end_what_runs() -> None:
         assert house.manager.active[0].stage is Stage.RUNNING
         house.node.on_findings = lambda: None
         house.programs.end()
-        batch = await _with_run(house.manager.source.batches(None))
+        batch = await _with_run(house.manager.source.read_batches(None))
         assert batch.runs[0].id == going.id and batch.runs[0].report == PASSED
         house.manager.close()
 

@@ -28,13 +28,15 @@ from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
 from tests.unit.builders import EXAMPLES, catalogue, interpreter
 from tests.unit.test_pstore import efi, put
-from vitald.collectors.kernel_log import backfill
-from vitald.collectors.kernel_log.backfill import CRASH_LOGS, Earlier, Ring
+from vitald.collectors.kernel_log import backfill, crash_backfill, journal_backfill, ring_state
+from vitald.collectors.kernel_log.backfill import Backfill
+from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter
 from vitald.collectors.kernel_log.journal import Journal, JournalRecord, JournalUnavailable
 from vitald.collectors.kernel_log.log_position import LogPosition
-from vitald.collectors.kernel_log.pstore import read
-from vitald.collectors.kernel_log.record import KernelRecord, escape, split
+from vitald.collectors.kernel_log.pstore import read_crash_logs
+from vitald.collectors.kernel_log.record import KernelRecord, escape, split_record
+from vitald.collectors.kernel_log.ring_state import RingState, read_ring_state
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Position, Trust
 from vitald.model.codes import BOOT
@@ -43,7 +45,6 @@ from vitald.worker_thread import WorkerThread
 GAP, UNWATCHED = "vitald/records_lost", "vitald/not_watched"
 BOOTED = STARTED[NEW]  # when this boot began, by a clock that stands still meanwhile
 NEVER = LogPosition(-1)
-LOOK = backfill.look
 
 
 def xid(pid: int, extra: str = "") -> str:
@@ -127,7 +128,7 @@ class Machine:
         assert self.position.boot_id == self.boot
         return LogPosition.parse(self.position.cursor)
 
-    def look(self, path: str, where: LogPosition) -> Ring | None:
+    def read_ring_state(self, path: str, where: LogPosition) -> RingState | None:
         """At this ring instead of the real one: a pipe of packets gives one record a read, as
         /dev/kmsg does.
         """
@@ -136,7 +137,7 @@ class Machine:
             fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 256 * 4096)  # a page each
             for one in self.ring:
                 os.write(theirs, raw(one))
-            return LOOK(f"/proc/self/fd/{ours}", where)
+            return read_ring_state(f"/proc/self/fd/{ours}", where)
         finally:
             os.close(ours)
             os.close(theirs)
@@ -147,18 +148,18 @@ class Machine:
 
     async def _start(self, most: int, *, orderly: bool) -> bool:
         lane = WorkerThread("reader")
-        reader = Earlier(
+        reader = Backfill(
             "/dev/kmsg", self.interpreter, self.boot, lane, self.journal, (self.pstore,)
         )
         try:
             if not await self._take(
-                reader.former_boots(self.position, self.crashes, orderly=orderly), most
+                reader.read_former_boots(self.position, self.crashes, orderly=orderly), most
             ):
                 return False
-            return await self._take(reader.this_boot(self.position), most - len(self.batches))
+            return await self._take(reader.read_this_boot(self.position), most - len(self.batches))
         finally:
             lane.close()
-            reader.journal_lane.close()
+            reader.close()
 
     async def _take(self, batches: AsyncIterator[Batch], most: int) -> bool:
         async for batch in batches:
@@ -204,10 +205,10 @@ class Machine:
                     )
                 )
             last = one.seq
-            sighting = self.interpreter.recognise(one.text)
+            sighting = self.interpreter.parse_record(one.text)
             if sighting is not None:
                 identity, at = f"kmsg:{self.boot}:{one.seq}", BOOTED + one.usec / 1e6
-                event = self.interpreter.event(
+                event = self.interpreter.make_event(
                     sighting,
                     one.text,
                     one.facility,
@@ -238,8 +239,9 @@ def a_machine(folder: Path) -> Iterator[Machine]:
     journals.needed()
     with pytest.MonkeyPatch.context() as patch:
         made = Machine(folder)
-        patch.setattr(backfill, "look", made.look)
-        patch.setattr(backfill, "wall_time", lambda usec: BOOTED + usec / 1e6)
+        patch.setattr(backfill, "read_ring_state", made.read_ring_state)
+        for module in (backfill, journal_backfill, ring_state):
+            patch.setattr(module, "estimate_wall_time", lambda usec: BOOTED + usec / 1e6)
         yield made
 
 
@@ -352,7 +354,7 @@ def test_stamps_of_two_processors(overrun: Machine) -> None:
 
 @pytest.mark.parametrize("batch", [1000, 7])
 def test_identical_texts(overrun: Machine, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "_BATCH", batch)
+    monkeypatch.setattr(journal_backfill, "_BATCH", batch)
     truth = [record(seq, text=xid(5)) for seq in range(70)]
     overrun.at(place(truth[10]))
     overrun.ring = truth[60:]
@@ -374,7 +376,7 @@ def test_records_that_nothing_tells_apart(
     """The same text in the same microsecond, also where a batch ends between them (11 to 20): none
     twice, none lost in silence.
     """
-    monkeypatch.setattr(backfill, "_BATCH", batch)
+    monkeypatch.setattr(journal_backfill, "_BATCH", batch)
     truth = [
         record(seq, *((100_000 * twins[0], xid(twins[0])) if seq in twins else (None, None)))
         for seq in range(70)
@@ -396,7 +398,7 @@ def test_records_that_nothing_tells_apart(
 def test_stopped_after_every_batch(
     overrun: Machine, lacking: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "_BATCH", 7)
+    monkeypatch.setattr(journal_backfill, "_BATCH", 7)
     overrun.keep(*kept(one for one in faults(70) if one.seq not in lacking))
     for _ in range(30):
         if overrun.start(most=len(overrun.batches) + 1) and not overrun.start(most=0):
@@ -478,10 +480,10 @@ def test_an_empty_ring_and_one_that_cannot_be_read(
         machine.position = None if after is None else Position(NAME, NEW, str(after))
         assert machine.start()
 
-    def refused(path: str, where: LogPosition) -> Ring:
+    def refused(path: str, where: LogPosition) -> RingState:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(backfill, "look", refused)
+    monkeypatch.setattr(backfill, "read_ring_state", refused)
     assert machine.start()
     assert machine.batches == []
 
@@ -508,8 +510,10 @@ class Broken(Journal):
     def fail(self) -> None:
         raise JournalUnavailable("the journal is damaged")
 
-    def records(self, boot_id: str, after_usec: int | None, most: int) -> Iterator[JournalRecord]:
-        whole = super().records(boot_id, after_usec, most)
+    def read_records(
+        self, boot_id: str, after_usec: int | None, limit: int
+    ) -> Iterator[JournalRecord]:
+        whole = super().read_records(boot_id, after_usec, limit)
         if self.of not in (None, boot_id):
             yield from whole
             return
@@ -529,7 +533,7 @@ class Hanging(Broken):
 @pytest.fixture
 def hanging(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Until the end of the test."""
-    monkeypatch.setattr(backfill, "_LANE_S", 0.05)
+    monkeypatch.setattr(journal_backfill, "_TIMEOUT_S", 0.05)
     Hanging.released.clear()
     machine.journal = Hanging(machine.folder / "journal")
     yield
@@ -591,7 +595,7 @@ def test_without_a_journal_all_is_counted(
 
 def test_a_journal_that_fails_on_the_way(overrun: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of it counts, the rest is counted."""
-    monkeypatch.setattr(backfill, "_BATCH", 7)
+    monkeypatch.setattr(journal_backfill, "_BATCH", 7)
     overrun.keep(*kept(faults(70)))
     overrun.journal = Broken(overrun.folder / "journal", 30)
     assert overrun.start()
@@ -719,7 +723,7 @@ def test_what_journald_missed_of_a_former_boot_is_said(
     """There are no numbers in the journal, but journald counts what the ring lost before it could
     read. What was missed before the place is old news.
     """
-    monkeypatch.setattr(backfill, "_BATCH", batch)
+    monkeypatch.setattr(journal_backfill, "_BATCH", batch)
     records = [record(seq, 3_000_000 * seq) for seq in range(30)]
     rebooted.at(place(records[10], OLD), OLD)
     truth = kept(records, OLD)
@@ -748,7 +752,7 @@ def test_several_boots_in_between(
     """All in the order in which it happened, and this boot's, of which the ring has lost some,
     last.
     """
-    monkeypatch.setattr(backfill, "_BATCH", batch)
+    monkeypatch.setattr(journal_backfill, "_BATCH", batch)
     middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
     new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
     rebooted.ring = new[15:]
@@ -771,7 +775,7 @@ def test_several_boots_in_between(
 def test_stopped_after_every_batch_of_several_boots(
     rebooted: Machine, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "_BATCH", 4)
+    monkeypatch.setattr(journal_backfill, "_BATCH", 4)
     middle = [record(seq, text=xid(200 + seq)) for seq in range(20)]
     new = [record(seq, text=xid(300 + seq)) for seq in range(20)]
     rebooted.ring = new[15:]
@@ -797,8 +801,8 @@ def test_a_boot_in_between_that_cannot_be_read_is_said(rebooted: Machine) -> Non
 def test_a_boot_that_is_too_long_to_be_read_whole_is_said(
     rebooted: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "_BATCH", 4)
-    monkeypatch.setattr(backfill, "_MOST", 16)
+    monkeypatch.setattr(journal_backfill, "_BATCH", 4)
+    monkeypatch.setattr(journal_backfill, "_MAX_RECORDS", 16)
     truth = [record(seq, 3_000_000 * seq) for seq in range(60)]
     rebooted.at(place(truth[10], OLD), OLD)
     rebooted.keep(*kept(truth, OLD))
@@ -1174,13 +1178,13 @@ def test_the_newest_crash_logs_are_remembered(
     rebooted: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older ones are known to be old by their time."""
-    monkeypatch.setattr(backfill, "_CRASH_CHUNKS", 2)
+    monkeypatch.setattr(crash_backfill, "_MAX_CHUNKS", 2)
     for number in range(4):
         at = STARTED[OLD] + 20.0 + number
         crash(rebooted, (12.0 + number, xid(300 + number)), time=at)
     assert rebooted.start()
     assert rebooted.pids == [300, 301, 302, 303]
-    newest = [one.chunks[0] for one in read([rebooted.pstore])[0]][:1:-1]
+    newest = [one.chunks[0] for one in read_crash_logs([rebooted.pstore])[0]][:1:-1]
     assert rebooted.crashes is not None
     assert rebooted.crashes.cursor.split() == newest
 
@@ -1189,7 +1193,7 @@ def test_what_is_remembered_of_crash_logs_is_bounded(
     rebooted: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that lie there now come first, and of them the newest."""
-    monkeypatch.setattr(backfill, "_CRASH_CHUNKS", 3)
+    monkeypatch.setattr(crash_backfill, "_MAX_CHUNKS", 3)
     known: list[list[str]] = []
     for number in range(1, 5):
         erst(rebooted, f"{7000 + number}", (10.0 + number, xid(number)))
@@ -1291,15 +1295,18 @@ def test_every_fault_is_an_event_once_or_in_a_counted_gap(history: dict[str, Any
     for seq, step in enumerate(history["steps"]):
         usec += step
         truth.append(record(seq, usec))
+    stored = kept(truth)  # at once: journald stamps no record before the one that it read earlier
     folder = Path(tempfile.mkdtemp(prefix="vitald-earlier-"))
     try:
         with a_machine(folder) as machine, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(backfill, "_BATCH", history["batch"])
+            patch.setattr(journal_backfill, "_BATCH", history["batch"])
             machine.at(place(truth[history["begin"]]))
             written, oldest = history["rotated"], 0
             for end, size, kill in history["starts"]:
-                if new := [one for one in truth[written:end] if one.seq not in history["holes"]]:
-                    machine.keep(*kept(new))
+                if new := [
+                    stored[seq] for seq in range(written, end) if seq not in history["holes"]
+                ]:
+                    machine.keep(*new)
                 written, oldest = max(written, end), max(oldest, end - size)
                 machine.ring = truth[oldest:end]
                 machine.batches = []
@@ -1338,18 +1345,18 @@ def a_ring(patch: pytest.MonkeyPatch, reads: list[bytes | OSError]) -> Iterator[
 def test_looking_at_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [raw(one) for one in faults(5, 20)]
     with a_ring(monkeypatch, [*records]):
-        found = backfill.look(os.devnull, place(record(10)))
+        found = read_ring_state(os.devnull, place(record(10)))
     assert found is not None
-    assert (found.oldest, found.same) == (record(5), True)
+    assert (found.oldest, found.has_position) == (record(5), True)
     for other in (record(10, text="another"), record(10, usec=7)):
         with a_ring(monkeypatch, [*records]):
-            found = backfill.look(os.devnull, place(other))
+            found = read_ring_state(os.devnull, place(other))
         assert found is not None
-        assert (found.oldest, found.same) == (record(5), False)
+        assert (found.oldest, found.has_position) == (record(5), False)
     with a_ring(monkeypatch, [*records]):
-        found = backfill.look(os.devnull, place(record(100)))
+        found = read_ring_state(os.devnull, place(record(100)))
     assert found is not None
-    assert (found.oldest, found.same) == (record(5), False)
+    assert (found.oldest, found.has_position) == (record(5), False)
 
 
 def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1365,15 +1372,15 @@ def test_looking_at_a_ring_that_is_overrun_meanwhile(monkeypatch: pytest.MonkeyP
             raw(record(20)),
         ],
     ):
-        found = backfill.look(os.devnull, place(record(20)))
+        found = read_ring_state(os.devnull, place(record(20)))
     assert found is not None
-    assert (found.oldest, found.same) == (record(7), True)
+    assert (found.oldest, found.has_position) == (record(7), True)
     with a_ring(monkeypatch, []):
-        assert backfill.look(os.devnull, NEVER) is None
+        assert read_ring_state(os.devnull, NEVER) is None
 
 
 def test_a_record_from_the_journal_has_the_grammar_of_the_ring() -> None:
     """What these tests take for a record is one to the reader of the ring."""
-    found = split(raw(record(3, text="tab\tand \\")))
+    found = split_record(raw(record(3, text="tab\tand \\")))
     assert found is not None
     assert found[4] == b"tab\\x09and \\x5c"

@@ -19,7 +19,8 @@ from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.catalog import load_catalog
 from vitald.catalog.rules import InstanceType
 from vitald.catalog.tables import read_instances
-from vitald.collectors.inventory.collector import Expected, Learned, Unsettled, learn
+from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
+from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.pci.inventory import PciInventory
@@ -46,12 +47,12 @@ class Machine:
 
     def expected(
         self, boot: str = "boot-1", gpus: int = 0, healthy: Callable[[], bool] = always, **said: Any
-    ) -> Expected:
+    ) -> ExpectedInventory:
         settings = ExpectSettings(
             **{name: said.pop(name) for name in list(said) if name in ExpectSettings.__slots__}
         )
         sysfs = self.tree.root
-        return Expected(
+        return ExpectedInventory(
             sysfs,
             self.proc.root,
             PciInventory(sysfs),
@@ -91,7 +92,7 @@ class Machine:
         self.tree.write(f"class/nvme/{name}/transport", transport)
 
     def says(self, kind: str) -> tuple[int, bool] | None:
-        wanted = self.subject.wanted(kind)
+        wanted = self.subject.find_expectation(kind)
         return (wanted.count, wanted.confirmed) if wanted is not None else None
 
 
@@ -112,8 +113,8 @@ def test_what_is_counted(machine: Machine) -> None:
     machine.tree.link("class/infiniband/rdmap64s0/device", "bus/pci/devices/0000:40:00.0")
     machine.drive("nvme0", "Amazon EC2 NVMe Instance Storage")
     machine.boots("boot-1")
-    assert machine.subject.here == {"gpus": 1, "neuron": 16, "efa": 8, "nics": 1, "nvme": 1}
-    assert machine.subject.unseen == {}
+    assert machine.subject.counts == {"gpus": 1, "neuron": 16, "efa": 8, "nics": 1, "nvme": 1}
+    assert machine.subject.uncounted == {}
 
 
 def test_volumes_that_come_over_the_network_do_not_count(machine: Machine) -> None:
@@ -129,7 +130,7 @@ def test_volumes_that_come_over_the_network_do_not_count(machine: Machine) -> No
         machine.drive(f"nvme{number}", model)
     machine.drive("nvme7", "Linux", "tcp")
     machine.boots("boot-1")
-    assert machine.subject.here["nvme"] == 2
+    assert machine.subject.counts["nvme"] == 2
 
 
 def test_an_adapter_that_was_lent_to_a_container_is_still_here(machine: Machine) -> None:
@@ -145,13 +146,13 @@ def test_an_adapter_that_was_lent_to_a_container_is_still_here(machine: Machine)
         "class/infiniband/rxe0/device", machine.tree.write("devices/virtual/rxe0/x", "").parent
     )
     machine.boots("boot-1")
-    assert machine.subject.here["nics"] == 2
+    assert machine.subject.counts["nics"] == 2
     machine.tree.remove("class/infiniband/mlx5_1")
     machine.boots("boot-1")
-    assert machine.subject.here["nics"] == 2
+    assert machine.subject.counts["nics"] == 2
     machine.unplug(0x92)
     machine.boots("boot-1")
-    assert machine.subject.here["nics"] == 1
+    assert machine.subject.counts["nics"] == 1
 
 
 def test_a_count_is_told_when_three_looks_agree(machine: Machine) -> None:
@@ -159,15 +160,15 @@ def test_a_count_is_told_when_three_looks_agree(machine: Machine) -> None:
     machine.subject = machine.expected(neuron=16)
     with Looking(polled(machine.subject)) as looking:
         looking.look(2)
-        assert "neuron" not in machine.subject.here
-        assert "16 counted" in machine.subject.unseen["neuron"]
+        assert "neuron" not in machine.subject.counts
+        assert "16 counted" in machine.subject.uncounted["neuron"]
         looking.look()
-        assert machine.subject.here["neuron"] == 16
+        assert machine.subject.counts["neuron"] == 16
         for number in range(16):
             machine.unplug(number)
         assert looking.look(2) == []
         assert (
-            "neuron" not in machine.subject.here
+            "neuron" not in machine.subject.counts
         )  # it may be passing: not 16 any more, and not said to be 0
         machine.neuron(16, first=0x70)
         assert looking.look(3) == []
@@ -183,11 +184,11 @@ def test_what_cannot_be_counted_is_not_zero(machine: Machine) -> None:
     machine.tree.write("bus/pci/devices", "no folder")
     machine.tree.write("class/nvme/nvme0/transport", "pcie")  # and no model
     assert machine.boots("boot-1", neuron=16) == set()
-    assert machine.subject.here == {}
-    assert "Not a directory" in machine.subject.unseen["neuron"]
-    assert "there is no such file" in machine.subject.unseen["nvme"]
-    with pytest.raises(Unsettled, match="nothing has been counted"):
-        machine.subject.confirm("alice", "x")
+    assert machine.subject.counts == {}
+    assert "Not a directory" in machine.subject.uncounted["neuron"]
+    assert "there is no such file" in machine.subject.uncounted["nvme"]
+    with pytest.raises(CountsNotSettled, match="nothing has been counted"):
+        machine.subject.confirm_counts("alice", "x")
 
 
 # --- who says so
@@ -209,8 +210,8 @@ def test_the_instance_type_says_so(machine: Machine) -> None:
     machine.neuron(15)
     machine.efa(16)
     assert machine.boots("boot-1") == {("expect/neuron", "node")}
-    wanted = machine.subject.wanted("neuron")
-    assert wanted is not None and wanted.because == "instance type trn2.48xlarge"
+    wanted = machine.subject.find_expectation("neuron")
+    assert wanted is not None and wanted.reason == "instance type trn2.48xlarge"
     machine.neuron(1, first=15)
     assert machine.boots("boot-1") == set()
 
@@ -313,14 +314,14 @@ def test_nothing_is_learned_of_an_unhealthy_node_or_too_early(machine: Machine) 
     machine.neuron(4)
     machine.boots("boot-1", healthy=lambda: False)
     assert machine.says("neuron") is None
-    assert not machine.subject.counted_boot
+    assert not machine.subject.is_boot_counted
     machine.boots("boot-1", healthy_s=600.0)
     assert machine.says("neuron") is None
     machine.boots("boot-1", boots=0)
     assert machine.says("neuron") is None
     machine.boots("boot-1")
     assert machine.says("neuron") == (4, False)
-    assert machine.subject.counted_boot
+    assert machine.subject.is_boot_counted
 
 
 def test_another_machine_learns_for_itself(machine: Machine) -> None:
@@ -339,16 +340,18 @@ def test_another_machine_learns_for_itself(machine: Machine) -> None:
 def test_learning_by_itself() -> None:
     known = None
     for number, count in enumerate([8, 7, 8, 8, 8]):
-        known = learn(known, count, f"boot-{number}", 3)
+        known = learn_count(known, count, f"boot-{number}", 3)
     assert known is not None and (
         known.count,
         known.boots,
-        known.confirmed(3),
-        known.confirmed(4),
+        known.is_confirmed(3),
+        known.is_confirmed(4),
     ) == (8, 3, True, False)
-    assert learn(known, 7, "boot-9", 3).count == 8
-    assert learn(Learned(count=8, boots=1), 9, "b", 3) == Learned(count=9, boots=1, boot="b")
-    assert not Learned(count=8, boots=9).confirmed(0)
+    assert learn_count(known, 7, "boot-9", 3).count == 8
+    assert learn_count(LearnedCount(count=8, boots=1), 9, "b", 3) == LearnedCount(
+        count=9, boots=1, boot="b"
+    )
+    assert not LearnedCount(count=8, boots=9).is_confirmed(0)
 
 
 # --- a person
@@ -362,18 +365,18 @@ def test_a_person_confirms_what_is_here(machine: Machine) -> None:
         looking.look(3)
         machine.unplug(15)
         looking.look()
-        with pytest.raises(Unsettled, match="Neuron devices: 15 counted"):
-            machine.subject.confirm("alice (uid 0)", "too early")
+        with pytest.raises(CountsNotSettled, match="Neuron devices: 15 counted"):
+            machine.subject.confirm_counts("alice (uid 0)", "too early")
         assert told(looking.look(2)) == {("expect/neuron", "node")}
-        assert machine.subject.confirm("alice (uid 0)", "card 15 is out until Monday") == {
+        assert machine.subject.confirm_counts("alice (uid 0)", "card 15 is out until Monday") == {
             "neuron": 15,
             "efa": 0,
             "nics": 0,
         }
         assert [event.fields["recovered"] for event in looking.look()] == [True]
         machine.position = looking.position
-    wanted = machine.subject.wanted("neuron")
-    assert wanted is not None and wanted.because.startswith("confirmed by alice (uid 0) on 2")
+    wanted = machine.subject.find_expectation("neuron")
+    assert wanted is not None and wanted.reason.startswith("confirmed by alice (uid 0) on 2")
     assert machine.boots("boot-2") == set()
     machine.neuron(1, first=15)
     assert machine.boots("boot-3") == {("expect/grown", "node")}
@@ -387,7 +390,7 @@ def test_more_than_a_person_confirmed_is_a_notice(machine: Machine) -> None:
     machine.subject = machine.expected(boots=0)
     with Looking(polled(machine.subject)) as looking:
         looking.look(3)
-        machine.subject.confirm("alice", "as delivered")
+        machine.subject.confirm_counts("alice", "as delivered")
         looking.look()
         machine.neuron(1, first=4)
         assert told(looking.look(3)) == {("expect/grown", "node")}
@@ -518,12 +521,12 @@ def test_the_site_says_how_many_are_enough(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.neuron(15)
     machine.boots("boot-1")
-    assert not machine.subject.enough_of("neuron")
+    assert not machine.subject.has_all_expected("neuron")
     machine.boots("boot-1", neuron=16)
-    assert not machine.subject.enough_of("neuron")
+    assert not machine.subject.has_all_expected("neuron")
     machine.boots("boot-1", neuron=15)
-    assert machine.subject.enough_of("neuron")
-    assert not machine.subject.enough_of("efa", "nics")
+    assert machine.subject.has_all_expected("neuron")
+    assert not machine.subject.has_all_expected("efa", "nics")
 
 
 @pytest.mark.parametrize(
@@ -543,4 +546,4 @@ def test_memory_that_makes_no_sense_stops_nothing(machine: Machine, memory: dict
     machine.neuron(16)
     machine.position = Position("expect", "boot-1", json.dumps({"subject": memory}))
     assert machine.boots("boot-1") == set()
-    assert machine.subject.here["neuron"] == 16
+    assert machine.subject.counts["neuron"] == 16

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.collectors import small_files
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 
 
 def test_numbers_and_texts(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("12")  # some drivers forget the newline
     (tmp_path / "b").write_text("0x1d0f\n")
     (tmp_path / "c").write_text("4: ACTIVE\n")
-    look, reader = Look(), Files()
-    assert reader.number(look, "a", tmp_path / "a") == 12.0
-    assert reader.number(look, "b", tmp_path / "b") == 0x1D0F
-    assert reader.text(look, "c", tmp_path / "c") == "4: ACTIVE"
+    look, reader = RawReadings(), Files()
+    assert reader.read_number(look, "a", tmp_path / "a") == 12.0
+    assert reader.read_number(look, "b", tmp_path / "b") == 0x1D0F
+    assert reader.read_text(look, "c", tmp_path / "c") == "4: ACTIVE"
     assert look.values == {"a": 12.0, "b": 7439.0, "c": "4: ACTIVE"}
 
 
@@ -28,9 +28,9 @@ def test_what_is_no_value_is_said_and_noted_nowhere(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "words").write_text("N/A (no PMA)\n")
     (tmp_path / "folder").mkdir()
-    look, reader = Look(), Files()
+    look, reader = RawReadings(), Files()
     for name in ("empty", "words", "folder", "gone"):
-        assert reader.number(look, name, tmp_path / name) is None
+        assert reader.read_number(look, name, tmp_path / name) is None
     assert look.values == {}
     assert look.missing == {
         "empty": "the file is empty",
@@ -49,11 +49,11 @@ def test_a_file_that_answers_einval_is_left_alone(
         asked.append(path)
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(small_files, "attribute", refuse)
+    monkeypatch.setattr(small_files, "read_attribute", refuse)
     reader = Files()
     for _ in range(3):
-        look = Look()
-        assert reader.number(look, "counter", tmp_path / "counter") is None
+        look = RawReadings()
+        assert reader.read_number(look, "counter", tmp_path / "counter") is None
         assert "EINVAL" in look.missing["counter"]
     assert len(asked) == 1
 
@@ -64,12 +64,12 @@ def test_whatever_a_file_holds_is_a_number_or_a_reason(
 ) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "file"
     path.write_bytes(content)
-    look = Look()
-    value = Files().number(look, "x", path)
+    look = RawReadings()
+    value = Files().read_number(look, "x", path)
     assert (value is None) == ("x" in look.missing)
     assert (value is not None) == ("x" in look.values)
 
 
 def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     (tmp_path / "huge").write_bytes(b"1" * 1_000_000)
-    assert len(small_files.read(tmp_path / "huge")) < 200_000
+    assert len(small_files.read_text(tmp_path / "huge")) < 200_000

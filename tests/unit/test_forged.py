@@ -206,7 +206,7 @@ def interfaces() -> Iterator[tuple[str, str]]:
 
 def seen_in(lines: Iterator[str]) -> set[tuple[str, str]]:
     known = recogniser()
-    found = ((known.recognise(line.encode()), line) for line in lines)
+    found = ((known.parse_record(line.encode()), line) for line in lines)
     return {
         (sighting.code, line)
         for sighting, line in found
@@ -244,7 +244,7 @@ def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.M
     """The list of known messages is never whole: by its shape alone, no line that a name begins
     asks for anything.
     """
-    monkeypatch.setattr(recognise, "_NAMED", re.compile(rb"(?!)"))
+    monkeypatch.setattr(recognise, "_NAME_FIRST", re.compile(rb"(?!)"))
     seen = set[tuple[str, str]]()
     for message in OF_A_PROCESS:
         seen |= seen_in(message.text.format(c=name, r=rest[:255]) for name, rest in names())
@@ -255,7 +255,7 @@ def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.M
 
 def test_a_crash_is_what_it_is() -> None:
     known = recogniser()
-    sighting = known.recognise(SEGFAULT.text.format(c="EDAC MC0: 1 UE ", r="x").encode())
+    sighting = known.parse_record(SEGFAULT.text.format(c="EDAC MC0: 1 UE ", r="x").encode())
     assert sighting is not None
     assert sighting.code == "crash/segfault"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.pace import patient
 from tests.unit.builders import FUZZ, LINES, interpreter, labelled, recogniser
-from vitald.collectors.kernel_log.interpret import printable
-from vitald.collectors.kernel_log.lines import strip
+from vitald.collectors.kernel_log.interpret import escape_unprintable
+from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
 
 CORPUS = [str(one["line"]).encode() for one in labelled(LINES)]
@@ -104,7 +104,7 @@ def test_a_record_is_read_or_torn(data: bytes) -> None:
 @FUZZ
 @given(st.one_of(RANDOM, mutations()))
 def test_what_is_stripped_is_the_end_of_the_line(data: bytes) -> None:
-    line = strip(data)
+    line = strip_prefix(data)
     if line is None:
         return
     if b"\n" not in data:
@@ -116,8 +116,8 @@ def test_what_is_stripped_is_the_end_of_the_line(data: bytes) -> None:
 @given(st.one_of(RANDOM, mutations()))
 @example(b"[29118]: segfault at 0")
 def test_nothing_is_an_event_that_does_not_begin_like_one(data: bytes) -> None:
-    for text in {data, line.message if (line := strip(data)) is not None else b""}:
-        sighting = recogniser().recognise(text)
+    for text in {data, line.message if (line := strip_prefix(data)) is not None else b""}:
+        sighting = recogniser().parse_record(text)
         assert sighting is None or HEADS.match(unescape(text).encode()), (sighting, text)
 
 
@@ -125,15 +125,15 @@ def test_nothing_is_an_event_that_does_not_begin_like_one(data: bytes) -> None:
 @given(st.one_of(RANDOM, mutations()))
 def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
     known = interpreter()
-    line = strip(data)
-    sighting = known.recognise(line.message) if line is not None else None
+    line = strip_prefix(data)
+    sighting = known.parse_record(line.message) if line is not None else None
     if line is None or sighting is None:
         return
-    made = known.event(
+    made = known.make_event(
         sighting, line.message, line.facility, identity="i", time=0.0, boot_id="b", usec=None
     )
     assert made.code != "vitald/not_read", "the recogniser raised"
-    assert made.raw == printable(line.message)
+    assert made.raw == escape_unprintable(line.message)
     assert made.code.startswith(f"{made.kind}/")
     assert known.catalog.find_rule(made.code).apply_to(made.fields).title
     if sighting.pci is not None:
@@ -147,7 +147,7 @@ def test_the_heads_are_those_of_the_corpus() -> None:
     messages = [
         (bool(one["kind"] != "noise"), line.message)
         for one in labelled(LINES)
-        if (line := strip(str(one["line"]).encode())) is not None
+        if (line := strip_prefix(str(one["line"]).encode())) is not None
     ]
     assert all(HEADS.match(message) for fault, message in messages if fault)
     assert sum(not HEADS.match(message) for fault, message in messages if not fault) > 60
@@ -179,9 +179,9 @@ def seconds(text: bytes) -> float:
     known, best = recogniser(), float("inf")
     for _ in range(3):
         begun = time.process_time()
-        line = strip(text)
+        line = strip_prefix(text)
         if line is not None:
-            known.recognise(line.message)
+            known.parse_record(line.message)
         best = min(best, time.process_time() - begun)
     return best
 

@@ -188,10 +188,10 @@ def kinds() -> Json:
     texts = [one for rule in catalogue().rules.values() for one in rule.samples]
     texts += [re.sub(r"^.*?(?=NVRM: |nvidia-)", "", str(one["line"])) for one in labelled(LINES)]
     for text in texts:
-        sighting = reader.recognise(text.encode())
+        sighting = reader.parse_record(text.encode())
         if sighting is not None:
             record: Json = {"identity": "i", "time": 0.0, "boot_id": "a", "usec": None}
-            one = reader.event(sighting, text.encode(), 0, **record)
+            one = reader.make_event(sighting, text.encode(), 0, **record)
             add(one.code, one.component.kind.value, one.fields, line=True)
     for code, rule in catalogue().rules.items():
         line = rule.kind in ("xid", "sxid")
@@ -382,7 +382,11 @@ class Mixture:
 
 def as_event(row: Json) -> Event:
     """The fact that a row of the ledger holds."""
-    known = {**row, "component": Component.parse(row["component"]), "trust": Trust(row["trust"])}
+    known = {
+        **row,
+        "component": Component.parse_name(row["component"]),
+        "trust": Trust(row["trust"]),
+    }
     return Event(**known)
 
 

@@ -13,7 +13,7 @@ from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
 from vitald.collectors.host.filesystems import Mount, _parse_mount
 from vitald.collectors.host.fstab import Fstab, parse_fstab
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Action, Event
 
@@ -195,7 +195,7 @@ def test_which_local_disks_fstab_says_the_node_needs() -> None:
 def test_an_fstab_of_nonsense_names_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "fstab").write_text(text)
     fstab = Fstab(tmp_path / "fstab")
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == frozenset()
 
 
@@ -203,35 +203,35 @@ def test_an_fstab_without_end_is_bounded(tmp_path: Path) -> None:
     lines = [f"/dev/sd{number} /disk{number:05} ext4 defaults 0 2" for number in range(100000)]
     (tmp_path / "fstab").write_text("\n".join(lines))
     fstab = Fstab(tmp_path / "fstab")
-    fstab.read()
+    fstab.read_table()
     assert len(fstab.points) == 64
     filler = "#" * 65500 + "\n"
     (tmp_path / "fstab").write_text(filler + "/dev/sda /data/of/somebody ext4 defaults 0 2\n")
-    fstab.read()
-    fstab.read()
+    fstab.read_table()
+    fstab.read_table()
     assert fstab.points == frozenset()  # and not the half of a path
 
 
 def test_a_torn_fstab_forgets_nothing_at_once(tmp_path: Path) -> None:
     path = tmp_path / "fstab"
     fstab = Fstab(path)
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == frozenset()
     path.write_text(FSTAB)
-    fstab.read()
+    fstab.read_table()
     path.write_text(FSTAB[:90])
-    fstab.read()
+    fstab.read_table()
     assert "/scratch" in fstab.points
-    fstab.read()
+    fstab.read_table()
     assert fstab.points == {"/"}
     path.unlink()
     os.mkfifo(path)
-    fstab.read()  # and does not wait for somebody to write
-    fstab.read()
+    fstab.read_table()  # and does not wait for somebody to write
+    fstab.read_table()
     assert fstab.points == {"/"}
     path.unlink()
-    fstab.read()
-    fstab.read()
+    fstab.read_table()
+    fstab.read_table()
     assert fstab.points == frozenset()
 
 
@@ -257,10 +257,10 @@ def test_what_can_be_pulled_out_is_not_the_nodes(tree: Tree) -> None:
     tree.link("sys/dev/block/8:17", "sys/devices/usb/block/sdb/sdb1")
     tree.write("sys/devices/usb/block/sdb/removable", 1)
     subject = host(tree)
-    subject.find()
+    subject.find_devices()
     assert subject.filesystems.list_disks() == {"nvme0n1p1"}
     tree.write("sys/devices/usb/block/sdb/removable", 0)
-    assert {one.component.name for one in subject.filesystems.devices()} == {
+    assert {one.component.name for one in subject.filesystems.list_devices()} == {
         "disk/nvme0n1p1",
         "disk/sdb1",
     }
@@ -356,7 +356,7 @@ def test_what_is_asked_for_where_a_drive_is_lost(
             tree.remove("sys/class/nvme/nvme1")
             known = Interpreter(
                 CATALOG,
-                Announcements(),
+                DrillRegistry(),
                 None,
                 userspace="ignore",
                 drive=subject.drives.describe_drive,
@@ -376,16 +376,16 @@ def test_a_btrfs_file_system_over_two_drives(tree: Tree) -> None:
 
 def test_a_drive_that_was_never_seen_is_taken_for_the_machines_own(tree: Tree) -> None:
     known = Interpreter(
-        CATALOG, Announcements(), None, userspace="ignore", drive=host(tree).drives.describe_drive
+        CATALOG, DrillRegistry(), None, userspace="ignore", drive=host(tree).drives.describe_drive
     )
     event = read_line(known, "nvme nvme7: Disabling device after reset failure: -19")
     assert CATALOG.find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
 
 def read_line(known: Interpreter, text: str) -> Event:
-    sighting = known.recognise(text.encode())
+    sighting = known.parse_record(text.encode())
     assert sighting is not None
-    return known.event(sighting, text.encode(), 0, identity="1", time=1.0, boot_id="b", usec=1)
+    return known.make_event(sighting, text.encode(), 0, identity="1", time=1.0, boot_id="b", usec=1)
 
 
 def test_a_reset_that_does_not_end(tree: Tree, clock: Clock) -> None:

@@ -162,7 +162,7 @@ def test_so_many_processes_are_read_in_turns(tree: Tree, clock: Clock) -> None:
     process(tree, 1000, stack=IOCTL)  # the last in turn
     with Looking(polled(host(tree), *KINDS)) as looking:
         looking.look(4)
-        assert looking.source.subject.processes._waiting == {}  # type: ignore[attr-defined]
+        assert looking.source.collector.processes._waiting == {}  # type: ignore[attr-defined]
         looking.look()
         clock.pass_(1)
         looking.look()

@@ -13,8 +13,8 @@ from tests.unit.builders import FUZZ, catalogue, interpreter
 from tests.unit.test_pci import device
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
-from vitald.collectors.kernel_log.drills import WINDOW_S, Announcements
-from vitald.collectors.kernel_log.interpret import Interpreter, lost_event, printable
+from vitald.collectors.kernel_log.drills import WINDOW_S, DrillRegistry
+from vitald.collectors.kernel_log.interpret import Interpreter, escape_unprintable, make_lost_event
 from vitald.collectors.kernel_log.record import unescape
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Fields, Trust
@@ -31,10 +31,10 @@ def read(
     identity: str = "id",
 ) -> Event:
     raw = text if isinstance(text, bytes) else text.encode()
-    sighting = known.recognise(raw)
-    assert sighting is not None, text
-    return known.event(
-        sighting, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42
+    parsed = known.parse_record(raw)
+    assert parsed is not None, text
+    return known.make_event(
+        parsed, raw, facility, identity=identity, time=time, boot_id="boot-a", usec=42
     )
 
 
@@ -110,11 +110,11 @@ def test_an_old_drill_is_no_fault(userspace: str) -> None:
 def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> None:
     """A name with a newline, which any user may choose, makes a line of its own in a crash log."""
     known = interpreter(userspace=userspace)
-    sighting = known.recognise(XID.encode())
-    assert sighting is not None
+    parsed = known.parse_record(XID.encode())
+    assert parsed is not None
     for facility in (0, 1, None):
-        event = known.event(
-            sighting,
+        event = known.make_event(
+            parsed,
             XID.encode(),
             facility,
             identity="i",
@@ -128,13 +128,13 @@ def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> Non
 
 def test_a_drill_takes_the_very_text_once_and_soon() -> None:
     known = interpreter()
-    made = known.announcements.announce(XID, 100.0, 60.0)
+    made = known.drills.announce_drill(XID, 100.0, 60.0)
     assert read(known, XID.replace("65", "66"), 1).trust is Trust.UNTRUSTED
     taken = read(known, XID, 1, time=101.0, identity="mine")
     assert (taken.trust, taken.simulated_until) == (Trust.ANNOUNCED, 160.0)
-    kept = known.announcements.get(made.id)
+    kept = known.drills.get_drill(made.id)
     assert kept is not None
-    assert kept.seen == "mine"
+    assert kept.event_identity == "mine"
     assert read(known, XID, 1, time=102.0).trust is Trust.UNTRUSTED
     assert read(known, XID, 1, time=900.0, identity="mine").trust is Trust.ANNOUNCED, (
         "a record that is read again is the same drill"
@@ -152,31 +152,31 @@ def test_a_drill_takes_the_very_text_once_and_soon() -> None:
 )
 def test_an_announcement_is_good_for_its_window(time: float, trust: Trust) -> None:
     known = interpreter()
-    known.announcements.announce(XID, 100.0, 60.0)
+    known.drills.announce_drill(XID, 100.0, 60.0)
     assert read(known, XID, 1, time=time).trust is trust
 
 
 def test_a_genuine_record_is_never_taken_for_a_drill() -> None:
     known = interpreter()
-    made = known.announcements.announce(XID, 100.0, 60.0)
+    made = known.drills.announce_drill(XID, 100.0, 60.0)
     assert read(known, XID, 0).trust is Trust.KERNEL
-    kept = known.announcements.get(made.id)
+    kept = known.drills.get_drill(made.id)
     assert kept is not None
-    assert kept.seen is None
+    assert kept.event_identity is None
 
 
-def test_announcements_are_bounded() -> None:
-    announcements = Announcements()
-    first = announcements.announce("x", 0.0, 1.0)
+def test_drills_are_bounded() -> None:
+    drills = DrillRegistry()
+    first = drills.announce_drill("x", 0.0, 1.0)
     for _ in range(64):
-        announcements.announce("x", 0.0, 1.0)
-    assert announcements.get(first.id) is None
+        drills.announce_drill("x", 0.0, 1.0)
+    assert drills.get_drill(first.id) is None
 
 
 def test_a_drill_is_compared_as_the_kernel_escapes_it() -> None:
     known = interpreter()
     text = "NVRM: Xid (PCI:0000:65:00): 79, pid=7, name=café, GPU has fallen off the bus."
-    known.announcements.announce(text, 100.0, 60.0)
+    known.drills.announce_drill(text, 100.0, 60.0)
     assert read(known, text.replace("é", r"\xc3\xa9"), 1).trust is Trust.ANNOUNCED
 
 
@@ -228,8 +228,8 @@ def test_the_component_is_what_the_line_is_about(line: str, component: str) -> N
 def test_an_inventory_says_what_stands_at_an_address(tmp_path: Path) -> None:
     device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
     inventory = PciInventory(tmp_path)
-    inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
+    inventory.scan_bus()
+    known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     aer = read(
         known, "pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0"
     )
@@ -245,8 +245,8 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     tree.link("class/infiniband/rdmap79s0", f"{folder}/infiniband/rdmap79s0")
     tree.link(f"{folder}/infiniband/rdmap79s0/device", folder)
     inventory = PciInventory(tmp_path)
-    inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
+    inventory.scan_bus()
+    known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     assert (
         read(known, "infiniband rdmap79s0: Admin queue is closed").component.name
         == "nic/0000:4f:00.0"
@@ -254,7 +254,7 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     assert (
         read(known, "infiniband rdmap80s0: Admin queue is closed").component.name == "nic/rdmap80s0"
     )
-    assert [inventory.address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
+    assert [inventory.find_address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
         None
     ] * 5
 
@@ -279,10 +279,10 @@ def test_a_process_does_not_say_where_a_neuron_device_sits() -> None:
 def test_what_may_be_no_record_does_not_say_where_a_neuron_device_sits() -> None:
     known = interpreter()
     line = b"neuron:neuron_pci_get_device_id_v3: ** BDF: a0:1b.0 => nd[15] (routing id: 12)"
-    sighting = known.recognise(line)
-    assert sighting is not None
-    event = known.event(
-        sighting, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason"
+    parsed = known.parse_record(line)
+    assert parsed is not None
+    event = known.make_event(
+        parsed, line, 0, identity="i", time=1.0, boot_id="b", usec=1, doubt="for a reason"
     )
     assert (event.trust, event.fields["untrusted"]) == (Trust.UNTRUSTED, "for a reason")
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
@@ -298,7 +298,7 @@ def test_whether_the_node_needs_a_file_system(tmp_path: Path) -> None:
     )
     fstab = Fstab(tree.root / "etc/fstab")
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/", "/var/lib/vitald"), fstab).list_disks
-    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
+    known = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore", needed=disks)
     rule = catalogue().find_rule("fs/shutdown")
     root, pod = (
         read(known, f"Aborting journal on device {disk}-8.") for disk in ("nvme0n1p1", "nvme9n1")
@@ -321,9 +321,9 @@ def test_the_node_needs_the_local_disks_of_fstab(tmp_path: Path) -> None:
     mounted = "91 27 9:127 / /scratch rw,noatime - xfs /dev/md127 rw"
     tree.write("proc/1/mountinfo", f"27 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n{mounted}")
     fstab = Fstab(tree.root / "etc/fstab")
-    fstab.read()
+    fstab.read_table()
     disks = FileSystems(tmp_path, tmp_path / "proc", ("/",), fstab).list_disks
-    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore", needed=disks)
+    known = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore", needed=disks)
     event = read(known, "XFS (md127): Filesystem has been shut down due to log error (0x2).")
     assert (event.component.name, event.fields["needed"]) == ("disk/md127", True)
     assert catalogue().find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
@@ -339,8 +339,8 @@ def test_an_iommu_fault_of_an_accelerator_weighs_more(tmp_path: Path) -> None:
     device(tmp_path, "0000:81:00.0", 0x10DE, 0x2330, 0x030200)
     device(tmp_path, "0000:0b:00.0", 0x8086, 0x1234, 0x0C0330)
     inventory = PciInventory(tmp_path)
-    inventory.read()
-    known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
+    inventory.scan_bus()
+    known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
     line = (
         "DMAR: [DMA Read NO_PASID] Request device [{}:00.0] fault addr 0x1187a9000 [fault reason"
         " 0x06] PTE Read access is not set"
@@ -426,7 +426,7 @@ def test_what_a_process_wrote_comes_not_between_a_head_and_its_follow_up() -> No
 
 def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
     known = interpreter()
-    known.announcements.announce(XID, 100.0, 60.0)
+    known.drills.announce_drill(XID, 100.0, 60.0)
     known.configure(catalogue("hyperpod"), userspace="confirmed")
     assert read(known, XID, 1).trust is Trust.ANNOUNCED
     assert read(known, XID, 1, identity="another").trust is Trust.ACCEPTED
@@ -438,7 +438,7 @@ def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
 @FUZZ
 @given(st.binary(max_size=60))
 def test_shown_text_is_plain_and_nothing_is_lost(raw: bytes) -> None:
-    shown = printable(raw)
+    shown = escape_unprintable(raw)
     assert shown.isascii()
     assert shown == "" or shown.isprintable()
     assert unescape(shown.encode()) == unescape(raw)
@@ -449,7 +449,9 @@ def test_shown_text_is_plain_and_nothing_is_lost(raw: bytes) -> None:
     [(3, "3 kernel log records lost"), (None, "an unknown number of kernel log records lost")],
 )
 def test_lost_records_are_an_event(count: int | None, said: str) -> None:
-    lost = lost_event(identity="i", time=1.0, boot_id="b", count=count, fields={"first_seq": 4})
+    lost = make_lost_event(
+        identity="i", time=1.0, boot_id="b", count=count, fields={"first_seq": 4}
+    )
     assert (lost.code, lost.component, lost.trust, lost.fields) == (
         "vitald/records_lost",
         NODE,

@@ -36,7 +36,7 @@ def build(tmp_path: Path) -> Build:
 def read(
     journal: Journal, boot: str = NEW, after_usec: int | None = None, most: int = 1_000_000
 ) -> list[JournalRecord]:
-    return list(journal.records(boot, after_usec, most))
+    return list(journal.read_records(boot, after_usec, most))
 
 
 def usecs(
@@ -72,7 +72,7 @@ def test_boots_are_listed_oldest_first_and_kept_apart(build: Build) -> None:
         entry(3, "new 1"),
         entry(4, "new 2"),
     )
-    assert journal.boots() == [OLD, MIDDLE, NEW]
+    assert journal.list_boots() == [OLD, MIDDLE, NEW]
     assert [record.text for record in read(journal, OLD)] == [b"old"]
     assert [(record.boot_id, record.text) for record in read(journal)] == [
         (NEW, b"new 1"),
@@ -85,7 +85,7 @@ def test_boots_are_listed_oldest_first_and_kept_apart(build: Build) -> None:
 def test_a_boot_is_dated_by_its_end(build: Build) -> None:
     """Its beginning may have been stamped before the clock was set."""
     journal = build(entry(1, boot=OLD), entry(2, __REALTIME_TIMESTAMP="1000000"), entry(3 * SECOND))
-    assert journal.boots() == [OLD, NEW]
+    assert journal.list_boots() == [OLD, NEW]
 
 
 def test_journal_order_and_a_limit(build: Build) -> None:
@@ -333,7 +333,7 @@ def test_a_rotated_journal_is_read_as_one(build: Build) -> None:
     )
     build(*(entry(second * SECOND) for second in range(300, 600)), file=archived.format(1, 306, 2))
     journal = build(*(entry(second * SECOND) for second in range(600, 900)))
-    assert journal.boots() == [OLD, NEW]
+    assert journal.list_boots() == [OLD, NEW]
     assert usecs(journal) == [second * SECOND for second in range(900)]
     for after in (100, 299, 300, 450, 599, 899):
         assert usecs(journal, after_usec=after * SECOND) == [
@@ -363,41 +363,41 @@ def test_what_is_written_meanwhile_does_not_hold_the_files_open(build: Build) ->
             if fd.is_symlink() and ".journal" in (link := str(fd.readlink()))
         ]
 
-    records = journal.records(NEW, None, 10)
+    records = journal.read_records(NEW, None, 10)
     next(records)
     assert held()
     records.close()
     assert not held()
-    journal.boots()
-    journal.readable()
+    journal.list_boots()
+    journal.check_readable()
     assert not held()
 
 
 def test_a_journal_with_kernel_records_is_readable(build: Build) -> None:
-    build(entry(1)).readable()
+    build(entry(1)).check_readable()
 
 
 def test_no_kernel_record_is_said(build: Build) -> None:
     journal = build(entry(1, _TRANSPORT="syslog"))
     with pytest.raises(JournalUnavailable, match=r"no kernel record .* ReadKMsg="):
-        journal.readable()
+        journal.check_readable()
 
 
 @pytest.mark.usefixtures("build")
 def test_an_empty_folder_is_said(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    assert journal.boots() == []
+    assert journal.list_boots() == []
     assert read(journal) == []
     with pytest.raises(
         JournalUnavailable, match=f"no journal in {re.escape(str(tmp_path))}: .*Storage="
     ):
-        journal.readable()
+        journal.check_readable()
 
 
 @pytest.mark.usefixtures("build")
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "absent")
-    for call in (journal.readable, journal.boots, lambda: read(journal)):
+    for call in (journal.check_readable, journal.list_boots, lambda: read(journal)):
         with pytest.raises(JournalUnavailable, match="absent: No such file"):
             call()
 
@@ -431,7 +431,7 @@ def test_no_permission_is_said(
     closed.chmod(0)
     request.getfixturevalue("nobody")
     with pytest.raises(JournalUnavailable, match=r"[Pp]ermission .*\(.*group systemd-journal\)"):
-        journal.readable()
+        journal.check_readable()
 
 
 def test_without_systemd_python_the_text_says_what_to_install(
@@ -446,7 +446,7 @@ def test_without_systemd_python_the_text_says_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(JournalUnavailable, match=r"python3-systemd.*systemd-python"):
-        Journal().readable()
+        Journal().check_readable()
 
 
 def test_the_systems_own_journal_says_why_where_there_is_none() -> None:
@@ -454,11 +454,13 @@ def test_the_systems_own_journal_says_why_where_there_is_none() -> None:
     require(importlib.util.find_spec("systemd"), "systemd-python (pip install systemd-python)")
     journal = Journal()
     try:
-        journal.readable()
+        journal.check_readable()
     except JournalUnavailable as reason:
         assert str(reason)
     else:
-        assert any(True for boot in journal.boots() for _ in journal.records(boot, None, 1))
+        assert any(
+            True for boot in journal.list_boots() for _ in journal.read_records(boot, None, 1)
+        )
 
 
 def test_a_damaged_entry_is_counted_and_passed_over(build: Build) -> None:
@@ -466,7 +468,7 @@ def test_a_damaged_entry_is_counted_and_passed_over(build: Build) -> None:
     damage(journal, b"MESSAGE=record 7", b"MESSAG\xff=record 7")
     assert usecs(journal) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert journal.skipped == 1
-    assert journal.boots() == [NEW]
+    assert journal.list_boots() == [NEW]
 
 
 def test_only_damage_in_a_row_is_too_much(build: Build) -> None:
@@ -481,7 +483,7 @@ def test_only_damage_in_a_row_is_too_much(build: Build) -> None:
 def test_a_journal_of_damaged_entries_is_given_up(build: Build) -> None:
     journal = build(*(entry(index, f"record {index}") for index in range(150)))
     damage(journal, b"PRIORITY=6", b"PRIORIT\xff=6")
-    for call in (journal.readable, journal.boots, lambda: read(journal)):
+    for call in (journal.check_readable, journal.list_boots, lambda: read(journal)):
         with pytest.raises(JournalUnavailable, match="damaged"):
             call()
 
@@ -503,8 +505,8 @@ def test_a_damaged_file_never_raises_anything_else(build: Build) -> None:
     for place in range(0, used, used // 60):
         file.write_bytes(whole[:place] + b"\xa5" * 8 + whole[place + 8 :])
         try:
-            for boot in journal.boots():
+            for boot in journal.list_boots():
                 assert len(read(journal, boot, 5)) <= 50
-            journal.readable()
+            journal.check_readable()
         except JournalUnavailable as reason:
             assert str(reason)

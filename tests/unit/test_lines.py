@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, read_line, recogniser
-from vitald.collectors.kernel_log.lines import Line, Sequel, strip
+from vitald.collectors.kernel_log.lines import ContinuationDetector, Line, strip_prefix
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
 
@@ -58,7 +58,7 @@ PREFIXES = {
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_every_rendered_form_gives_the_message(prefix: str, end: str) -> None:
-    line = strip(f"{prefix}{XID}{end}".encode())
+    line = strip_prefix(f"{prefix}{XID}{end}".encode())
     assert line is not None
     assert line.message == XID.encode()
     assert not line.facility
@@ -89,7 +89,7 @@ STAMPED = {
 @pytest.mark.parametrize("form", PREFIXES)
 def test_a_stamp_of_the_kernels_clock_is_kept(form: str) -> None:
     """Where a form has one: a delta to the line before, or a wall clock's time, is none."""
-    line = strip(f"{PREFIXES[form]}{XID}".encode())
+    line = strip_prefix(f"{PREFIXES[form]}{XID}".encode())
     assert line is not None
     assert line.usec == STAMPED.get(form)
 
@@ -98,13 +98,13 @@ def test_a_stamp_of_the_kernels_clock_is_kept(form: str) -> None:
     ("stamp", "usec"), [("1.5", 1_500_000), ("1.123456789", 1_123_456), ("9" * 5000 + ".0", None)]
 )
 def test_a_stamp_of_another_length(stamp: str, usec: int | None) -> None:
-    line = strip(f"[{stamp}] {XID}".encode())
+    line = strip_prefix(f"[{stamp}] {XID}".encode())
     assert line is not None
     assert line.usec == usec
 
 
 def test_a_raw_record_has_its_stamp() -> None:
-    line = strip(f"3,812,5123456,-;{XID}".encode())
+    line = strip_prefix(f"3,812,5123456,-;{XID}".encode())
     assert line is not None
     assert line.usec == 5_123_456
 
@@ -126,7 +126,7 @@ def test_a_raw_record_has_its_stamp() -> None:
 )
 def test_dmesg_with_deltas_and_for_people(prefix: str) -> None:
     """util-linux dmesg prints "%b%e %H:%M" with -H, and a delta in angle brackets with -d."""
-    line = strip(f"{prefix}{XID}".encode())
+    line = strip_prefix(f"{prefix}{XID}".encode())
     assert line is not None
     assert line.message == XID.encode()
 
@@ -151,7 +151,7 @@ def test_dmesg_with_deltas_and_for_people(prefix: str) -> None:
     ],
 )
 def test_the_prefix_takes_nothing_of_the_message(prefix: str, message: str) -> None:
-    assert strip(f"{prefix}{message}".encode()) == Line(message.encode())
+    assert strip_prefix(f"{prefix}{message}".encode()) == Line(message.encode())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_prefix_takes_nothing_of_the_message(prefix: str, message: str) -> N
     ["pci 0000:3b:00.0: BAR 1", "loop: module loaded", "x", "<6", "[]", "[ x ]", "kernel panic"],
 )
 def test_a_bare_message_stays_whole(message: str) -> None:
-    assert strip(message.encode()) == Line(message.encode())
+    assert strip_prefix(message.encode()) == Line(message.encode())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_bare_message_stays_whole(message: str) -> None:
     ],
 )
 def test_a_message_of_two_words_with_colons_stays_whole(line: str, message: str) -> None:
-    assert strip(line.encode()) == Line(message.encode())
+    assert strip_prefix(line.encode()) == Line(message.encode())
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_a_message_of_two_words_with_colons_stays_whole(line: str, message: str)
 )
 def test_the_facility_is_what_the_form_keeps(line: str, facility: int | None) -> None:
     """Only facility 0 is the kernel's; a form without one says None, never 0."""
-    assert strip(line.encode()) == Line(XID.encode(), facility)
+    assert strip_prefix(line.encode()) == Line(XID.encode(), facility)
 
 
 def test_a_raw_record_keeps_its_escapes() -> None:
-    assert strip(rb"4,1,2,-;a\x0ab") == Line(rb"a\x0ab", 0)
+    assert strip_prefix(rb"4,1,2,-;a\x0ab") == Line(rb"a\x0ab", 0)
 
 
 def test_a_raw_record_is_one_line_whatever_it_quotes() -> None:
     """The text of a raw record has no second prefix to take off."""
-    assert strip(f"4,1,2,-;[  517.250000] {XID}".encode()) == Line(
+    assert strip_prefix(f"4,1,2,-;[  517.250000] {XID}".encode()) == Line(
         f"[  517.250000] {XID}".encode(), 0
     )
 
@@ -232,7 +232,7 @@ def test_a_raw_record_is_one_line_whatever_it_quotes() -> None:
     "quote", [XID, f"kernel: {XID}", f"[  517.250000] {XID}", f"node7 kernel: {XID}"]
 )
 def test_another_programs_line_is_not_the_kernels(prefix: str, tag: str, quote: str) -> None:
-    assert strip(f"{prefix}{tag} {quote}".encode()) is None
+    assert strip_prefix(f"{prefix}{tag} {quote}".encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_quoted_xid_is_no_xid(line: str) -> None:
 def test_bytes_that_are_no_text_come_through(prefix: str) -> None:
     """A process name may hold any byte: nothing is lost, replaced or raised."""
     message = b"NVRM: Xid (PCI:0000:9b:00): 45, pid=1, name=\xff\xfe\x00\xc3, Ch 00000010"
-    line = strip(prefix.encode() + message)
+    line = strip_prefix(prefix.encode() + message)
     assert line is not None
     assert line.message == message
 
@@ -273,7 +273,7 @@ def test_bytes_that_are_no_text_come_through(prefix: str) -> None:
 )
 def test_what_follows_a_kernel_head_is_kept(prefix: str, rest: str) -> None:
     message = f"NVRM: {rest}".encode()
-    line = strip(prefix.encode() + message)
+    line = strip_prefix(prefix.encode() + message)
     assert line is not None
     assert line.message == message
 
@@ -291,9 +291,9 @@ SPLIT = (
 
 
 def doubts(*lines: str) -> list[bool]:
-    sequel = Sequel()
-    found = [strip(line.encode()) for line in lines]
-    return [bool(sequel.doubt(line)) for line in found if line is not None]
+    detector = ContinuationDetector()
+    found = [strip_prefix(line.encode()) for line in lines]
+    return [bool(detector.find_doubt(line)) for line in found if line is not None]
 
 
 @pytest.mark.parametrize("prefix", ["", "<3>", "kern  :err   : ", "Nov 22 18:29:35 node7 kernel: "])

@@ -13,9 +13,9 @@ from tests.trees import NVIDIA, Tree
 from tests.unit.builders import catalogue
 from vitald.catalog.rules import DeviceListing
 from vitald.cli import render
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
-from vitald.collectors.kernel_log.listed_devices import Listed
+from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
 
@@ -44,20 +44,20 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def read(
-    listed: Listed,
+    listed: ListedDevices,
     line: str,
     *,
     live: bool = True,
     facility: int = 0,
-    drills: Announcements | None = None,
+    drills: DrillRegistry | None = None,
 ) -> Event:
     known = Interpreter(
-        catalogue(), drills or Announcements(), None, userspace="confirmed", listed=listed
+        catalogue(), drills or DrillRegistry(), None, userspace="confirmed", listed=listed
     )
-    sighting = known.recognise(line.encode())
-    assert sighting is not None
-    return known.event(
-        sighting,
+    parsed = known.parse_record(line.encode())
+    assert parsed is not None
+    return known.make_event(
+        parsed,
         line.encode(),
         facility,
         identity="i",
@@ -83,7 +83,7 @@ def read(
 def test_a_line_about_what_is_not_here_is_shown_and_not_judged(
     tree: Tree, line: str, code: str, why: str
 ) -> None:
-    event = read(Listed(tree.root), line)
+    event = read(ListedDevices(tree.root), line)
     assert (event.code, event.trust, event.is_trusted) == (code, Trust.UNTRUSTED, False)
     assert (event.fields["untrusted"], event.fields["on_node"]) == (why, False)
     assert event.raw == line
@@ -101,28 +101,28 @@ def test_a_line_about_what_is_not_here_is_shown_and_not_judged(
 )
 def test_a_line_about_what_is_here_counts(tree: Tree, line: str) -> None:
     """A partition's disk will do: its table may have been read anew."""
-    event = read(Listed(tree.root), line)
+    event = read(ListedDevices(tree.root), line)
     assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, True)
 
 
 def test_what_has_gone_since_it_was_seen_counts(tree: Tree) -> None:
-    listed = Listed(tree.root)
-    listed.look()
+    listed = ListedDevices(tree.root)
+    listed.read_names()
     (tree.root / "class/block/sda").rmdir()
     assert read(listed, MEDIUM.format("sda")).trust is Trust.KERNEL
-    assert read(Listed(tree.root), MEDIUM.format("sda")).trust is Trust.UNTRUSTED, (
+    assert read(ListedDevices(tree.root), MEDIUM.format("sda")).trust is Trust.UNTRUSTED, (
         "who came later has not seen it"
     )
 
 
 def test_what_a_file_system_is_still_mounted_from_counts(tree: Tree) -> None:
-    listed = Listed(tree.root, lambda: frozenset({"sdq1"}))
+    listed = ListedDevices(tree.root, lambda: frozenset({"sdq1"}))
     assert read(listed, "EXT4-fs (sdq1): Remounting filesystem read-only").fields["on_node"] is True
 
 
 def test_what_was_written_before_we_came_counts_and_says_so(tree: Tree) -> None:
     """The device may have gone before the daemon was there."""
-    event = read(Listed(tree.root), UE.format("MC7"), live=False)
+    event = read(ListedDevices(tree.root), UE.format("MC7"), live=False)
     assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
     assert catalogue().find_rule(event.code).apply_to(event.fields).action is Action.REBOOT_NODE
 
@@ -135,47 +135,49 @@ def test_what_was_written_before_we_came_counts_and_says_so(tree: Tree) -> None:
     ],
 )
 def test_of_what_nobody_sees_all_of_a_line_counts_and_says_so(tree: Tree, line: str) -> None:
-    event = read(Listed(tree.root), line)
+    event = read(ListedDevices(tree.root), line)
     assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
 
 
 @pytest.mark.parametrize("line", [UE.format("MC7"), MEDIUM.format("sdz")])
 def test_where_there_is_no_list_a_line_counts(tmp_path: Path, line: str) -> None:
-    event = read(Listed(tmp_path), line)
+    event = read(ListedDevices(tmp_path), line)
     assert event.trust is Trust.KERNEL
     assert "on_node" not in event.fields
 
 
 def test_a_drill_may_be_about_anything(tree: Tree) -> None:
-    drills = Announcements()
-    drills.announce(UE.format("MC7"), 100.0, 60.0)
+    drills = DrillRegistry()
+    drills.announce_drill(UE.format("MC7"), 100.0, 60.0)
     assert (
-        read(Listed(tree.root), UE.format("MC7"), facility=1, drills=drills).trust
+        read(ListedDevices(tree.root), UE.format("MC7"), facility=1, drills=drills).trust
         is Trust.ANNOUNCED
     )
 
 
 def test_a_saved_log_is_another_machines(tree: Tree) -> None:
-    known = Interpreter(catalogue(), Announcements(), None, userspace="ignore")
+    known = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore")
     line = UE.format("MC7").encode()
-    sighting = known.recognise(line)
-    assert sighting is not None
-    event = known.event(sighting, line, None, identity="i", time=1.0, boot_id="", usec=None)
+    parsed = known.parse_record(line)
+    assert parsed is not None
+    event = known.make_event(parsed, line, None, identity="i", time=1.0, boot_id="", usec=None)
     assert (event.trust, "on_node" in event.fields) == (Trust.KERNEL, False)
 
 
 @pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "", "x" * 65])
 def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
-    assert Listed(tree.root).has(DeviceListing.DISKS, name) is False
+    assert ListedDevices(tree.root).has_device(DeviceListing.DISKS, name) is False
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.collectors.kernel_log.listed_devices._MOST", 2)
-    listed = Listed(tree.root)
-    listed.look()
+    monkeypatch.setattr("vitald.collectors.kernel_log.listed_devices._MAX_NAMES", 2)
+    listed = ListedDevices(tree.root)
+    listed.read_names()
     for name in ("nvme0n1", "sda", "dm-0"):
         (tree.root / "class/block" / name).rmdir()
-    assert [listed.has(DeviceListing.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")] == [
+    assert [
+        listed.has_device(DeviceListing.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")
+    ] == [
         False,
         True,
         True,
@@ -191,11 +193,11 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
     xid = "NVRM: Xid (PCI:0000:{}:00): 79, pid=7, name=x, GPU has fallen off the bus."
 
     def seen(bus: str) -> Event:
-        known = Interpreter(catalogue(), Announcements(), inventory, userspace="ignore")
-        sighting = known.recognise(xid.format(bus).encode())
-        assert sighting is not None
-        return known.event(
-            sighting,
+        known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
+        parsed = known.parse_record(xid.format(bus).encode())
+        assert parsed is not None
+        return known.make_event(
+            parsed,
             xid.format(bus).encode(),
             0,
             identity="i",
@@ -206,10 +208,10 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
         )
 
     assert "on_node" not in seen("99").fields, "nobody has looked yet"
-    inventory.read()
+    inventory.scan_bus()
     shutil.rmtree(tree.root / "bus/pci/devices")
     (tree.root / "bus/pci/devices").mkdir()
-    inventory.read()
+    inventory.scan_bus()
     gone, never = seen("65"), seen("99")
     assert (gone.fields["on_pci"], gone.fields["on_node"]) == (False, True)
     assert (never.fields["on_pci"], never.fields["on_node"], never.trust) == (

@@ -84,7 +84,7 @@ def test_who_may_read_a_folder_cannot_lock_it(folder: Path, left: bool) -> None:
         (folder / lock.FILE).touch(0o600)
     with holding_all_it_can([folder]) as held:
         assert held == 3  # the folder and its two files
-        with files.held(folder):
+        with files.hold_folder(folder):
             assert stat.S_IMODE((folder / lock.FILE).stat().st_mode) == 0o600
     assert not (folder / lock.FILE).exists()
 

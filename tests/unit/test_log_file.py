@@ -16,7 +16,7 @@ from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
 from vitald.collectors.kernel_log import file as log_file
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.model import Position
@@ -49,11 +49,11 @@ class Following:
 
 @asynccontextmanager
 async def following(path: Path, after: Position | None = None) -> AsyncIterator[Following]:
-    reader = Interpreter(catalogue(), Announcements(), None, userspace="ignore")
+    reader = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore")
     told = Following(reader)
 
     async def follow() -> None:
-        async for batch in LogFile(str(path), reader, "boot-a").batches(after):
+        async for batch in LogFile(str(path), reader, "boot-a").read_batches(after):
             for event in batch.events:
                 assert event.identity not in told.identities
                 told.identities.add(event.identity)
@@ -171,7 +171,7 @@ def test_the_last_record_of_a_rotated_file_is_read_first(tmp_path: Path) -> None
 def test_lines_that_go_on_without_end_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_file, "_CHUNK", 4096)
+    monkeypatch.setattr(log_file, "_CHUNK_BYTES", 4096)
     path = tmp_path / "log"
     path.write_text(
         f"{ORDINARY}{' x' * 100}\n" * 200

@@ -40,13 +40,13 @@ def test_every_action_has_words_of_its_own() -> None:
 @given(st.sampled_from(list(ComponentKind)), st.text(max_size=20))
 def test_components_are_read_back_from_their_names(kind: ComponentKind, id_: str) -> None:
     component = Component(kind, id_)
-    assert Component.parse(component.name) == component
+    assert Component.parse_name(component.name) == component
 
 
 @pytest.mark.parametrize("name", ["", "gpus/0000:01:00.0", "GPU/0", "/0"])
 def test_a_kind_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not a valid ComponentKind"):
-        Component.parse(name)
+        Component.parse_name(name)
 
 
 def test_the_node_has_no_number() -> None:

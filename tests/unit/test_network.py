@@ -20,7 +20,7 @@ from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
-from vitald.collectors.network import adapter, learned
+from vitald.collectors.network import adapter, efa, port_history
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network
 from vitald.collectors.network.port import Carrier, Link
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     turned = Clock()
-    for module in (polled_module, adapter, learned):
+    for module in (polled_module, adapter, efa, port_history):
         monkeypatch.setattr(module, "time", turned)
     return turned
 
@@ -653,14 +653,14 @@ def test_an_interface_that_is_off_is_asked_again_when_it_is_on(
     """While it is off, its carrier answers EINVAL; that is not a file to leave alone for good."""
     trainium(tree)
     tree.net("ens5", flags="0x1002")
-    real, off = small_files.attribute, [True]
+    real, off = small_files.read_attribute, [True]
 
     def read(path: Path | str) -> str:
         if off[0] and str(path).endswith("/carrier"):
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(small_files, "attribute", read)
+    monkeypatch.setattr(small_files, "read_attribute", read)
     node = make_node(tree)
     assert node.rounds(2) == []
     tree.net("ens5", flags="0x1003")  # it is turned on just before it is asked
@@ -799,7 +799,7 @@ def test_a_file_that_answers_einval_is_left_alone(
 ) -> None:
     infiniband(tree)
     asked: list[str] = []
-    real = small_files.attribute
+    real = small_files.read_attribute
 
     def read(path: Path | str) -> str:
         if str(path).endswith("mlx5_3/ports/1/counters/port_rcv_errors"):
@@ -807,7 +807,7 @@ def test_a_file_that_answers_einval_is_left_alone(
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path)
 
-    monkeypatch.setattr(small_files, "attribute", read)
+    monkeypatch.setattr(small_files, "read_attribute", read)
     node = make_node(tree)
     assert node.rounds(6) == []
     assert len(asked) == 1

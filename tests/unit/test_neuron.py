@@ -18,7 +18,7 @@ from vitald.collectors.neuron.collector import Neuron
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import Position, SourceState
 
 
@@ -425,7 +425,7 @@ def test_a_device_that_the_site_gave_up_is_not_missing_any_more(tree: NeuronTree
     enough = [False]
     subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations(), lambda: enough[0])
     source = PollingSource(
-        subject, CATALOG, "boot-1", every_s=60.0, look_s=5.0, enough=lambda: enough[0]
+        subject, CATALOG, "boot-1", every_s=60.0, timeout_s=5.0, has_enough=lambda: enough[0]
     )
     with Looking(source) as node:
         node.look()
@@ -506,9 +506,9 @@ def test_a_card_that_is_lost_while_it_is_read_has_no_errors(
     if machine != "unknown":
         addresses = TRN2
     tree = NeuronTree(tmp_path / "sys", addresses, machine=machine)
-    read_number = Files.number
+    read_number = Files.read_number
 
-    def lose_after(files: Files, look: Look, name: str, path: Path | str) -> float | None:
+    def lose_after(files: Files, look: RawReadings, name: str, path: Path | str) -> float | None:
         value = read_number(files, look, name, path)
         if name == counter and "neuron1/" in str(path):
             tree.lose(1)
@@ -516,7 +516,7 @@ def test_a_card_that_is_lost_while_it_is_read_has_no_errors(
 
     with watching(tree) as node:
         assert told(node.look()) == set()
-        monkeypatch.setattr(Files, "number", lose_after)
+        monkeypatch.setattr(Files, "read_number", lose_after)
         found = told(node.look()) | told(node.look())
         assert {code for code, _ in found} == {"neuron/lost"}
 
@@ -527,10 +527,10 @@ def test_what_a_card_reads_that_was_silent_for_a_moment_is_no_reading(
     """Its link is trained anew while it is read: it answers again a tenth of a second later."""
     config = next(tree.root.glob(f"devices/*/{TRN2[1]}/config"))
     answering = config.read_bytes()
-    read_number = Files.number
+    read_number = Files.read_number
     silent: list[str] = []
 
-    def break_link(files: Files, look: Look, name: str, path: Path | str) -> float | None:
+    def break_link(files: Files, look: RawReadings, name: str, path: Path | str) -> float | None:
         if name == "hbm_ecc_uncorrected" and "neuron1/" in str(path):
             silent.append(name)
             tree.lose_link(1)
@@ -542,7 +542,7 @@ def test_what_a_card_reads_that_was_silent_for_a_moment_is_no_reading(
 
     with watching(tree) as node:
         assert told(node.look()) == set()
-        monkeypatch.setattr(Files, "number", break_link)
+        monkeypatch.setattr(Files, "read_number", break_link)
         monkeypatch.setattr("vitald.collectors.neuron.device.time.sleep", answer_again)
         assert told(node.look()) == set()
         assert silent == ["hbm_ecc_uncorrected"]
@@ -591,13 +591,13 @@ def test_a_heartbeat_that_moved_and_stands_is_told(
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     subject = Neuron(tree.root, PciInventory(tree.root), NeuronLocations())
     source = polled(subject, "neuron")
-    found = subject.find()
+    found = subject.find_devices()
 
     def look() -> set[tuple[str, str]]:
-        source._found = found
+        source._poller.found = found
         return told(
-            source._digest(
-                {device.component.name: device.look() for device in found.devices}
+            source._process_results(
+                {device.component.name: device.read() for device in found.devices}
             ).events
         )
 

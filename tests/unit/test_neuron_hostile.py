@@ -11,7 +11,7 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
-from vitald.collectors.kernel_log.drills import Announcements
+from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
 from vitald.collectors.neuron.collector import Neuron
@@ -124,7 +124,7 @@ def test_a_reload_is_no_loss(tree: NeuronTree, places: NeuronLocations, placed: 
             tree.unprobe(index)
         tree.remove("module/neuron")
         for _ in range(6):
-            node.source.look_now()
+            node.source.poll_now()
             node.until(lambda _: True)
         tree.module("neuron", tree.driver)
         for index in range(4):
@@ -235,7 +235,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
         assert told(node.look()) == only(1, "hbm_ecc_repairable")
         from vitald.collectors import small_files
 
-        real = small_files.attribute
+        real = small_files.read_attribute
 
         def attribute(path: Path | str) -> str:
             if str(path).endswith(f"neuron1/{ECC}"):
@@ -243,7 +243,7 @@ def test_a_reset_that_begins_in_the_middle_of_a_look(
                 tree.put(1, f"{HEALTH}/unhealthy_components", "device_unreachable")
             return real(path)
 
-        monkeypatch.setattr(small_files, "attribute", attribute)
+        monkeypatch.setattr(small_files, "read_attribute", attribute)
         assert node.look(2) == []
         assert "hbm_ecc_repairable" not in node.readings(f"neuron/{TRN2[1]}").values
 
@@ -390,16 +390,16 @@ def test_a_place_that_is_learnt_late_loses_no_finding(tree: NeuronTree) -> None:
 
 
 def test_a_drill_moves_no_device(places: NeuronLocations) -> None:
-    reader = Interpreter(CATALOG, Announcements(), None, userspace="ignore", places=places)
+    reader = Interpreter(CATALOG, DrillRegistry(), None, userspace="ignore", places=places)
     for device, now, facility in ((2, 100.0, 1), (3, 200.0, 1)):
         line = (
             f"neuron:neuron_pci_get_device_id_v3: ** BDF: 00:1b.0 => nd[{device}] (routing id: 12)"
         )
         if device == 3:
-            reader.announcements.announce(line, now, 60.0)
-        sighting = reader.recognise(line.encode())
+            reader.drills.announce_drill(line, now, 60.0)
+        sighting = reader.parse_record(line.encode())
         assert sighting is not None
-        event = reader.event(
+        event = reader.make_event(
             sighting, line.encode(), facility, identity=line, time=now, boot_id="boot-1", usec=None
         )
         assert event.trust is (Trust.ANNOUNCED if device == 3 else Trust.UNTRUSTED)

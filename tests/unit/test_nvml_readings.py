@@ -72,9 +72,9 @@ class Look:
         self.library = Library(**answers)
         self.worker = NvmlWorker("", mmap.mmap(-1, 4096))
         self.gpu = PolledGpu(GPUS[0], object(), (580, 95, 5))
-        self.gpu.unheard = False
+        self.gpu.lacks_events = False
         self.worker._gpus[GPUS[0]] = self.gpu
-        self.worker.ask = self.library.ask  # type: ignore[method-assign]
+        self.worker.ask_driver = self.library.ask  # type: ignore[method-assign]
 
     def read(self, *names: str, inventory: bool = False) -> Answer:
         by_name = {call.name: call for call in (*calls.FAST, *calls.SLOW, *calls.INVENTORY)}
@@ -86,11 +86,11 @@ class Look:
 
 
 def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
-    every = [name for given in tiers.OF.values() for name in given]
+    every = [name for given in tiers.READINGS_BY_CALL.values() for name in given]
     assert len(every) == len(set(every))
     assert [
         call.name for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
-    ] == list(tiers.OF)
+    ] == list(tiers.READINGS_BY_CALL)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_fewer_links_to_the_processor_than_the_others_have(count: float, found: 
 def test_every_kind_of_event_may_be_supported() -> None:
     worker = NvmlWorker("", mmap.mmap(-1, 4096))
     with mock.patch.object(pynvml, "nvmlDeviceGetSupportedEventTypes", lambda _: 2**64 - 1):
-        assert worker.ask("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
+        assert worker.ask_driver("nvmlDeviceGetSupportedEventTypes", object()) == 2**64 - 1
 
 
 @pytest.mark.parametrize("celsius", [255, 2**32 - 6])
@@ -313,7 +313,7 @@ def test_where_in_a_rack_a_gpu_is() -> None:
     assert values.items() <= node.read(0).values.items()
     (sample,) = [
         one
-        for metric in gpus.metrics([node.read(0)])
+        for metric in gpus.collect_metrics([node.read(0)])
         for one in metric.samples
         if one.name == "vitald_gpu_place_info"
     ]
@@ -575,7 +575,7 @@ def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
     with mock.patch.object(pynvml, call, lambda *_: values):
         worker = NvmlWorker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
-            worker.ask(call, look.gpu.handle)
+            worker.ask_driver(call, look.gpu.handle)
     assert (refused.value.value, nvml_codes.REASONS[refused.value.value]) == (
         nvml_codes.NO_VALUE,
         "the driver gives no value",
@@ -653,14 +653,14 @@ def test_an_event_is_about_the_gpu_that_it_names() -> None:
     worker, told = NvmlWorker("", mmap.mmap(-1, 4096)), []
     handles = [pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in GPUS]
     for address, handle in zip(GPUS, handles):
-        with mock.patch.object(worker, "ask", return_value=handle):
+        with mock.patch.object(worker, "ask_driver", return_value=handle):
             worker._add_gpu(address)
     events = [
         mock.Mock(device=handles[5], eventType=8, eventData=79),
         mock.Mock(device=None, eventType=8, eventData=48),
     ]
     with (
-        mock.patch.object(worker, "_send", told.append),
+        mock.patch.object(worker, "_send_message", told.append),
         mock.patch(
             "vitald.collectors.nvml.worker.pynvml.nvmlEventSetWait_v2",
             side_effect=[*events, pynvml.NVMLError(15)],
@@ -739,7 +739,7 @@ def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
     one = node.read(0)
     assert "temperature_celsius" not in one.values
     assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
-    shown = samples(gpus.metrics([one]))
+    shown = samples(gpus.collect_metrics([one]))
     assert not any("temperature" in sample for sample in shown)
     assert any("power_watts" in sample for sample in shown)
     node.look(temperature_celsius=77.0)
@@ -849,7 +849,7 @@ def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node.look(
         nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0]
     )
-    shown = samples(gpus.metrics([node.read(0)]))
+    shown = samples(gpus.collect_metrics([node.read(0)]))
     assert [
         sum(f"{name}[" in sample for sample in shown)
         for name in ("nvlink_up", "nvlink_crc_errors_total")

@@ -20,9 +20,9 @@ class Counted(PciInventory):
 
     reads = 0
 
-    def read(self) -> None:
+    def scan_bus(self) -> None:
         self.reads += 1
-        super().read()
+        super().scan_bus()
 
 
 def test_pci_is_walked_when_something_is_announced_and_not_all_the_time(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_pci_is_walked_when_something_is_announced_and_not_all_the_time(tmp_path
             for _ in range(5):
                 assert (await batches.__anext__()).state is SourceState.ABSENT
             assert inventory.reads == 1
-            source.look_now()
+            source.poll_now()
             for _ in range(3):
                 await batches.__anext__()
             assert inventory.reads == 2
@@ -55,7 +55,7 @@ def test_a_bus_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
             assert (await batches.__anext__()).state is SourceState.FAILED
             tree.remove("bus/pci/devices")
             (tree.root / "bus/pci/devices").mkdir()
-            source.look_now()
+            source.poll_now()
             assert (await batches.__anext__()).state is SourceState.ABSENT
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ
-from vitald.collectors.kernel_log.parsed_line import normal_pci, pci_address
+from vitald.collectors.kernel_log.parsed_line import format_pci, normalize_pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
 
@@ -50,7 +50,7 @@ def inventory(tmp_path: Path) -> PciInventory:
     for address, (vendor, number, pci_class, _) in KINDS.items():
         device(tmp_path, address, vendor, number, pci_class, "nvidia" if vendor == 0x10DE else "")
     made = PciInventory(tmp_path)
-    made.read()
+    made.scan_bus()
     return made
 
 
@@ -63,32 +63,32 @@ def test_every_device_is_known_for_what_it_is(inventory: PciInventory) -> None:
 
 
 def test_accelerators_switches_and_adapters_are_watched(inventory: PciInventory) -> None:
-    assert {found.address for found in inventory.watched()} == {
+    assert {found.address for found in inventory.list_watched()} == {
         address for address, (*_, kind) in KINDS.items() if kind is not ComponentKind.PCI
     }
 
 
 def test_the_bus_outranks_the_grammar_only_where_that_says_pci(inventory: PciInventory) -> None:
-    assert inventory.component("0000:5c:00.0", ComponentKind.PCI) == Component(
+    assert inventory.get_component("0000:5c:00.0", ComponentKind.PCI) == Component(
         ComponentKind.NIC, "0000:5c:00.0"
     )
-    assert inventory.component("0000:5c:00.0", ComponentKind.GPU).kind is ComponentKind.GPU
-    assert inventory.component("0000:99:00.0", ComponentKind.PCI).kind is ComponentKind.PCI
+    assert inventory.get_component("0000:5c:00.0", ComponentKind.GPU).kind is ComponentKind.GPU
+    assert inventory.get_component("0000:99:00.0", ComponentKind.PCI).kind is ComponentKind.PCI
 
 
 def test_presence_is_looked_up_at_the_moment(inventory: PciInventory, tmp_path: Path) -> None:
-    assert inventory.present("0000:18:00.0")
+    assert inventory.is_present("0000:18:00.0")
     for name in ("vendor", "device", "class", "driver"):
         (tmp_path / "bus/pci/devices/0000:18:00.0" / name).unlink()
     (tmp_path / "bus/pci/devices/0000:18:00.0").rmdir()
-    assert not inventory.present("0000:18:00.0")
+    assert not inventory.is_present("0000:18:00.0")
     assert "0000:18:00.0" in inventory.devices  # what was known stays known
 
 
 def test_a_node_without_pci_has_no_devices(tmp_path: Path) -> None:
     inventory = PciInventory(tmp_path / "nothing")
-    inventory.read()
-    assert (inventory.devices, inventory.watched()) == ({}, [])
+    inventory.scan_bus()
+    assert (inventory.devices, inventory.list_watched()) == ({}, [])
 
 
 def test_a_device_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_device_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     (device(tmp_path, "0000:19:00.0", 0x10DE, 0x2330, 0x030200) / "class").unlink()
     (device(tmp_path, "0000:1a:00.0", 0x10DE, 0x2330, 0x030200) / "vendor").write_text("gone\n")
     inventory = PciInventory(tmp_path)
-    inventory.read()
+    inventory.scan_bus()
     assert list(inventory.devices) == ["0000:18:00.0"]
 
 
@@ -112,7 +112,7 @@ def test_a_device_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_are_spelt_as_sysfs_does(printed: str, normal: str) -> None:
-    assert normal_pci(printed) == normal
+    assert normalize_pci(printed) == normal
 
 
 @FUZZ
@@ -129,11 +129,11 @@ def test_normal_spelling_is_stable(
     """However many zeros and capitals a driver prints; and once normal, always normal."""
     normal = f"{domain:04x}:{bus:02x}:{number:02x}.{function}"
     assert (
-        normal_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}")
+        normalize_pci(f"{domain:0{width}X}:{bus:02X}:{number:02X}.{function}")
         == normal
-        == normal_pci(normal)
+        == normalize_pci(normal)
     )
-    assert pci_address(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
+    assert format_pci(f"{domain:x}", f"{bus:x}", f"{number:x}", str(function)) == normal
 
 
 def test_a_bus_that_cannot_be_read_is_not_an_empty_one(
@@ -143,10 +143,10 @@ def test_a_bus_that_cannot_be_read_is_not_an_empty_one(
     class_ = tmp_path / "bus/pci/devices/0000:18:00.0/class"
     class_.unlink()
     class_.mkdir()  # a file that cannot be read, whoever we are
-    inventory.read()
+    inventory.scan_bus()
     assert (inventory.devices, "class" in inventory.error) == (before, True)
     class_.rmdir()
-    inventory.read()  # gone between the listing and the look
+    inventory.scan_bus()  # gone between the listing and the look
     assert (set(before) - set(inventory.devices), inventory.error) == ({"0000:18:00.0"}, "")
 
 
@@ -154,5 +154,5 @@ def test_a_bus_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bus/pci").mkdir(parents=True)
     (tmp_path / "bus/pci/devices").write_text("")
     inventory = PciInventory(tmp_path)
-    inventory.read()
+    inventory.scan_bus()
     assert inventory.devices == {} and "Not a directory" in inventory.error

@@ -288,7 +288,7 @@ def test_one_that_sleeps_is_not_woken(bus: Bus) -> None:
 def test_a_look_that_hangs_is_said_and_the_others_are_seen(bus: Bus) -> None:
     bus.looking.look()
     bus.tree.hang(bus.path(ETHERNET, "config"))
-    bus.looking.source.look_now()
+    bus.looking.source.poll_now()
     bus.looking.until(lambda batch: any(event.code == "pci/hung" for event in batch.events))
     bus.remove(GPU)
     assert told(bus.looking.look()) == {("pci/removed", f"gpu/{GPU}")}
@@ -488,12 +488,12 @@ def test_a_device_that_left_is_known_for_what_it_was_and_by_the_port_it_sat_behi
     bus.looking.look()
     bus.remove(address)
     assert told(bus.looking.look()) == {("pci/removed", f"nic/{address}")}
-    assert bus.inventory.port(address) == PORT
-    assert bus.inventory.component(address, ComponentKind.PCI).name == f"nic/{address}"
-    assert address not in {device.address for device in bus.inventory.watched()}
+    assert bus.inventory.find_port(address) == PORT
+    assert bus.inventory.get_component(address, ComponentKind.PCI).name == f"nic/{address}"
+    assert address not in {device.address for device in bus.inventory.list_watched()}
     bus.tree.pci(address, NVIDIA, 0x2330, 0x030200)
     bus.looking.look()
-    assert bus.inventory.component(address, ComponentKind.PCI).name == f"gpu/{address}"
+    assert bus.inventory.get_component(address, ComponentKind.PCI).name == f"gpu/{address}"
     assert address not in bus.inventory.departed
 
 

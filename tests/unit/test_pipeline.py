@@ -22,7 +22,14 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
-from vitald.core import daemon_events, evaluator, ledger_writer, work_items
+from vitald.core import (
+    daemon_events,
+    evaluator,
+    held_entries,
+    ledger_writer,
+    work_items,
+    work_queue,
+)
 from vitald.core import pipeline as module
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -61,7 +68,7 @@ async def running(folder: Path) -> AsyncIterator[Pipeline]:
 
 
 async def idle(pipeline: Pipeline) -> None:
-    while pipeline._queue or pipeline._busy:
+    while pipeline._queue.items or pipeline._busy:
         await asyncio.sleep(0.001)
 
 
@@ -244,7 +251,7 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
             (found,) = pipeline.judge.open_findings
             assert (found.id, found.count) == (1, 2)
             clock.passes(3600.0)
-            pipeline._wake.set()
+            pipeline._queue._added.set()
             await asyncio.sleep(0.01)
             assert pipeline.judge.open_findings == ()
 
@@ -271,7 +278,7 @@ def test_what_happens_after_a_person_asked_is_told(
             again = event("xid/79", time=clock.now + stepped + 3.0, identity="two")
             clock.passes(5.0)
             clock.now += stepped
-            assert await pipeline.clear_finding(1, "alice", audit) is not None
+            assert await pipeline.actions.clear_finding(1, "alice", audit) is not None
             if stepped:
                 clock.passes(1.0)
                 again = event("xid/79", time=clock.now, identity="two")
@@ -327,7 +334,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
 
     async def before() -> None:
         async with running(tmp_path) as pipeline:
-            await pipeline.booted()
+            await pipeline.report_boot()
             faults = (
                 event("xid/79", boot=BOOT),
                 event("nvml/row_remap_failed", gpu(1), boot=BOOT),
@@ -353,7 +360,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await pipeline.open(catalogue())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipeline.run)
-            await pipeline.booted()
+            await pipeline.report_boot()
             pipeline.ledger_writer._retry_at = 0.0
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
@@ -361,7 +368,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             await asyncio.sleep(0.01)
             await idle(pipeline)
             tasks.cancel_scope.cancel()
-        assert pipeline.board.ledger.ok
+        assert pipeline.node_state.ledger.ok
         assert {
             found.code for found in pipeline.judge.open_findings if found.kind in ("xid", "nvml")
         } == {
@@ -404,7 +411,8 @@ def test_a_replaced_ledger_is_not_ahead_of_what_was_judged(
         )
         await pipeline.open(catalogue())
         many = tuple(
-            event("xid/31", identity=f"record {number}") for number in range(module._BATCH)
+            event("xid/31", identity=f"record {number}")
+            for number in range(module._MAX_TRANSACTION)
         )
         await pipeline.put(Batch("kernel_log", many, Position("kernel_log", BOOT, "512")))
         await pipeline.put(Batch("other", (event("xid/79", gpu(1)),), Position("other", BOOT, "1")))
@@ -473,14 +481,14 @@ def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
     """There is room again, and the time to try it has come."""
     db.execute("DROP TRIGGER full")
     pipeline.ledger_writer._retry_at = 0.0
-    pipeline._wake.set()
+    pipeline._queue._added.set()
 
 
 async def noted(pipeline: Pipeline) -> None:
     """The timer has fired, and the lane has done what it was given."""
-    while pipeline.ledger_writer._note_timer is not None:
+    while pipeline.ledger_writer.positions._timer is not None:
         await asyncio.sleep(0.01)
-    await pipeline.ledger_writer._lane.call(lambda: None)
+    await pipeline.ledger_writer._worker_thread.call(lambda: None)
 
 
 def faulty(seq: int) -> Batch:
@@ -517,7 +525,7 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
             with full(tmp_path) as db:
                 await pipeline.put(faulty(2))
                 await idle(pipeline)
-                assert not pipeline.board.ledger.ok
+                assert not pipeline.node_state.ledger.ok
                 await pipeline.put(ordinary(3))
                 await noted(pipeline)
                 assert left(tmp_path) == (["record 1"], "1")
@@ -527,7 +535,7 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
                 await noted(pipeline)
                 assert left(tmp_path) == (["record 1"], "1")
                 cured(db, pipeline)
-                while not pipeline.board.ledger.ok:
+                while not pipeline.node_state.ledger.ok:
                     await asyncio.sleep(0.001)
                 await idle(pipeline)
                 stored, place = left(tmp_path)
@@ -553,16 +561,16 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
                 blocked.set()
                 go.wait(10.0)
 
-            pipeline.ledger_writer._lane.post(block)
+            pipeline.ledger_writer._worker_thread.post(block)
             while not blocked.is_set():
                 await asyncio.sleep(0.001)
             await pipeline.put(faulty(1))
             await pipeline.put(ordinary(2))
-            assert pipeline._queue
-            while pipeline._queue:
+            assert pipeline._queue.items
+            while pipeline._queue.items:
                 await asyncio.sleep(0.001)
             await pipeline.put(ordinary(3))
-            pipeline.ledger_writer._note_now()
+            pipeline.ledger_writer.positions._write_latest()
             assert left(tmp_path) == ([], "")
             go.set()
             await idle(pipeline)
@@ -580,9 +588,12 @@ def test_no_position_is_noted_ahead_of_events_that_nobody_has_taken_up_yet(tmp_p
             await idle(pipeline)
             await pipeline.put(faulty(1))
             await pipeline.put(ordinary(2))
-            assert (len(pipeline._queue), pipeline._busy) == (2, False)
-            pipeline.ledger_writer._note_now()
-            assert await pipeline.ledger_writer._lane.call(lambda: left(tmp_path)) == ([], "")
+            assert (len(pipeline._queue.items), pipeline._busy) == (2, False)
+            pipeline.ledger_writer.positions._write_latest()
+            assert await pipeline.ledger_writer._worker_thread.call(lambda: left(tmp_path)) == (
+                [],
+                "",
+            )
 
     asyncio.run(work())
     assert left(tmp_path) == (["record 1"], "2")
@@ -610,7 +621,7 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as pipeline:
             seen: list[tuple[str, list[str]]] = []
-            publish, stands = pipeline.board.publish_changes, pipeline.board.update_source
+            publish, stands = pipeline.node_state.publish_changes, pipeline.node_state.update_source
 
             def published(*given: Any, **named: Any) -> None:
                 seen.append(("shown", left(tmp_path)[0]))
@@ -620,12 +631,15 @@ def test_what_is_answered_and_shown_is_stored(tmp_path: Path) -> None:
                 seen.append(("looked", left(tmp_path)[0]))
                 stands(*given, **named)
 
-            pipeline.board.publish_changes, pipeline.board.update_source = published, stood  # type: ignore[method-assign]
+            pipeline.node_state.publish_changes, pipeline.node_state.update_source = (
+                published,
+                stood,
+            )  # type: ignore[method-assign]
             await pipeline.store(faulty(1))
             assert left(tmp_path) == (["record 1"], "1")
             assert seen == [("shown", ["record 1"]), ("looked", ["record 1"])]
             audit = AuditRecord(time=2000.0, uid=0, pid=1, verb="clear", target="1", reason="why")
-            assert await pipeline.clear_finding(1, "alice", audit) is not None
+            assert await pipeline.actions.clear_finding(1, "alice", audit) is not None
             with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
                 assert db.execute("SELECT verb FROM audit").fetchall() == [("clear",)]
 
@@ -669,7 +683,7 @@ def test_more_than_can_be_held_costs_old_events_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The findings are stored as they stand, with what is known of their history."""
-    monkeypatch.setattr(ledger_writer, "_HELD", 3)
+    monkeypatch.setattr(held_entries, "MAX_HELD_EVENTS", 3)
 
     async def work() -> None:
         async with running(tmp_path) as pipeline:
@@ -678,10 +692,12 @@ def test_more_than_can_be_held_costs_old_events_and_nothing_else(
                     await pipeline.put(faulty(seq))
                     await idle(pipeline)
                 cured(db, pipeline)
-            while not pipeline.board.ledger.ok:
+            while not pipeline.node_state.ledger.ok:
                 await asyncio.sleep(0.001)
             await idle(pipeline)
-            assert pipeline.board.ledger.dropped == 5  # of seven, and of what is said of the ledger
+            assert (
+                pipeline.node_state.ledger.dropped == 5
+            )  # of seven, and of what is said of the ledger
 
     asyncio.run(work())
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
@@ -717,7 +733,7 @@ def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None
             await idle(pipeline)
             folder.rename(tmp_path / "elsewhere")
             await pipeline.put(ordinary(2))
-            await until(lambda: not pipeline.board.ledger.ok)
+            await until(lambda: not pipeline.node_state.ledger.ok)
 
     asyncio.run(work())
 
@@ -740,14 +756,14 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
             folder.parent.rename(moved)
             folder.parent.write_text("in the way")
             await pipeline.put(faulty(2))
-            await until(lambda: not pipeline.board.ledger.ok)
+            await until(lambda: not pipeline.node_state.ledger.ok)
             await pipeline.put(Batch("kernel_log", (step,)))
             await pipeline.put(replace(faulty(3), again=True))
             await idle(pipeline)
             folder.parent.unlink()
             pipeline.ledger_writer._retry_at = 0.0
-            pipeline._wake.set()
-            await until(lambda: pipeline.board.ledger.ok)
+            pipeline._queue._added.set()
+            await until(lambda: pipeline.node_state.ledger.ok)
             await idle(pipeline)
             return pipeline.judge.memory
 
@@ -829,16 +845,19 @@ def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
         async with running(tmp_path) as pipeline:
             few = tuple(
                 event("xid/31", time=1000.0, identity=f"few {number}")
-                for number in range(module._BEHIND)
+                for number in range(work_queue._BACKLOG)
             )
             await pipeline.put(Batch("kernel_log", few))
-            assert not pipeline.board.answerable.is_set()
+            assert not pipeline.node_state.answerable.is_set()
             await idle(pipeline)
             many = tuple(
                 event("xid/31", time=2000.0, identity=f"many {number}")
-                for number in range(module._BEHIND + 1)
+                for number in range(work_queue._BACKLOG + 1)
             )
             await pipeline.put(Batch("kernel_log", many))
-            assert pipeline.board.answerable.is_set() and not pipeline.board.first_look.is_set()
+            assert (
+                pipeline.node_state.answerable.is_set()
+                and not pipeline.node_state.first_scan.is_set()
+            )
 
     asyncio.run(work())

@@ -15,8 +15,8 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Look
+from vitald.collectors.collector import Found, PolledDevice
+from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
 
 
@@ -38,14 +38,14 @@ class Part:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def look(self) -> Look:
+    def look(self) -> RawReadings:
         self.looks += 1
-        look = Look(
+        look = RawReadings(
             dict(self.values),
             serial=self.serial,
-            words=self.words,
+            display_name=self.words,
             epoch=self.epoch,
-            blind=self.blind,
+            unreadable_reason=self.blind,
             fields=self.fields,
         )
         self.gate.wait()
@@ -67,7 +67,7 @@ class Things:
         self.gate = threading.Event()
         self.gate.set()
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         self.gate.wait()
         time.sleep(self.takes_s)
         if self.error is not None:
@@ -79,7 +79,9 @@ class Things:
             ]
         )
 
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
+    def combine_readings(
+        self, read: Mapping[Component, Readings], found: Found
+    ) -> Iterable[Readings]:
         return ()
 
 
@@ -164,7 +166,7 @@ def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
 
 def test_a_device_that_is_always_late_is_told_once() -> None:
     class Late(Part):
-        def look(self) -> Look:
+        def look(self) -> RawReadings:
             time.sleep(1.6)
             return super().look()
 
@@ -356,7 +358,7 @@ def test_announcements_hasten_nothing_but_looks() -> None:
         node.look()
         away = things.slots.pop("a")
         for _ in range(10):
-            node.source.look_now()
+            node.source.poll_now()
             node.until(lambda _: True)
         assert node.events == node.events[:2], "who is who"
         things.slots["a"] = away
@@ -374,7 +376,7 @@ def test_rounds_that_were_brought_forward_put_off_no_other() -> None:
         node.look(2)
         due = node.source._due
         for _ in range(5):
-            node.source.look_now()
+            node.source.poll_now()
             node.until(lambda _: True)
         assert node.source._due == due
 
@@ -548,12 +550,12 @@ def test_a_changed_entry_is_judged_anew() -> None:
 
 
 def test_the_watches_remember_no_end_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitald.collectors.thresholds._MAX_COMPONENTS", 16)
+    monkeypatch.setattr("vitald.collectors.threshold_memory._MAX_COMPONENTS", 16)
     things = Things(a=Part("A", {"sram_ecc_uncorrected": 1.0}))
     with watching(things) as node:
         node.look()
         for number in range(60):
             things.slots["b"] = Part(f"B{number}", expected=False)
             node.look()
-        assert len(node.source._watcher._known) <= 16
+        assert len(node.source._evaluator._memory.components) <= 16
         assert node.look(2) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from vitald.collectors.kernel_log import pstore
-from vitald.collectors.kernel_log.lines import Line, strip
-from vitald.collectors.kernel_log.pstore import CrashLog, read
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
+from vitald.collectors.kernel_log.pstore import CrashLog, read_crash_logs
 
 PANIC = b"<0>[  517.300000] Kernel panic - not syncing: Fatal exception\n"
 CRASHED = 1_666_922_861
@@ -34,13 +34,13 @@ def efi(part: int, count: int = 1, time: int = CRASHED) -> str:
 
 
 def only(folders: list[Path]) -> CrashLog:
-    (log,), said = read(folders)
+    (log,), said = read_crash_logs(folders)
     assert said == []
     return log
 
 
 def messages(log: CrashLog) -> list[bytes]:
-    return [line.message for line in map(strip, log.lines) if line is not None]
+    return [line.message for line in map(strip_prefix, log.lines) if line is not None]
 
 
 def test_the_parts_of_a_crash_are_joined_oldest_first(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_the_parts_of_a_crash_are_joined_oldest_first(tmp_path: Path) -> None:
 )
 def test_each_line_is_one_that_strip_understands(tmp_path: Path, line: bytes, wanted: Line) -> None:
     put(tmp_path, "dmesg-ramoops-0", b"Oops#1 Part1\n" + line + b"\n")
-    assert [strip(found) for found in only([tmp_path]).lines] == [wanted]
+    assert [strip_prefix(found) for found in only([tmp_path]).lines] == [wanted]
 
 
 def test_each_file_of_ramoops_is_a_crash_of_its_own(tmp_path: Path) -> None:
     put(tmp_path, "dmesg-ramoops-0", b"Panic#1 Part1\n" + rendered(1), CRASHED + 500)
     put(tmp_path, "dmesg-ramoops-1", b"Panic#1 Part1\n" + rendered(2), CRASHED)
-    logs, said = read([tmp_path])
+    logs, said = read_crash_logs([tmp_path])
     assert [(log.time, messages(log)) for log in logs] == [
         (CRASHED, [b"line 2"]),
         (CRASHED + 500, [b"line 1"]),
@@ -91,7 +91,7 @@ def test_dumps_of_the_same_second_are_kept_apart(tmp_path: Path) -> None:
         put(tmp_path, efi(part, 1), b"Oops#1 Part%d\n" % part + rendered(line))
         put(tmp_path, efi(part, 2), b"Oops#2 Part%d\n" % part + rendered(line + 10))
         put(tmp_path, efi(part, 3), b"Panic#3 Part%d\n" % part + rendered(line + 20))
-    logs, said = read([tmp_path])
+    logs, said = read_crash_logs([tmp_path])
     assert sorted((log.reason, messages(log)) for log in logs) == [
         ("Oops", [b"line 1", b"line 2"]),
         ("Oops", [b"line 11", b"line 12"]),
@@ -107,7 +107,7 @@ def test_the_same_reason_and_number_of_two_boots_are_two(tmp_path: Path) -> None
             f"dmesg-erst-{number}",
             b"Panic#1 Part%d\n" % (1, 2, 3, 1, 2)[index] + rendered(index),
         )
-    logs, said = read([tmp_path])
+    logs, said = read_crash_logs([tmp_path])
     assert sorted(messages(log) for log in logs) == [
         [b"line 2", b"line 1", b"line 0"],
         [b"line 4", b"line 3"],
@@ -205,7 +205,7 @@ def test_a_torn_line(
     """It is joined where its beginning is there; its end alone is nobody's message."""
     put(tmp_path, efi(2), b"Panic#1 Part2\n" + older)
     put(tmp_path, efi(1), b"Panic#1 Part1\n" + newer)
-    (log,), said = read([tmp_path])
+    (log,), said = read_crash_logs([tmp_path])
     assert messages(log) == wanted
     assert len(said) == torn
     assert all("1 lines left out" in text for text in said)
@@ -214,7 +214,7 @@ def test_a_torn_line(
 def test_a_missing_part_is_said_and_joins_nothing(tmp_path: Path) -> None:
     put(tmp_path, efi(1), b"Panic#1 Part1\n" + b"of another line\n" + rendered(3))
     put(tmp_path, efi(3), b"Panic#1 Part3\n" + b"<4>[    1.000000] the beginning")
-    (log,), said = read([tmp_path])
+    (log,), said = read_crash_logs([tmp_path])
     assert messages(log) == [b"the beginning", b"line 3"]
     assert any("Panic#1 lacks part 2" in text for text in said)
 
@@ -222,7 +222,7 @@ def test_a_missing_part_is_said_and_joins_nothing(tmp_path: Path) -> None:
 def test_what_the_kernel_could_not_unpack_is_said(tmp_path: Path) -> None:
     put(tmp_path, efi(1) + ".enc.z", b"\x78\x9c\x00")
     put(tmp_path, "dmesg-ramoops-0", b"Panic#1 Part1\n" + rendered(1))
-    (log,), said = read([tmp_path])
+    (log,), said = read_crash_logs([tmp_path])
     assert log.name.startswith("dmesg-ramoops-0:")
     (text,) = said
     assert efi(1) in text
@@ -247,17 +247,17 @@ def test_other_files_are_not_crashes(tmp_path: Path) -> None:
     put(tmp_path, "dmesg-ramoops-0", b"")
     os.mkfifo(tmp_path / "dmesg-ramoops-1")  # to open it would wait forever
     (tmp_path / "dmesg-ramoops-2").symlink_to("/etc/passwd")
-    assert read([tmp_path]) == ([], [])
+    assert read_crash_logs([tmp_path]) == ([], [])
 
 
 def test_a_missing_folder_is_no_news(tmp_path: Path) -> None:
-    assert read([tmp_path / "pstore", tmp_path / "archive"]) == ([], [])
+    assert read_crash_logs([tmp_path / "pstore", tmp_path / "archive"]) == ([], [])
 
 
 def test_the_newest_are_read_where_there_is_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pstore, "_MOST", 200)
+    monkeypatch.setattr(pstore, "_MAX_BYTES", 200)
     for index in range(10):
         put(
             tmp_path,
@@ -265,7 +265,7 @@ def test_the_newest_are_read_where_there_is_too_much(
             b"Panic#1 Part1\n" + rendered(*range(index * 3, index * 3 + 3)),
             CRASHED + index,
         )
-    logs, said = read([tmp_path])
+    logs, said = read_crash_logs([tmp_path])
     assert [log.time for log in logs] == [CRASHED + 8, CRASHED + 9]
     (text,) = said
     assert text.startswith("8 files left out")
@@ -284,7 +284,7 @@ def test_no_permission_is_said(tmp_path: Path, shut: str) -> None:
     if was == 0:
         os.seteuid(65534)
     try:
-        logs, said = read([tmp_path / "pstore", tmp_path / "archive"])
+        logs, said = read_crash_logs([tmp_path / "pstore", tmp_path / "archive"])
     finally:
         os.seteuid(was)
         closed.chmod(0o755)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from tests.pace import patient
-from vitald.collectors.reader_threads import Broken, Readers
+from vitald.collectors.reader_threads import Broken, ReaderThreads
 
 
 def threads(name: str) -> int:
@@ -16,11 +16,11 @@ def threads(name: str) -> int:
 
 
 def test_each_device_is_read_once_a_round() -> None:
-    readers: Readers[int] = Readers("plain")
+    readers: ReaderThreads[int] = ReaderThreads("plain")
 
     async def run() -> None:
         for _ in range(3):
-            assert await readers.read(
+            assert await readers.run_reads(
                 {str(number): lambda number=number: number for number in range(64)}
             ) == {str(number): number for number in range(64)}
         assert not readers.under_way
@@ -29,8 +29,8 @@ def test_each_device_is_read_once_a_round() -> None:
 
 
 def test_an_error_is_told_with_its_device() -> None:
-    readers: Readers[float] = Readers("broken")
-    back = asyncio.run(readers.read({"bad": lambda: 1 / 0, "good": lambda: 1.0}))
+    readers: ReaderThreads[float] = ReaderThreads("broken")
+    back = asyncio.run(readers.run_reads({"bad": lambda: 1 / 0, "good": lambda: 1.0}))
     assert back["good"] == 1.0
     assert isinstance(back["bad"], Broken)
     assert isinstance(back["bad"].error, ZeroDivisionError)
@@ -44,42 +44,42 @@ def test_a_read_that_hangs_holds_up_the_others_once_and_is_not_started_again() -
         release.wait()
         return "late"
 
-    readers: Readers[str] = Readers("hung", soon_s=0.05)
+    readers: ReaderThreads[str] = ReaderThreads("hung", soon_s=0.05)
     jobs: dict[str, Callable[[], str]] = {"a": lambda: "a", "hung": hang, "z": lambda: "z"}
 
     async def run() -> None:
         began = time.monotonic()
-        assert await readers.read(jobs) == {"a": "a", "z": "z"}
+        assert await readers.run_reads(jobs) == {"a": "a", "z": "z"}
         assert time.monotonic() - began < patient(1.0)
         assert set(readers.under_way) == {"hung"}
         for _ in range(200):  # an hour of rounds
-            assert await readers.read(jobs) == {"a": "a", "z": "z"}
+            assert await readers.run_reads(jobs) == {"a": "a", "z": "z"}
         assert len(started) == 1
         while threads("hung") > 1:  # the last one that worked has just ended
             await asyncio.sleep(0.01)
         release.set()
         while readers.under_way:
             await asyncio.sleep(0.01)
-        assert readers.collect() == {"hung": "late"}
-        assert set(await readers.read(jobs)) == {"a", "hung", "z"}
+        assert readers.collect_results() == {"hung": "late"}
+        assert set(await readers.run_reads(jobs)) == {"a", "hung", "z"}
 
     asyncio.run(run())
 
 
 def test_there_are_never_more_threads_than_devices_and_one() -> None:
     release = threading.Event()
-    readers: Readers[bool] = Readers("all hung", soon_s=0.01)
+    readers: ReaderThreads[bool] = ReaderThreads("all hung", soon_s=0.01)
     jobs: dict[str, Callable[[], bool]] = {str(number): release.wait for number in range(64)}
 
     async def run() -> None:
         for _ in range(20):
-            assert await readers.read(jobs) == {}
+            assert await readers.run_reads(jobs) == {}
             assert threads("all hung") <= 65
         assert len(readers.under_way) == 64
         release.set()
         while readers.under_way:
             await asyncio.sleep(0.01)
-        assert len(readers.collect()) == 64
+        assert len(readers.collect_results()) == 64
 
     asyncio.run(run())
     deadline = time.monotonic() + 5

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.builders import catalogue, recognise, recogniser, seen
 from vitald.catalog import Catalog
 from vitald.catalog.shape import MACROS, first_letters
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 
 SAMPLES = [(rule.code, sample) for rule in catalogue().rules.values() for sample in rule.samples]
 
@@ -31,10 +31,8 @@ def test_every_rule_that_has_shapes_has_a_sample() -> None:
 def test_profiles_recognise_the_same(profile: str) -> None:
     """A profile changes what is asked for, never what is seen."""
     known = recogniser(profile)
-    found = [known.recognise(sample.encode()) for _, sample in SAMPLES]
-    assert [sighting.code for sighting in found if sighting is not None] == [
-        code for code, _ in SAMPLES
-    ]
+    found = [known.parse_record(sample.encode()) for _, sample in SAMPLES]
+    assert [parsed.code for parsed in found if parsed is not None] == [code for code, _ in SAMPLES]
 
 
 @pytest.mark.parametrize(("code", "sample"), SAMPLES)
@@ -43,17 +41,17 @@ def test_shapes_are_anchored(code: str, sample: str) -> None:
     if code in ("oom/invoked", "crash/segfault"):  # begin with any name
         return
     for before in ("x", " ", "a: ", "python3[4021]: ", "a\n", '"'):
-        sighting = recognise(before + sample)
+        parsed = recognise(before + sample)
         expected = before == "x" and (
             code.startswith("aer/")
             or ("AMD-Vi" in sample and not sample.startswith(("AMD-Vi", "iommu")))
         )  # begins with any driver's name
-        assert (sighting is not None) is expected, before
+        assert (parsed is not None) is expected, before
 
 
 def test_escaped_and_plain_records_are_the_same() -> None:
-    plain = recogniser().recognise("nfs: server café not responding, still trying".encode())
-    escaped = recogniser().recognise(rb"nfs: server caf\xc3\xa9 not responding, still trying")
+    plain = recogniser().parse_record("nfs: server café not responding, still trying".encode())
+    escaped = recogniser().parse_record(rb"nfs: server caf\xc3\xa9 not responding, still trying")
     assert plain is not None
     assert plain == escaped
 
@@ -103,10 +101,8 @@ LOST = "NVRM: fallen off the bus and is not responding to commands."
 
 def probed(*lines: str) -> list[str | None]:
     known = recogniser()
-    found = [known.recognise(line.encode()) for line in lines]
-    return [
-        f"{sighting.code}@{sighting.pci}" if sighting is not None else None for sighting in found
-    ]
+    found = [known.parse_record(line.encode()) for line in lines]
+    return [f"{parsed.code}@{parsed.pci}" if parsed is not None else None for parsed in found]
 
 
 def test_the_address_of_a_probe_is_carried_over() -> None:
@@ -281,10 +277,10 @@ CHOSEN_WELL = [
 ]
 
 
-def fault(text: str) -> Sighting | None:
+def fault(text: str) -> ParsedLine | None:
     """What is seen in a line, unless that only explains others."""
-    sighting = recognise(text)
-    return sighting if sighting is not None and not sighting.context else None
+    parsed = recognise(text)
+    return parsed if parsed is not None and not parsed.context else None
 
 
 @pytest.mark.parametrize(("comm", "file"), CHOSEN + CHOSEN_WELL)
@@ -310,17 +306,17 @@ def test_a_name_of_odd_bytes_is_as_long_in_its_escapes(comm: str) -> None:
 @pytest.mark.parametrize(("comm", "file"), CHOSEN)
 @pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
 def test_other_reports_that_begin_with_a_name(report: str, comm: str, file: str) -> None:
-    sighting = recognise(report.format(comm=comm, file=file))
-    assert sighting is None or sighting.code == "oom/invoked"
+    parsed = recognise(report.format(comm=comm, file=file))
+    assert parsed is None or parsed.code == "oom/invoked"
 
 
 @pytest.mark.parametrize("report", OTHER_REPORTS.values(), ids=OTHER_REPORTS)
 def test_other_reports_that_begin_with_a_well_chosen_name(report: str) -> None:
     found = {comm: recognise(report.format(comm=comm, file=file)) for comm, file in CHOSEN_WELL}
     assert {
-        comm: sighting.code
-        for comm, sighting in found.items()
-        if sighting is not None and sighting.code != "oom/invoked"
+        comm: parsed.code
+        for comm, parsed in found.items()
+        if parsed is not None and parsed.code != "oom/invoked"
     } == {}
 
 

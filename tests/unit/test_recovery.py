@@ -1,4 +1,4 @@
-"""A request, the book and the decision: what is granted, what is not, and why. Nothing here touches
+"""A request, the action log and the decision: what is granted, what is not, and why. Nothing here touches
 a machine.
 """
 
@@ -15,34 +15,34 @@ from hypothesis import strategies as st
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, Finding, FindingState, When
-from vitald.recovery import action_log as books
-from vitald.recovery.action_log import DAY_S, ActionRecord, Book, BookBroken, BootClock
+from vitald.recovery import action_log
+from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.decision import (
     CHECKS,
-    MOST_AGE_S,
+    MAX_AGE_S,
+    DaemonState,
     Facts,
-    Node,
     OpenFinding,
-    Standing,
+    SchedulerState,
     Step,
     decide,
 )
 from vitald.recovery.request import (
-    MOST_BYTES,
-    Ground,
+    MAX_BYTES,
+    FindingRef,
+    InvalidRequest,
     Kind,
     Request,
-    RequestBroken,
-    asks_for,
-    ground_of,
-    parse,
-    render,
-    wanted,
+    choose_kind,
+    make_finding_ref,
+    parse_request,
+    render_request,
+    select_action,
 )
 
 GPU = "gpu/0000:65:00.0"
 NOW = BootClock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
-GROUND = Ground(
+FINDING_REF = FindingRef(
     id=7,
     component=GPU,
     code="xid/79",
@@ -58,12 +58,12 @@ REQUEST = Request(
     uptime=NOW.uptime - 5,
     kind=Kind.REBOOT,
     host="node-1",
-    who="vitald 12",
+    requester="vitald 12",
     status="unhealthy",
     reasons=("gpu: fell",),
-    grounds=(GROUND,),
+    findings=(FINDING_REF,),
 )
-TOLD = OpenFinding(
+OPEN_FINDING = OpenFinding(
     component=GPU,
     code="xid/79",
     action="reboot_node",
@@ -71,8 +71,8 @@ TOLD = OpenFinding(
     simulated=False,
     confirmed=True,
 )
-STANDING = Standing(
-    findings={7: TOLD}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
+DAEMON = DaemonState(
+    findings={7: OPEN_FINDING}, reboot_required=True, reboot_confirmed=True, boot_id=NOW.boot_id
 )
 FACTS = Facts(
     now=NOW,
@@ -80,19 +80,21 @@ FACTS = Facts(
     kill_switch="",
     maintenance="",
     request=REQUEST,
-    book=Book(),
-    standing=STANDING,
-    node=Node(drained=True),
+    action_log=ActionLog(),
+    daemon=DAEMON,
+    scheduler=SchedulerState(drained=True),
     reboots_per_day=1,
     replacements_per_day=1,
     replaceable=True,
 )
 REPLACE = replace(
     FACTS,
-    request=replace(REQUEST, kind=Kind.REPLACE, grounds=(replace(GROUND, action="replace_node"),)),
-    standing=replace(
-        STANDING,
-        findings={7: replace(TOLD, action="replace_node")},
+    request=replace(
+        REQUEST, kind=Kind.REPLACE, findings=(replace(FINDING_REF, action="replace_node"),)
+    ),
+    daemon=replace(
+        DAEMON,
+        findings={7: replace(OPEN_FINDING, action="replace_node")},
         reboot_required=False,
         reboot_confirmed=False,
         replacement_required=True,
@@ -123,15 +125,15 @@ def with_request(**changes: Any) -> Facts:
 
 
 def with_told(**changes: Any) -> Facts:
-    return replace(FACTS, standing=replace(STANDING, findings={7: replace(TOLD, **changes)}))
+    return replace(FACTS, daemon=replace(DAEMON, findings={7: replace(OPEN_FINDING, **changes)}))
 
 
-def with_standing(**changes: Any) -> Facts:
-    return replace(FACTS, standing=replace(STANDING, **changes))
+def with_daemon(**changes: Any) -> Facts:
+    return replace(FACTS, daemon=replace(DAEMON, **changes))
 
 
-def booked(*entries: ActionRecord, **changes: Any) -> Facts:
-    return replace(FACTS, book=Book(entries), **changes)
+def with_log(*entries: ActionRecord, **changes: Any) -> Facts:
+    return replace(FACTS, action_log=ActionLog(entries), **changes)
 
 
 # Each check, and how it fails: the facts, and a part of what is said.
@@ -154,19 +156,19 @@ FAILS: list[tuple[str, Facts, str]] = [
     ),
     ("request", replace(FACTS, request=None), "there is no request"),
     ("boot", with_request(boot_id="boot-a"), "another boot (boot-a)"),
-    ("age", with_request(uptime=NOW.uptime - MOST_AGE_S - 1), "301 s old"),
+    ("age", with_request(uptime=NOW.uptime - MAX_AGE_S - 1), "301 s old"),
     ("age", with_request(uptime=NOW.uptime + 1), "after this moment"),
-    ("daemon", replace(FACTS, standing=None, standing_trouble="nobody listens"), "nobody listens"),
-    ("daemon", with_standing(boot_id="boot-a"), "another boot"),
-    ("daemon", with_standing(simulated=True), "simulated"),
-    ("daemon", with_standing(reboot_required=False), "does not say rebootRequired"),
-    ("daemon", with_standing(reboot_confirmed=False), "does not say rebootConfirmed"),
+    ("daemon", replace(FACTS, daemon=None, daemon_trouble="nobody listens"), "nobody listens"),
+    ("daemon", with_daemon(boot_id="boot-a"), "another boot"),
+    ("daemon", with_daemon(simulated=True), "simulated"),
+    ("daemon", with_daemon(reboot_required=False), "does not say rebootRequired"),
+    ("daemon", with_daemon(reboot_confirmed=False), "does not say rebootConfirmed"),
     (
         "daemon",
-        replace(REPLACE, standing=replace(STANDING, findings=REPLACE.standing.findings)),
+        replace(REPLACE, daemon=replace(DAEMON, findings=REPLACE.daemon.findings)),
         "does not say replacementRequired",
     ),
-    ("findings", with_standing(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
+    ("findings", with_daemon(findings={}), f"finding #7 xid/79 of {GPU} is not open"),
     ("findings", with_told(code="xid/48"), "is xid/48 of"),
     ("findings", with_told(component="gpu/0000:9b:00.0"), "of gpu/0000:9b:00.0, not"),
     ("findings", with_told(simulated=True), "is a drill's"),
@@ -180,21 +182,21 @@ FAILS: list[tuple[str, Facts, str]] = [
         replace(with_told(action="reset_device"), device_reset=True),
         "asks for reset_device",
     ),
-    ("findings", with_request(grounds=(GROUND, replace(GROUND, id=8))), "finding #8"),
-    ("released", with_standing(released="all GPUs released until 12:00"), "all GPUs released"),
-    ("book", replace(FACTS, book=None, book_trouble="not JSON"), "not JSON"),
-    ("book", booked(done(-120, cause=("node", "x/y"))), "lies in the future"),
-    ("book", booked(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
-    ("cause", booked(done(3600), reboots_per_day=9), "1.0 h ago"),
-    ("cause", booked(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
+    ("findings", with_request(findings=(FINDING_REF, replace(FINDING_REF, id=8))), "finding #8"),
+    ("released", with_daemon(released="all GPUs released until 12:00"), "all GPUs released"),
+    ("book", replace(FACTS, action_log=None, action_log_trouble="not JSON"), "not JSON"),
+    ("book", with_log(done(-120, cause=("node", "x/y"))), "lies in the future"),
+    ("book", with_log(replace(done(0), uptime=NOW.uptime + 1)), "lies in the future"),
+    ("cause", with_log(done(3600), reboots_per_day=9), "1.0 h ago"),
+    ("cause", with_log(done(DAY_S - 1, boot="boot-a"), reboots_per_day=9), "once a day"),
     # The wall clock may say what it likes: this boot is not a day old, and what was before it may
     # be younger than a day.
-    ("cause", booked(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
+    ("cause", with_log(done(9 * DAY_S, boot="boot-a"), reboots_per_day=9), "once a day"),
     # In a container the clock that counts from the boot may be the host's: then the wall clock has
     # to do.
     (
         "cause",
-        booked(
+        with_log(
             replace(done(3600, boot="boot-a"), uptime=0.0),
             reboots_per_day=9,
             now=replace(NOW, uptime=9 * DAY_S),
@@ -202,19 +204,22 @@ FAILS: list[tuple[str, Facts, str]] = [
         ),
         "1.0 h ago",
     ),
-    ("budget", booked(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
+    ("budget", with_log(done(60, cause=("node", "other/1"))), "reboots_per_day is 1"),
     ("budget", replace(FACTS, reboots_per_day=0), "0 reboots within a day"),
     ("budget", replace(REPLACE, replacements_per_day=0), "replacements_per_day is 0"),
     ("means", replace(REPLACE, replaceable=False), "nobody is configured"),
-    ("means", replace(FACTS, elsewhere="HyperPod reboots this node"), "HyperPod"),
+    ("means", replace(FACTS, other_rebooter="HyperPod reboots this node"), "HyperPod"),
     (
         "node",
-        replace(FACTS, node=Node(trouble="scontrol did not answer")),
+        replace(FACTS, scheduler=SchedulerState(trouble="scontrol did not answer")),
         "scontrol did not answer",
     ),
     (
         "node",
-        replace(FACTS, node=Node(drained=True, held="somebody else holds it: ticket 4711")),
+        replace(
+            FACTS,
+            scheduler=SchedulerState(drained=True, held="somebody else holds it: ticket 4711"),
+        ),
         "ticket 4711",
     ),
 ]
@@ -223,14 +228,14 @@ FAILS: list[tuple[str, Facts, str]] = [
 def test_nothing_stands_against_it() -> None:
     for facts, kind in ((FACTS, Kind.REBOOT), (REPLACE, Kind.REPLACE)):
         decision = decide(facts)
-        assert (decision.step, decision.kind, decision.because) == (Step.ACT, kind, ())
-    old = booked(
+        assert (decision.step, decision.kind, decision.reasons) == (Step.ACT, kind, ())
+    old = with_log(
         done(9 * DAY_S, boot="boot-a"),
         now=replace(NOW, uptime=DAY_S),
         request=replace(REQUEST, uptime=DAY_S),
     )
     assert decide(old).step is Step.ACT
-    assert decide(booked(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
+    assert decide(with_log(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
         "a replacement is not a reboot"
     )
     assert decide(with_told(action="reset_device")).step is Step.ACT, (
@@ -246,8 +251,8 @@ def test_nothing_stands_against_it() -> None:
 def test_one_check_that_fails_is_enough(name: str, facts: Facts, said: str) -> None:
     decision = decide(facts)
     assert decision.step is Step.REFUSED
-    assert said in dict(decision.because)[name], decision
-    assert [one for one, _ in decision.because if one not in (name, "cause", "budget")] == [], (
+    assert said in dict(decision.reasons)[name], decision
+    assert [one for one, _ in decision.reasons if one not in (name, "cause", "budget")] == [], (
         "and only that one"
     )
 
@@ -257,11 +262,14 @@ def test_every_check_has_a_case_here() -> None:
 
 
 def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
-    assert decide(replace(FACTS, node=Node())).step is Step.DRAIN
-    waits = decide(replace(FACTS, node=Node(drained=True, busy="Slurm says MIXED")))
-    assert (waits.step, waits.words) == (Step.WAIT, "Slurm says MIXED")
-    told = decide(with_standing(jobs=("job 1", "job 2", "job 3", "job 4", "job 5")))
-    assert (told.step, told.words) == (Step.WAIT, "job 1, job 2, job 3 and 2 more still run here")
+    assert decide(replace(FACTS, scheduler=SchedulerState())).step is Step.DRAIN
+    waits = decide(replace(FACTS, scheduler=SchedulerState(drained=True, busy="Slurm says MIXED")))
+    assert (waits.step, waits.why) == (Step.WAIT, "Slurm says MIXED")
+    decision = decide(with_daemon(jobs=("job 1", "job 2", "job 3", "job 4", "job 5")))
+    assert (decision.step, decision.why) == (
+        Step.WAIT,
+        "job 1, job 2, job 3 and 2 more still run here",
+    )
 
 
 @FUZZ
@@ -274,7 +282,7 @@ def test_it_never_acts_when_any_check_fails(
     failing: list[tuple[str, Facts]], drained: bool, busy: bool
 ) -> None:
     """Whatever else holds: the failed ones are laid over each other."""
-    facts = replace(FACTS, node=Node(drained=drained, busy="busy" if busy else ""))
+    facts = replace(FACTS, scheduler=SchedulerState(drained=drained, busy="busy" if busy else ""))
     for _, other in failing:
         changed = {
             name: getattr(other, name)
@@ -295,7 +303,7 @@ def test_it_never_acts_when_any_check_fails(
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The book is kept as `vitald recover` keeps
+    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recover` keeps
     it.
     """
 
@@ -303,7 +311,7 @@ class World:
     booted: float = 0.0
     boots: int = 0
     wall_is_off: float = 1_700_000_000.0
-    book: bytes = field(default_factory=lambda: books.render(Book()))
+    log_bytes: bytes = field(default_factory=lambda: action_log.render_action_log(ActionLog()))
     done: list[tuple[float, Kind, tuple[str, str]]] = field(default_factory=list)
 
     @property
@@ -321,14 +329,14 @@ class World:
     def ask(self, cause: tuple[str, str], kind: Kind) -> None:
         now = self.clock
         action = "reboot_node" if kind is Kind.REBOOT else "replace_node"
-        ground = replace(GROUND, component=cause[0], code=cause[1], action=action)
+        finding_ref = replace(FINDING_REF, component=cause[0], code=cause[1], action=action)
         facts = replace(
             FACTS,
             now=now,
             request=replace(
-                REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, grounds=(ground,)
+                REQUEST, kind=kind, boot_id=now.boot_id, uptime=now.uptime, findings=(finding_ref,)
             ),
-            standing=Standing(
+            daemon=DaemonState(
                 findings={
                     7: OpenFinding(
                         component=cause[0],
@@ -345,7 +353,7 @@ class World:
                 replacement_confirmed=True,
                 boot_id=now.boot_id,
             ),
-            book=books.parse(self.book),
+            action_log=action_log.parse_action_log(self.log_bytes),
             reboots_per_day=1000,
             replacements_per_day=1000,
         )
@@ -358,7 +366,9 @@ class World:
                 uptime=now.uptime,
                 boot_id=now.boot_id,
             )
-            self.book = books.render(books.parse(self.book).with_entry(entry, now))
+            self.log_bytes = action_log.render_action_log(
+                action_log.parse_action_log(self.log_bytes).with_entry(entry, now)
+            )
             self.done.append((self.true, kind, cause))
             if kind is Kind.REBOOT:
                 self.boot(120.0)
@@ -428,17 +438,19 @@ def test_a_day_later_it_is_done_again() -> None:
 
 def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     reboot, replaced = finding(Action.REBOOT_NODE, number=1), finding(Action.REPLACE_NODE, number=2)
-    assert wanted([reboot], lambda _: True, device_reset=False) == (Kind.REBOOT, (reboot,))
-    assert wanted([reboot, replaced], lambda _: True, device_reset=False) == (
+    assert select_action([reboot], lambda _: True, device_reset=False) == (Kind.REBOOT, (reboot,))
+    assert select_action([reboot, replaced], lambda _: True, device_reset=False) == (
         Kind.REPLACE,
         (replaced,),
     )
-    assert wanted([reboot, replaced], lambda one: one is reboot, device_reset=False) is None
-    assert wanted([reboot, finding(number=3)], lambda one: one is reboot, device_reset=False) == (
+    assert select_action([reboot, replaced], lambda one: one is reboot, device_reset=False) is None
+    assert select_action(
+        [reboot, finding(number=3)], lambda one: one is reboot, device_reset=False
+    ) == (
         Kind.REBOOT,
         (reboot,),
     )
-    assert wanted([reboot], lambda _: False, device_reset=False) is None
+    assert select_action([reboot], lambda _: False, device_reset=False) is None
 
 
 @pytest.mark.parametrize(
@@ -453,21 +465,21 @@ def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     ],
 )
 def test_what_asks_for_nothing(found: Finding) -> None:
-    assert wanted([found], lambda _: True, device_reset=False) is None
+    assert select_action([found], lambda _: True, device_reset=False) is None
 
 
 def test_nothing_while_somebody_works_on_one_of_them() -> None:
     begun = finding(number=2, state=FindingState.IN_REMEDY)
-    assert wanted([finding(number=1), begun], lambda _: True, device_reset=False) is None
+    assert select_action([finding(number=1), begun], lambda _: True, device_reset=False) is None
     drill = finding(number=2, state=FindingState.IN_REMEDY, simulated_until=1e12)
-    assert wanted([finding(number=1), drill], lambda _: True, device_reset=False) is not None
+    assert select_action([finding(number=1), drill], lambda _: True, device_reset=False) is not None
 
 
 def test_a_reset_is_a_reboot_where_the_site_does_not_reset() -> None:
-    assert asks_for(Action.RESET_DEVICE, device_reset=False) is Kind.REBOOT
-    assert asks_for(Action.RESET_DEVICE, device_reset=True) is None
+    assert choose_kind(Action.RESET_DEVICE, device_reset=False) is Kind.REBOOT
+    assert choose_kind(Action.RESET_DEVICE, device_reset=True) is None
     later = finding(Action.RESET_DEVICE, When.AFTER_JOB)
-    assert wanted([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), (
+    assert select_action([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), (
         "root waits for the job"
     )
 
@@ -481,8 +493,8 @@ TEXT = st.text(
     max_size=60,
 )
 NUMBER = st.floats(0, 2**40)
-GROUNDS = st.builds(
-    Ground,
+FINDING_REFS = st.builds(
+    FindingRef,
     id=st.integers(0, 2**53),
     component=TEXT,
     code=TEXT,
@@ -499,47 +511,51 @@ REQUESTS = st.builds(
     uptime=NUMBER,
     kind=st.sampled_from(Kind),
     host=TEXT,
-    who=TEXT,
+    requester=TEXT,
     status=TEXT,
     reasons=st.lists(TEXT, max_size=8).map(tuple),
-    grounds=st.lists(GROUNDS, min_size=1, max_size=16).map(tuple),
+    findings=st.lists(FINDING_REFS, min_size=1, max_size=16).map(tuple),
 )
 
 
 @FUZZ
 @given(REQUESTS)
 def test_what_is_written_is_read(request_: Request) -> None:
-    assert parse(render(request_)) == request_
+    assert parse_request(render_request(request_)) == request_
 
 
 def test_the_longest_request_fits() -> None:
     long = "\U00020000" * 5000
-    ground = replace(
-        ground_of(finding(raw=long, number=2**53), str), component=long[:256], code=long[:256]
+    finding_ref = replace(
+        make_finding_ref(finding(raw=long, number=2**53), str),
+        component=long[:256],
+        code=long[:256],
     )
-    data = render(replace(REQUEST, host=long, reasons=(long,) * 20, grounds=(ground,) * 16))
-    assert parse(data).grounds == (ground,) * 16
+    data = render_request(
+        replace(REQUEST, host=long, reasons=(long,) * 20, findings=(finding_ref,) * 16)
+    )
+    assert parse_request(data).findings == (finding_ref,) * 16
 
 
 @FUZZ
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_in_words(data: bytes) -> None:
-    with pytest.raises(RequestBroken):
-        parse(data)
-    with pytest.raises(BookBroken):
-        books.parse(data)
+    with pytest.raises(InvalidRequest):
+        parse_request(data)
+    with pytest.raises(InvalidActionLog):
+        action_log.parse_action_log(data)
 
 
 def _with(path: tuple[str | int, ...], value: object) -> bytes:
-    told = json.loads(render(REQUEST))
-    at = told
+    document = json.loads(render_request(REQUEST))
+    at = document
     for step in path[:-1]:
         at = at[step]
     if value is ...:
         del at[path[-1]]
     else:
         at[path[-1]] = value
-    return json.dumps(told).encode()
+    return json.dumps(document).encode()
 
 
 @pytest.mark.parametrize(
@@ -570,27 +586,27 @@ def _with(path: tuple[str | int, ...], value: object) -> bytes:
         (b"[" * 30000, "not JSON"),
         (b"[]", "not a JSON object"),
         (b"\xff", "not JSON"),
-        (b" " * (MOST_BYTES + 1), "longer than"),
+        (b" " * (MAX_BYTES + 1), "longer than"),
     ],
 )
 def test_what_is_no_request(data: bytes, said: str) -> None:
-    with pytest.raises(RequestBroken, match=said.replace("(", r"\(")):
-        parse(data)
+    with pytest.raises(InvalidRequest, match=said.replace("(", r"\(")):
+        parse_request(data)
 
 
 def test_a_book_that_is_not_whole_is_no_book() -> None:
-    whole = books.render(Book((done(10), done(20, kind=Kind.REPLACE))))
-    assert len(books.parse(whole).entries) == 2
+    whole = action_log.render_action_log(ActionLog((done(10), done(20, kind=Kind.REPLACE))))
+    assert len(action_log.parse_action_log(whole).entries) == 2
     for end in range(len(whole) - 1):
-        with pytest.raises(BookBroken):
-            books.parse(whole[:end])
+        with pytest.raises(InvalidActionLog):
+            action_log.parse_action_log(whole[:end])
     for wrong in (
         whole.replace(b'"reboot"', b'"shutdown"'),
         whole.replace(b'"version": 1', b'"version": 2'),
         b'{"version": 1, "actions": [{}]}',
     ):
-        with pytest.raises(BookBroken):
-            books.parse(wrong)
+        with pytest.raises(InvalidActionLog):
+            action_log.parse_action_log(wrong)
 
 
 def test_old_entries_make_room_but_none_that_counts() -> None:
@@ -606,10 +622,10 @@ def test_old_entries_make_room_but_none_that_counts() -> None:
         )
         for n in range(1000)
     )
-    with pytest.raises(BookBroken):
-        Book(many).with_entry(done(0), now)
+    with pytest.raises(InvalidActionLog):
+        ActionLog(many).with_entry(done(0), now)
     old = tuple(replace(one, time=now.wall - 31 * DAY_S, uptime=DAY_S) for one in many)
-    assert Book(old).with_entry(done(0), now).entries == (done(0),)
+    assert ActionLog(old).with_entry(done(0), now).entries == (done(0),)
 
 
 def test_the_deciding_parts_touch_no_machine() -> None:

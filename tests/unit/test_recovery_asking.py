@@ -17,7 +17,7 @@ from tests.unit.test_imports import MODULES, forbidden, imports, named
 from vitald.config_sections import Recovery
 from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, SourceState
-from vitald.recovery.request import FILE, Kind, Request, parse
+from vitald.recovery.request import FILE, Kind, Request, parse_request
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.worker_thread import WorkerThread
 
@@ -42,7 +42,7 @@ class Asked:
     async def at(self, moment: float) -> Request | None:
         """The file after a turn at this moment."""
         await self.asking.update_request(moment)
-        return parse(self.path.read_bytes()) if self.path.exists() else None
+        return parse_request(self.path.read_bytes()) if self.path.exists() else None
 
 
 def run(folder: Path, story: Callable[[Asked], Awaitable[None]]) -> None:
@@ -68,7 +68,7 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
             "boot-b",
             (("gpu/0000:01:00.0", "xid/79"),),
         )
-        assert first.grounds[0].raw == "NVRM: ?[2J"
+        assert first.findings[0].raw == "NVRM: ?[2J"
         found, folder = asked.path.stat(), asked.path.parent.stat()
         assert (stat.S_IMODE(found.st_mode), stat.S_IMODE(folder.st_mode)) == (0o640, 0o750)
         assert [one.name for one in asked.path.parent.iterdir()] == ["request.json"]
@@ -94,7 +94,7 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
         )
         second = await asked.at(241.0)
         assert first is not None and second is not None
-        assert (second.kind, [one.id for one in second.grounds]) == (Kind.REPLACE, [2])
+        assert (second.kind, [one.id for one in second.findings]) == (Kind.REPLACE, [2])
         assert second.id != first.id
         assert asked.asking.describe_request()["request"]["findings"] == [2]  # type: ignore[index]
 
@@ -117,10 +117,10 @@ def test_what_nobody_confirmed_is_not_asked_for(tmp_path: Path) -> None:
         await asked.at(1001.0)
         request = await asked.at(1121.0)
         assert request is not None
-        assert (request.kind, [one.id for one in request.grounds]) == (Kind.REBOOT, [2])
+        assert (request.kind, [one.id for one in request.findings]) == (Kind.REBOOT, [2])
         asked.open(finding(number=1))
         request = await asked.at(1132.0)
-        assert request is not None and [one.id for one in request.grounds] == [1], (
+        assert request is not None and [one.id for one in request.findings] == [1], (
             "it stands for long enough: its witness came late"
         )
 
@@ -189,7 +189,7 @@ def test_it_begins_when_the_past_is_told_and_leaves_nothing_behind(tmp_path: Pat
         ready.set()
         while asking.request is None or not asked.path.exists():
             await asyncio.sleep(0.01)
-        assert parse(asked.path.read_bytes()).id == asking.request.id
+        assert parse_request(asked.path.read_bytes()).id == asking.request.id
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -19,15 +19,15 @@ import pytest
 
 from tests.conftest import require
 from vitald.config import Config, Paths
-from vitald.config_sections import Means, Recovery
+from vitald.config_sections import Method, Recovery
 from vitald.recovery import cluster
-from vitald.recovery.cluster import Kubernetes, Nobody, Program, SlurmCluster, Wish
-from vitald.recovery.decision import Node
+from vitald.recovery.cluster import ActionContext, Kubernetes, NoScheduler, Program, SlurmCluster
+from vitald.recovery.decision import SchedulerState
 from vitald.slurm.scontrol import SlurmNode
 
-WISH = Wish(
+CONTEXT = ActionContext(
     action="reboot",
-    request="r" * 8,
+    request_id="r" * 8,
     verdict={"reasons": ["gpu/0000:65:00.0: fell \x1b[2J off"]},
     boot_id="boot-b",
 )
@@ -47,20 +47,22 @@ def config(**changes: Any) -> Config:
 def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As RestrictAddressFamilies= refuses it. Who asks no scheduler needs none."""
     none, slurms, kubernetes, own = (
-        Means("none"),
-        Means("slurm"),
-        Means("kubernetes"),
-        Means("", ("/usr/local/sbin/drain",)),
+        Method("none"),
+        Method("slurm"),
+        Method("kubernetes"),
+        Method("", ("/usr/local/sbin/drain",)),
     )
-    assert cluster.cut_off(slurms, kubernetes) == ""
+    assert cluster.describe_missing_network(slurms, kubernetes) == ""
 
     def refused(family: int, kind: int) -> None:
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
     monkeypatch.setattr("vitald.recovery.cluster.socket.socket", refused)
-    assert cluster.cut_off(none, own) == ""
-    for means in ((slurms, none), (none, kubernetes)):
-        assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.cut_off(*means)
+    assert cluster.describe_missing_network(none, own) == ""
+    for methods in ((slurms, none), (none, kubernetes)):
+        assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.describe_missing_network(
+            *methods
+        )
 
 
 # --- Slurm
@@ -69,43 +71,55 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("states", "reason", "node"),
     [
-        ("IDLE", "", Node()),
-        ("IDLE DRAIN", OURS, Node(drained=True)),
-        ("DOWN DRAIN NOT_RESPONDING", OURS, Node(drained=True)),  # Slurm has ended its jobs
-        ("MIXED DRAIN", OURS, Node(drained=True, busy="in Slurm the node is DRAIN+MIXED")),
-        ("ALLOCATED", "", Node(busy="in Slurm the node is ALLOCATED")),
+        ("IDLE", "", SchedulerState()),
+        ("IDLE DRAIN", OURS, SchedulerState(drained=True)),
+        (
+            "DOWN DRAIN NOT_RESPONDING",
+            OURS,
+            SchedulerState(drained=True),
+        ),  # Slurm has ended its jobs
+        (
+            "MIXED DRAIN",
+            OURS,
+            SchedulerState(drained=True, busy="in Slurm the node is DRAIN+MIXED"),
+        ),
+        ("ALLOCATED", "", SchedulerState(busy="in Slurm the node is ALLOCATED")),
         (
             "IDLE COMPLETING DRAIN",
             OURS,
-            Node(drained=True, busy="in Slurm the node is COMPLETING+DRAIN+IDLE"),
+            SchedulerState(drained=True, busy="in Slurm the node is COMPLETING+DRAIN+IDLE"),
         ),
-        ("UNKNOWN", "", Node(busy="in Slurm the node is UNKNOWN")),
+        ("UNKNOWN", "", SchedulerState(busy="in Slurm the node is UNKNOWN")),
         (
             "IDLE DRAIN",
             "ticket 4711",
-            Node(held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711"),
+            SchedulerState(
+                held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: ticket 4711"
+            ),
         ),
         (
             "IDLE DRAIN",
             "",
-            Node(
+            SchedulerState(
                 held="somebody else holds the node in Slurm: it is DRAIN+IDLE, for: no reason given"
             ),
         ),
         (
             "DOWN",
             "Action:Reboot",
-            Node(held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot"),
+            SchedulerState(
+                held="somebody else holds the node in Slurm: it is DOWN, for: Action:Reboot"
+            ),
         ),
         (
             "IDLE MAINTENANCE",
             "",
-            Node(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it"),
+            SchedulerState(held="in Slurm the node is IDLE+MAINTENANCE: somebody is at work on it"),
         ),
         (
             "IDLE DRAIN REBOOT_ISSUED",
             OURS,
-            Node(
+            SchedulerState(
                 drained=True,
                 held="in Slurm the node is DRAIN+IDLE+REBOOT_ISSUED: somebody is at work on it",
             ),
@@ -113,21 +127,21 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_slurm_says_of_the_node(
-    monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: Node
+    monkeypatch: pytest.MonkeyPatch, states: str, reason: str, node: SchedulerState
 ) -> None:
     node_of_slurm = SlurmNode(frozenset(states.split()), reason)
     monkeypatch.setattr(
         "vitald.slurm.scontrol.read_node_state", lambda name, seconds: node_of_slurm
     )
-    assert SlurmCluster(config()).look(WISH) == node
+    assert SlurmCluster(config()).read_state(CONTEXT) == node
 
 
 def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = "scontrol did not answer within 10.0 s"
     monkeypatch.setattr("vitald.slurm.scontrol.read_node_state", lambda name, seconds: problem)
-    assert SlurmCluster(config()).look(WISH).trouble == problem
-    assert SlurmCluster(config()).drain(WISH).trouble
-    assert SlurmCluster(config()).mark(WISH)
+    assert SlurmCluster(config()).read_state(CONTEXT).trouble == problem
+    assert SlurmCluster(config()).drain_node(CONTEXT).trouble
+    assert SlurmCluster(config()).mark_for_replacement(CONTEXT)
 
 
 # --- nobody is asked
@@ -135,15 +149,18 @@ def test_a_slurm_that_does_not_answer_is_trouble(monkeypatch: pytest.MonkeyPatch
 
 def test_a_scheduler_that_is_not_asked_is_noticed(tmp_path: Path) -> None:
     """Work could begin between the last look and the reboot."""
-    nobody = Nobody(Config(paths=Paths(procfs=tmp_path)))
+    nobody = NoScheduler(Config(paths=Paths(procfs=tmp_path)))
     (tmp_path / "self").mkdir()
     for pid, name in (("1", "systemd"), ("2", "slurmd-not")):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "comm").write_text(f"{name}\n")
-    assert nobody.look(WISH) == nobody.drain(WISH) == Node(drained=True)
+    assert nobody.read_state(CONTEXT) == nobody.drain_node(CONTEXT) == SchedulerState(drained=True)
     for name in ("slurmd", "kubelet"):
         (tmp_path / "2/comm").write_text(f"{name}\n")
-        assert f'{name} runs here, and [recovery] drain is "none"' in nobody.look(WISH).trouble
+        assert (
+            f'{name} runs here, and [recovery] drain is "none"'
+            in nobody.read_state(CONTEXT).trouble
+        )
 
 
 def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
@@ -156,7 +173,7 @@ def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "comm").write_text("slurmstepd\n")
         (tmp_path / pid / "cmdline").write_bytes(line)
-    assert cluster.steps(tmp_path) == ("job 4711 of Slurm",)
+    assert cluster.list_job_steps(tmp_path) == ("job 4711 of Slurm",)
 
 
 # --- a program
@@ -165,13 +182,13 @@ def test_a_step_of_slurm_is_work_whoever_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "node"),
     [
-        ("exit 0", Node(drained=True)),
-        ("echo 3 jobs; exit 75", Node(drained=True, busy="{path} says: 3 jobs")),
-        ("exit 75", Node(drained=True, busy="{path} says: something still runs here")),
-        ("echo no; exit 1", Node(trouble="{path} failed: exit 1: no")),
+        ("exit 0", SchedulerState(drained=True)),
+        ("echo 3 jobs; exit 75", SchedulerState(drained=True, busy="{path} says: 3 jobs")),
+        ("exit 75", SchedulerState(drained=True, busy="{path} says: something still runs here")),
+        ("echo no; exit 1", SchedulerState(trouble="{path} failed: exit 1: no")),
     ],
 )
-def test_a_sites_own_program(tmp_path: Path, text: str, node: Node) -> None:
+def test_a_sites_own_program(tmp_path: Path, text: str, node: SchedulerState) -> None:
     path = tmp_path / "drain"
     path.write_text(
         '#!/bin/sh\n[ "$VITALD_ACTION $VITALD_NODE $VITALD_REQUEST" = "reboot node-1 rrrrrrrr" ]'
@@ -179,11 +196,11 @@ def test_a_sites_own_program(tmp_path: Path, text: str, node: Node) -> None:
     )
     path.chmod(0o755)
     program = Program((str(path),), config())
-    assert program.look(WISH) == Node(), "nobody knows before it is run"
-    assert program.drain(WISH) == replace(
+    assert program.read_state(CONTEXT) == SchedulerState(), "nobody knows before it is run"
+    assert program.drain_node(CONTEXT) == replace(
         node, busy=node.busy.format(path=path), trouble=node.trouble.format(path=path)
     )
-    assert WISH.reason == "gpu/0000:65:00.0: fell ?[2J off"
+    assert CONTEXT.reason == "gpu/0000:65:00.0: fell ?[2J off"
 
 
 # --- Kubernetes
@@ -313,7 +330,7 @@ def api(tmp_path: Path) -> Iterator[tuple[Api, Kubernetes]]:
                 }
             )
         )
-        yield made, Kubernetes(config(kubeconfig=path, drain=Means(word="kubernetes")))
+        yield made, Kubernetes(config(kubeconfig=path, drain=Method(word="kubernetes")))
 
 
 def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> None:
@@ -321,33 +338,33 @@ def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> Non
     server.add("daemon", owner="DaemonSet")
     server.add("static", owner="Node")
     server.add("over", phase="Succeeded")
-    assert kubernetes.look(WISH) == Node()
+    assert kubernetes.read_state(CONTEXT) == SchedulerState()
     assert not any(asked.startswith("PATCH") for asked in server.asked), "looking changes nothing"
 
     server.add("training")
     server.add("naked", owner=None, phase="Pending")
-    drained = kubernetes.drain(WISH)
-    assert drained == Node(drained=True, busy="pods run here: ns/training, ns/naked")
+    drained = kubernetes.drain_node(CONTEXT)
+    assert drained == SchedulerState(drained=True, busy="pods run here: ns/training, ns/naked")
     assert server.node["spec"] == {"unschedulable": True}
     assert not any(asked.startswith("DELETE") or "eviction" in asked for asked in server.asked)
 
     server.pods = []
-    assert kubernetes.look(WISH) == Node(drained=True)
-    assert kubernetes.mark(WISH) == ""
+    assert kubernetes.read_state(CONTEXT) == SchedulerState(drained=True)
+    assert kubernetes.mark_for_replacement(CONTEXT) == ""
     assert server.node["metadata"]["labels"] == {"vitald/action": "replace"}  # type: ignore[index]
 
 
 def test_what_somebody_else_has_cordoned_is_left_alone(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.node["spec"] = {"unschedulable": True}
-    assert kubernetes.look(WISH).held == "the node is cordoned by somebody else"
+    assert kubernetes.read_state(CONTEXT).held == "the node is cordoned by somebody else"
     server.node["metadata"] = {"name": "node-1", "annotations": {"vitald/drained": "boot-a"}}
-    assert "in an earlier boot" in kubernetes.look(WISH).held
+    assert "in an earlier boot" in kubernetes.read_state(CONTEXT).held
 
 
 def test_a_kubernetes_that_refuses_is_trouble(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.broken = True
-    assert "kubectl failed" in kubernetes.look(WISH).trouble
-    assert "kubectl failed" in kubernetes.drain(WISH).trouble
-    assert "kubectl failed" in kubernetes.mark(WISH)
+    assert "kubectl failed" in kubernetes.read_state(CONTEXT).trouble
+    assert "kubectl failed" in kubernetes.drain_node(CONTEXT).trouble
+    assert "kubectl failed" in kubernetes.mark_for_replacement(CONTEXT)

@@ -75,62 +75,64 @@ def test_a_file_that_does_not_count(
     path = tmp_path / "request.json"
     make(path)
     with pytest.raises(Untrusted, match=said):
-        files.read(path, {0}, 10)
+        files.read_owned_file(path, {0}, 10)
 
 
 def test_a_file_that_counts(tmp_path: Path) -> None:
     path = tmp_path / "request.json"
     with pytest.raises(files.Absent):
-        files.read(path, {0}, 10)
+        files.read_owned_file(path, {0}, 10)
     path.write_bytes(b"0123456789")
-    assert files.read(path, {0}, 10) == b"0123456789"
+    assert files.read_owned_file(path, {0}, 10) == b"0123456789"
     os.chown(path, NOBODY, -1)
-    assert files.read(path, {0, NOBODY}, 10) == b"0123456789"
+    assert files.read_owned_file(path, {0, NOBODY}, 10) == b"0123456789"
 
 
 def test_no_folder_on_the_way_may_be_anybodys(tmp_path: Path) -> None:
     folder = tmp_path / "a/b"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("x")
-    files.judge_folders(folder, {0})
+    files.check_folders(folder, {0})
     (tmp_path / "a").chmod(0o777)
     with pytest.raises(Untrusted, match="mode 0777"):
-        files.judge_folders(folder, {0})
+        files.check_folders(folder, {0})
     with pytest.raises(Untrusted, match="mode 0777"):
-        files.read_roots(folder / "config.toml", 10)
+        files.read_root_file(folder / "config.toml", 10)
     (tmp_path / "a").chmod(0o1777)  # as /tmp: nobody can rename what is another's
-    files.judge_folders(folder, {0})
+    files.check_folders(folder, {0})
     os.chown(tmp_path / "a", NOBODY, -1)
     with pytest.raises(Untrusted, match=f"uid {NOBODY}"):
-        files.judge_folders(folder, {0})
-    files.judge_folders(folder, {0, NOBODY})
+        files.check_folders(folder, {0})
+    files.check_folders(folder, {0, NOBODY})
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(Untrusted, match="not a folder"):
-        files.judge_folders(tmp_path / "link", {0, NOBODY})
+        files.check_folders(tmp_path / "link", {0, NOBODY})
 
 
 def test_a_link_to_roots_file_is_followed_and_judged_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("x")
     (tmp_path / "config.toml").symlink_to(tmp_path / "real")
-    assert files.read_roots(tmp_path / "config.toml", 10) == b"x"
+    assert files.read_root_file(tmp_path / "config.toml", 10) == b"x"
     os.chown(tmp_path / "real", NOBODY, -1)
     with pytest.raises(Untrusted, match=f"uid {NOBODY}"):
-        files.read_roots(tmp_path / "config.toml", 10)
+        files.read_root_file(tmp_path / "config.toml", 10)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(Untrusted):
-        files.read_roots(tmp_path / "loop", 10)
+        files.read_root_file(tmp_path / "loop", 10)
 
 
 def test_a_switch_that_cannot_be_seen_is_thrown(tmp_path: Path) -> None:
-    assert files.stands(tmp_path / "no-recovery") == ""
-    assert files.stands(tmp_path / "no folder/no-recovery") == ""
+    assert files.describe_existing(tmp_path / "no-recovery") == ""
+    assert files.describe_existing(tmp_path / "no folder/no-recovery") == ""
     (tmp_path / "no-recovery").symlink_to(
         "/nonexistent"
     )  # anything of this name, wherever it leads
-    assert "is there" in files.stands(tmp_path / "no-recovery")
+    assert "is there" in files.describe_existing(tmp_path / "no-recovery")
     (tmp_path / "file").touch()
-    assert "cannot be told: Not a directory" in files.stands(tmp_path / "file/no-recovery")
-    assert "cannot be told" in files.stands(tmp_path / ("x" * 300))
+    assert "cannot be told: Not a directory" in files.describe_existing(
+        tmp_path / "file/no-recovery"
+    )
+    assert "cannot be told" in files.describe_existing(tmp_path / ("x" * 300))
 
 
 def test_what_is_written_is_whole_and_for_the_group(tmp_path: Path) -> None:
@@ -148,12 +150,12 @@ def test_what_is_written_is_whole_and_for_the_group(tmp_path: Path) -> None:
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     with (
-        files.held(tmp_path),
+        files.hold_folder(tmp_path),
         pytest.raises(Untrusted, match="another vitald recover"),
-        files.held(tmp_path),
+        files.hold_folder(tmp_path),
     ):
         pass
-    with files.held(tmp_path):
+    with files.hold_folder(tmp_path):
         pass
 
 
@@ -167,12 +169,12 @@ def test_a_folder_that_does_not_survive_a_reboot(tmp_path: Path, kind: str, forg
         f"21 1 0:99 / /proc rw - proc proc rw\n22 1 {os.major(device)}:{os.minor(device)} /"
         f" {tmp_path} rw,relatime shared:1 - {kind} none rw\n"
     )
-    assert bool(files.forgets(tmp_path, mounts)) is forgets
-    assert "cannot be told" in files.forgets(tmp_path, tmp_path / "none")
+    assert bool(files.describe_volatility(tmp_path, mounts)) is forgets
+    assert "cannot be told" in files.describe_volatility(tmp_path, tmp_path / "none")
 
 
 def test_memory_is_told_from_a_disk_on_this_machine() -> None:
-    assert "tmpfs" in files.forgets(Path("/dev/shm"))
+    assert "tmpfs" in files.describe_volatility(Path("/dev/shm"))
 
 
 # --- programs
@@ -190,9 +192,9 @@ def test_a_program_gets_a_clean_environment_and_its_own_arguments(
     monkeypatch.setenv("LD_PRELOAD", "/nonexistent/evil.so")
     monkeypatch.setenv("PATH", str(tmp_path))
     script(tmp_path / "env", "echo hostile")
-    done = programs.run(("env",), 5.0, {"VITALD_ACTION": "reboot"})
-    told = dict(line.split("=", 1) for line in done.out.decode().splitlines())
-    assert told == {
+    done = programs.run_program(("env",), 5.0, {"VITALD_ACTION": "reboot"})
+    variables = dict(line.split("=", 1) for line in done.output.decode().splitlines())
+    assert variables == {
         "PATH": RECOVERY_PATH,
         "LC_ALL": "C.UTF-8",
         "HOME": "/",
@@ -202,23 +204,23 @@ def test_a_program_gets_a_clean_environment_and_its_own_arguments(
     assert folders.index("/usr/bin") < folders.index("/usr/local/bin"), (
         "what is in /usr/local does not stand in for the system's"
     )
-    assert programs.run(("printf", "%s", "$(id); `id`"), 5.0).out == b"$(id); `id`"
+    assert programs.run_program(("printf", "%s", "$(id); `id`"), 5.0).output == b"$(id); `id`"
 
 
 def test_how_a_program_fails_is_said(tmp_path: Path) -> None:
     failing = script(tmp_path / "failing", "echo first; printf 'why\\033[2J' >&2; exit 3")
-    done = programs.run((failing,), 5.0)
-    assert (done.code, done.trouble) == (3, f"{failing} failed: exit 3: why?[2J")
+    done = programs.run_program((failing,), 5.0)
+    assert (done.exit_code, done.trouble) == (3, f"{failing} failed: exit 3: why?[2J")
     assert (
-        programs.run(("no-such-program",), 5.0).trouble
+        programs.run_program(("no-such-program",), 5.0).trouble
         == "no-such-program: there is no such program"
     )
-    assert programs.run((script(tmp_path / "killed", "kill -9 $$"),), 5.0).trouble.endswith(
+    assert programs.run_program((script(tmp_path / "killed", "kill -9 $$"),), 5.0).trouble.endswith(
         "failed: signal 9"
     )
     (tmp_path / "garbage").write_bytes(b"\x7fELF")
     (tmp_path / "garbage").chmod(0o755)
-    assert "cannot be run" in programs.run((str(tmp_path / "garbage"),), 5.0).trouble
+    assert "cannot be run" in programs.run_program((str(tmp_path / "garbage"),), 5.0).trouble
 
 
 def test_a_program_that_is_anybodys_is_not_run(tmp_path: Path) -> None:
@@ -226,12 +228,12 @@ def test_a_program_that_is_anybodys_is_not_run(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     script(path, f"touch {ran}")
     path.chmod(0o757)
-    assert "mode 0757" in programs.run((str(path),), 5.0).trouble
+    assert "mode 0757" in programs.run_program((str(path),), 5.0).trouble
     path.chmod(0o755)
     os.chown(path, NOBODY, -1)
     (tmp_path / "link").symlink_to(path)
     for name in ("drain", "link"):
-        assert f"uid {NOBODY}" in programs.run((str(tmp_path / name),), 5.0).trouble
+        assert f"uid {NOBODY}" in programs.run_program((str(tmp_path / name),), 5.0).trouble
     assert not ran.exists()
 
 
@@ -241,7 +243,7 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
         tmp_path / "hanging", f"trap '' TERM; sleep 100 & echo $! > {pid}; wait; sleep 100"
     )
     begun = time.monotonic()
-    done = programs.run((hanging,), 2.0)
+    done = programs.run_program((hanging,), 2.0)
     assert "did not end within 2 s" in done.trouble
     assert time.monotonic() - begun < patient(10.0)
     process = Path(f"/proc/{pid.read_text().strip()}/stat")
@@ -254,10 +256,10 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
 def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     begun = time.monotonic()
-    done = programs.run(
+    done = programs.run_program(
         (script(tmp_path / "leaving", f"sleep 100 & echo $! > {pid}; echo said"),), 10.0
     )
-    assert (done.code, done.out, done.trouble) == (0, b"said\n", "")
+    assert (done.exit_code, done.output, done.trouble) == (0, b"said\n", "")
     assert time.monotonic() - begun < patient(5.0)
     os.kill(int(pid.read_text()), 9)
 
@@ -266,23 +268,29 @@ def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
 
 
 def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -> None:
-    refused = Decision(step=Step.REFUSED, kind=Kind.REBOOT, because=(("budget", "1 within a day"),))
+    refused = Decision(step=Step.REFUSED, kind=Kind.REBOOT, reasons=(("budget", "1 within a day"),))
     for moment in (1.0, 2.0, 3.0):
-        decision_log.add(tmp_path, decision_log.told(refused, None, "boot-a", moment), 0)
-    [one] = decision_log.read(tmp_path)
+        decision_log.append_record(
+            tmp_path, decision_log.build_record(refused, None, "boot-a", moment), 0
+        )
+    [one] = decision_log.read_records(tmp_path)
     assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
     act = Decision(step=Step.ACT, kind=Kind.REBOOT)
     for outcome in (decision_log.BEGUN, "done"):
-        decision_log.add(tmp_path, decision_log.told(act, None, "boot-a", 4.0, outcome), 0)
-    assert [(one["step"], one["outcome"], one["times"]) for one in decision_log.read(tmp_path)] == [
+        decision_log.append_record(
+            tmp_path, decision_log.build_record(act, None, "boot-a", 4.0, outcome), 0
+        )
+    assert [
+        (one["step"], one["outcome"], one["times"]) for one in decision_log.read_records(tmp_path)
+    ] == [
         ("refused", "", 3),
         ("act", "done", 1),
     ]
     (tmp_path / decision_log.FILE).write_bytes(
         b"\xff\n[1]\nnull\n" + (tmp_path / decision_log.FILE).read_bytes()
     )
-    assert len(decision_log.read(tmp_path)) == 2, "it may be damaged: it decides nothing"
+    assert len(decision_log.read_records(tmp_path)) == 2, "it may be damaged: it decides nothing"
     lines = (tmp_path / decision_log.FILE).read_bytes().splitlines()[-1:] * 600
     (tmp_path / decision_log.FILE).write_bytes(b"\n".join(lines))
-    decision_log.add(tmp_path, decision_log.told(refused, None, "boot-a", 5.0), 0)
-    assert len(decision_log.read(tmp_path)) == 500
+    decision_log.append_record(tmp_path, decision_log.build_record(refused, None, "boot-a", 5.0), 0)
+    assert len(decision_log.read_records(tmp_path)) == 500

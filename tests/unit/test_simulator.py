@@ -24,7 +24,9 @@ from tests.pace import patient
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
-from vitald.simulator.node import SimulatedCall, SimulatedNode, exported, profiles
+from vitald.simulator.keys import list_exported_calls
+from vitald.simulator.node import SimulatedCall, SimulatedNode
+from vitald.simulator.profiles import list_profiles
 
 SUCCESS, STALE, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMED_OUT, LOST, VERSION = (
     0,
@@ -183,7 +185,7 @@ FABRIC = (
 )
 
 # One expression per call, each with the models that support it.
-ALL = frozenset(profiles())
+ALL = frozenset(list_profiles())
 AMPERE = ALL - {"t4", "v100"}
 HOPPER = AMPERE - {"a100", "l40s"}
 LINKED = ALL - {"t4", "l40s"}
@@ -254,7 +256,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("profile", list_profiles())
 def test_a_model_answers_every_call_that_it_has_and_no_other(
     profile: str, tmp_path: Path, connect: Callable[..., Client]
 ) -> None:
@@ -267,9 +269,11 @@ def test_a_model_answers_every_call_that_it_has_and_no_other(
     for call, expected in OTHERS.items():
         assert client.code(call) in expected, call
     assert client.code("p.nvmlShutdown()") == SUCCESS
-    found = client.ask(f"[name for name in {sorted(exported())} if hasattr(p.nvmlLib, name)]")
+    found = client.ask(
+        f"[name for name in {sorted(list_exported_calls())} if hasattr(p.nvmlLib, name)]"
+    )
     assert isinstance(found, list) and len(found) > 60
-    assert set(found) - {call.function for call in node.calls()} == {
+    assert set(found) - {call.function for call in node.read_calls()} == {
         "nvmlErrorString",
         "nvmlInit_v2",
     }  # no calls; the same as the first
@@ -319,9 +323,9 @@ def test_what_a_healthy_h100_says(node: SimulatedNode, client: Client) -> None:
 def test_what_must_come_first(node: SimulatedNode, connect: Callable[..., Client]) -> None:
     client = connect(node, init=False)
     assert client.code("p.nvmlDeviceGetCount()") == 1
-    node.set_global({"ret.nvmlInitWithFlags": 9})
+    node.set_global_values({"ret.nvmlInitWithFlags": 9})
     assert client.code("p.nvmlInit()") == 9
-    node.set_global({"ret.nvmlInitWithFlags": None})
+    node.set_global_values({"ret.nvmlInitWithFlags": None})
     assert client.code("p.nvmlInit()") == SUCCESS
     assert client.ask("p.nvmlDeviceGetCount()") == 8
 
@@ -339,7 +343,7 @@ def test_a_field_has_its_type_and_its_own_code(node: SimulatedNode, client: Clie
         "6": "12",
         "7": "ret:15",
     }
-    node.set(0, {f"fi.{at}.0": value for at, value in values.items()} | {"fi.161.17": 5})
+    node.set_values(0, {f"fi.{at}.0": value for at, value in values.items()} | {"fi.161.17": 5})
     assert client.ask("fields(0, [1, 2, 3, 4, 5, 6])") == [
         [0, 1, 7],
         [0, 3, 2**64 - 1],
@@ -356,7 +360,7 @@ def test_a_field_has_its_type_and_its_own_code(node: SimulatedNode, client: Clie
 
 
 def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
-    node.set(
+    node.set_values(
         2,
         {
             "remap": "3 4 1 0",
@@ -365,7 +369,7 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
             "pages.dbe": "0x1a000 0x2b000",
         },
     )
-    node.set(
+    node.set_values(
         2,
         {
             "procs": "4711:1048576 4712:2097152",
@@ -420,21 +424,21 @@ def test_values_of_several_numbers(node: SimulatedNode, client: Client) -> None:
         "bThresholdExceeded",
     ]
     assert client.ask(sram.format(names)) == [0, 1, 3, 5, 6, 1]
-    node.set(2, {"privileged": 0})
+    node.set_values(2, {"privileged": 0})
     assert client.code(sram.format(names)) == NO_PERMISSION
 
 
 def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: Client) -> None:
-    node.set_global({"abi.fabric_max": 2})
+    node.set_global_values({"abi.fabric_max": 2})
     assert client.code(f"fill(lambda s: {FABRIC})") == VERSION
     older = FABRIC.replace("_v3", "_v2")
     assert client.ask(f"fill(lambda s: {older}, 'state', 'healthMask')") == [3, 0x1AA]
-    node.set_global({"abi.fabric_max": None})
+    node.set_global_values({"abi.fabric_max": None})
     assert (
         client.code(f"fill(lambda s: {older.replace('p.nvmlGpuFabricInfo_v2', '0x09000024')})")
         == VERSION
     )
-    node.set(0, {"platform": "RACK 5 3 0"})
+    node.set_values(0, {"platform": "RACK 5 3 0"})
     place = (
         "fill(lambda s: p.nvmlDeviceGetPlatformInfo(h(0), s), p.c_nvmlPlatformInfo_v{0}_t,"
         " p.nvmlPlatformInfo_v{0}, '{1}')"
@@ -442,14 +446,14 @@ def test_a_struct_of_an_unknown_version_is_refused(node: SimulatedNode, client: 
     assert client.ask(place.format(2, "chassisSerialNumber")) == client.ask(
         place.format(1, "rackGuid")
     )
-    node.set_global({"abi.platform_max": 1})
+    node.set_global_values({"abi.platform_max": 1})
     assert client.code(place.format(2, "chassisSerialNumber")) == VERSION
     assert client.code(place.format(1, "rackGuid")) == 0
 
 
 def test_reserved_memory(node: SimulatedNode, client: Client) -> None:
     """The former struct has no place for it: it is in use there."""
-    node.set(0, {"memory": "1000 400 50"})
+    node.set_values(0, {"memory": "1000 400 50"})
     assert client.ask("(lambda m: [m.total, m.free, m.used])(p.nvmlDeviceGetMemoryInfo(h(0)))") == [
         1000,
         550,
@@ -463,9 +467,9 @@ def test_reserved_memory(node: SimulatedNode, client: Client) -> None:
 def test_the_unrepairable_flag_of_older_and_newer_drivers(
     node: SimulatedNode, client: Client
 ) -> None:
-    node.set(0, {"unrepairable": 1})
+    node.set_values(0, {"unrepairable": 1})
     assert client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 1
-    node.set_global({"abi.unrepairable": 4})
+    node.set_global_values({"abi.unrepairable": 4})
     assert (
         client.ask("p.nvmlDeviceGetUnrepairableMemoryFlag_v1(h(0))") == 0
     )  # the binding's mistake
@@ -481,36 +485,36 @@ def test_the_unrepairable_flag_of_older_and_newer_drivers(
 
 def test_an_injected_code_is_of_its_gpu_and_its_call(node: SimulatedNode, client: Client) -> None:
     client.ask("[h(0), h(1)]")
-    node.set(0, {"ret.nvmlDeviceGetTemperature": 999})
+    node.set_values(0, {"ret.nvmlDeviceGetTemperature": 999})
     assert [
         client.code(TEMPERATURE),
         client.code("p.nvmlDeviceGetTemperature(h(1), 0)"),
         client.code("p.nvmlDeviceGetPowerUsage(h(0))"),
     ] == [999, 0, 0]
-    node.set(0, {"ret.*": 16})
+    node.set_values(0, {"ret.*": 16})
     assert [
         client.code(TEMPERATURE),
         client.code("p.nvmlDeviceGetPowerUsage(h(0))"),
         client.code("p.nvmlDeviceGetCount()"),
     ] == [999, 16, 0]
-    node.set(0, {"ret.*": None, "ret.nvmlDeviceGetTemperature": None})
-    node.set_global({"ret.nvmlDeviceGetPowerUsage": 10})
+    node.set_values(0, {"ret.*": None, "ret.nvmlDeviceGetTemperature": None})
+    node.set_global_values({"ret.nvmlDeviceGetPowerUsage": 10})
     assert [client.code(f"p.nvmlDeviceGetPowerUsage(h({gpu}))") for gpu in (0, 1)] == [10, 10]
     assert client.code(TEMPERATURE) == SUCCESS
 
 
 def test_a_code_after_some_calls(node: SimulatedNode, client: Client) -> None:
-    node.set(0, {"after.nvmlDeviceGetTemperature": "3:15"})
+    node.set_values(0, {"after.nvmlDeviceGetTemperature": "3:15"})
     assert [client.code(TEMPERATURE) for _ in range(5)] == [0, 0, 0, LOST, LOST]
     assert client.code("p.nvmlDeviceGetTemperature(h(1), 0)") == SUCCESS
 
 
 def test_a_call_that_takes_longer(node: SimulatedNode, client: Client) -> None:
-    node.set(None, {"delay_us.nvmlDeviceGetPowerUsage": 150_000})
+    node.set_values(None, {"delay_us.nvmlDeviceGetPowerUsage": 150_000})
     begun = time.monotonic()
     assert client.code("p.nvmlDeviceGetPowerUsage(h(5))") == SUCCESS
     assert time.monotonic() - begun >= 0.15
-    slow = node.calls()[-1]
+    slow = node.read_calls()[-1]
     assert (slow.function, slow.gpu, slow.ret) == (
         "nvmlDeviceGetPowerUsage",
         5,
@@ -523,15 +527,15 @@ def test_a_hung_call_returns_when_it_is_released(
     kind: str, state: str, node: SimulatedNode, client: Client
 ) -> None:
     client.ask("h(3)")
-    node.hang(3, "nvmlDeviceGetFieldValues", kind)
+    node.hang_call(3, "nvmlDeviceGetFieldValues", kind)
     client.start("fields(3, [230])")
     with pytest.raises(TimeoutError):
         client.answer(0.3)
     until(lambda: client.state() == state)
-    node.set(1, {"temp_c": 50})  # another change does not release it
+    node.set_values(1, {"temp_c": 50})  # another change does not release it
     with pytest.raises(TimeoutError):
         client.answer(0.1)
-    node.release(3, "nvmlDeviceGetFieldValues")
+    node.release_call(3, "nvmlDeviceGetFieldValues")
     assert client.answer() == [[0, 1, 0]]
     assert client.code(TEMPERATURE) == SUCCESS
 
@@ -539,7 +543,7 @@ def test_a_hung_call_returns_when_it_is_released(
 @pytest.mark.parametrize("kind", ["sleep", "fork", "spin"])
 def test_a_hung_process_dies_by_sigkill(kind: str, node: SimulatedNode, client: Client) -> None:
     client.ask("h(3)")
-    node.hang(3, "nvmlDeviceGetTemperature", kind)
+    node.hang_call(3, "nvmlDeviceGetTemperature", kind)
     client.start("p.nvmlDeviceGetTemperature(h(3), 0)")
     state = {"sleep": "S", "fork": "D", "spin": "R"}[kind]
     with pytest.raises(TimeoutError):
@@ -570,22 +574,22 @@ def test_a_hang_on_one_gpu_leaves_the_others(
 ) -> None:
     stuck, free = connect(node), connect(node)
     stuck.ask("h(3)"), free.ask("h(4)")
-    node.hang(3, "*")
+    node.hang_call(3, "*")
     stuck.start("p.nvmlDeviceGetTemperature(h(3), 0)")
     assert free.code("p.nvmlDeviceGetTemperature(h(4), 0)") == SUCCESS
     with pytest.raises(TimeoutError):
         stuck.answer(0.2)
-    node.release(None, "*")
+    node.release_call(None, "*")
     assert stuck.answer() == 35
 
 
 def test_init_may_hang(node: SimulatedNode, connect: Callable[..., Client]) -> None:
     client = connect(node, init=False)
-    node.hang(None, "nvmlInitWithFlags")
+    node.hang_call(None, "nvmlInitWithFlags")
     client.start("p.nvmlInit()")
     with pytest.raises(TimeoutError):
         client.answer(0.5)
-    node.release(None, "nvmlInitWithFlags")
+    node.release_call(None, "nvmlInitWithFlags")
     assert client.answer() is None
 
 
@@ -594,7 +598,7 @@ def test_a_call_may_kill_its_process(
     how: str, number: int, node: SimulatedNode, client: Client
 ) -> None:
     client.ask("h(0)")
-    node.set(0, {"crash.nvmlDeviceGetTemperature": how})
+    node.set_values(0, {"crash.nvmlDeviceGetTemperature": how})
     with pytest.raises(EOFError):
         client.ask(TEMPERATURE)
     assert client.process.wait(3.0) == -number
@@ -635,8 +639,8 @@ def test_a_gpu_that_is_not_there(node: SimulatedNode, client: Client) -> None:
 
 
 def test_a_look_up_that_fails(node: SimulatedNode, client: Client) -> None:
-    node.set(4, {"lookup_ret": 999})
-    node.set(5, {"lookup_ret": 8})
+    node.set_values(4, {"lookup_ret": 999})
+    node.set_values(5, {"lookup_ret": 8})
     assert [client.code(f"p.nvmlDeviceGetHandleByIndex({gpu})") for gpu in (3, 4, 5)] == [0, 999, 8]
     assert client.code(f"p.nvmlDeviceGetHandleByPciBusId('{node.addresses[4]}')") == 999
     assert client.ask("p.nvmlDeviceGetCount()") == 8
@@ -670,13 +674,13 @@ def test_a_reset_makes_the_handles_of_its_gpu_stale(node: SimulatedNode, client:
 
 
 def test_an_event_reaches_who_listens(node: SimulatedNode, client: Client) -> None:
-    node.emit(1, XID, 43)  # before anybody listened: lost
+    node.emit_event(1, XID, 43)  # before anybody listened: lost
     assert client.ask("listen('a', [0, 1], 0x8)") is None
     assert client.code("wait('a', 20)") == TIMED_OUT
-    node.emit(1, XID, 79)
-    node.emit(2, XID, 13)  # another GPU
-    node.emit(0, 0x1)  # another kind
-    node.emit(0, XID, 31)
+    node.emit_event(1, XID, 79)
+    node.emit_event(2, XID, 13)  # another GPU
+    node.emit_event(0, 0x1)  # another kind
+    node.emit_event(0, XID, 31)
     assert [client.ask("wait('a', 1000)") for _ in range(2)] == [
         [[1], XID, 79, 0xFFFFFFFF],
         [[0], XID, 31, 0xFFFFFFFF],
@@ -685,7 +689,7 @@ def test_an_event_reaches_who_listens(node: SimulatedNode, client: Client) -> No
     client.start("wait('a', 5000)")
     time.sleep(0.1)
     begun = time.monotonic()
-    node.emit(0, XID, 94)
+    node.emit_event(0, XID, 94)
     assert client.answer() == [[0], XID, 94, 0xFFFFFFFF]
     assert time.monotonic() - begun < patient(1.0)
 
@@ -702,7 +706,7 @@ def test_half_an_event_waits_for_the_rest(node: SimulatedNode, client: Client) -
 
 def test_listening_for_what_is_not_supported(node: SimulatedNode, client: Client) -> None:
     assert client.code("listen('a', [0], 0x8 | 0x10)") == NOT_SUPPORTED
-    node.set(0, {"events_mask": "0x8"})
+    node.set_values(0, {"events_mask": "0x8"})
     assert client.ask("p.nvmlDeviceGetSupportedEventTypes(h(0))") == 8
     assert client.code("listen('a', [0], 0x8000)") == NOT_SUPPORTED
 
@@ -718,7 +722,7 @@ def test_waiting_on_a_lost_gpu_returns_at_once_every_time(
     assert client.answer() == {"code": LOST}
     assert {client.code("wait('one', 5000)") for _ in range(20)} == {LOST}
     assert time.monotonic() - begun < patient(1.0)
-    node.emit(4, XID, 45)
+    node.emit_event(4, XID, 45)
     assert client.ask("wait('other', 1000)") == [[4], XID, 45, 0xFFFFFFFF]
 
 
@@ -729,7 +733,7 @@ def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(
     node: SimulatedNode, client: Client
 ) -> None:
     whole = [" ".join([str(number)] * 12) for number in (7, 10**15)]
-    node.set(None, {"sram": whole[0]})
+    node.set_values(None, {"sram": whole[0]})
     client.ask("h(0)")
     done = threading.Event()
 
@@ -737,7 +741,7 @@ def test_whoever_reads_while_it_is_rewritten_sees_one_state_or_the_other(
         at = 0
         while not done.is_set():
             at += 1
-            node.set(None, {"sram": whole[at % 2], "temp_c": 30 + at % 60})
+            node.set_values(None, {"sram": whole[at % 2], "temp_c": 30 + at % 60})
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -757,7 +761,7 @@ def test_two_changes_of_the_same_length_at_once_are_two(
     node: SimulatedNode, client: Client
 ) -> None:
     for at in range(200):  # an inode and a kernel tick may be the same; the file's time never is
-        node.set(0, {"temp_c": 30 + at % 60})
+        node.set_values(0, {"temp_c": 30 + at % 60})
         if at % 3:
             assert client.ask(TEMPERATURE) == 30 + at % 60
 
@@ -765,46 +769,50 @@ def test_two_changes_of_the_same_length_at_once_are_two(
 def test_a_rate_never_falls_whatever_else_changes(node: SimulatedNode, client: Client) -> None:
     counter, last = "p.nvmlDeviceGetMemoryErrorCounter(h(0), 0, 0, 2)", 0
     before = time.monotonic()
-    node.set(0, {"rate.ecc.cor.vol.dram": 40.5})
+    node.set_values(0, {"rate.ecc.cor.vol.dram": 40.5})
     begun = asked = time.monotonic()
     while asked - begun < 0.6:
-        node.set(1, {"temp_c": 40})
+        node.set_values(1, {"temp_c": 40})
         asked = time.monotonic()
         now = client.ask(counter)
         assert isinstance(now, int) and now >= last
         last = now
     assert (asked - begun) * 40.5 - 1 <= last <= (time.monotonic() - before) * 40.5 + 1
     assert client.ask("p.nvmlDeviceGetMemoryErrorCounter(h(1), 0, 0, 2)") == 0
-    node.set(0, {"rate.ecc.cor.vol.dram": None, "ecc.cor.vol.dram": 3})
+    node.set_values(0, {"rate.ecc.cor.vol.dram": None, "ecc.cor.vol.dram": 3})
     assert client.ask(counter) == 3
 
 
 def test_a_change_is_of_one_gpu_or_of_every(node: SimulatedNode, client: Client) -> None:
     temperatures = "[p.nvmlDeviceGetTemperature(h(gpu), 0) for gpu in range(3)]"
-    node.set(1, {"temp_c": 80})
+    node.set_values(1, {"temp_c": 80})
     assert client.ask(temperatures) == [35, 80, 35]
-    assert (node.get(0, "temp_c"), node.get(1, "temp_c"), node.get(None, "count")) == (
+    assert (
+        node.get_value(0, "temp_c"),
+        node.get_value(1, "temp_c"),
+        node.get_value(None, "count"),
+    ) == (
         "35",
         "80",
         "8",
     )
-    node.set(None, {"temp_c": 50})
+    node.set_values(None, {"temp_c": 50})
     assert client.ask(temperatures) == [50, 50, 50]
-    node.set(1, {"remap": None})
+    node.set_values(1, {"remap": None})
     assert [client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in (0, 1, 2)] == [
         0,
         NOT_SUPPORTED,
         0,
     ]
-    assert node.get(1, "remap") is None
-    node.set(None, {"remap": None})
+    assert node.get_value(1, "remap") is None
+    node.set_values(None, {"remap": None})
     assert {client.code(f"p.nvmlDeviceGetRemappedRows(h({gpu}))") for gpu in range(8)} == {
         NOT_SUPPORTED
     }
 
 
 def test_a_reset_takes_back_what_a_reset_takes_back(node: SimulatedNode) -> None:
-    node.set(
+    node.set_values(
         3,
         {
             "ecc.unc.vol.dram": 2,
@@ -814,7 +822,7 @@ def test_a_reset_takes_back_what_a_reset_takes_back(node: SimulatedNode) -> None
             "repair": "1 1",
         },
     )
-    node.set(
+    node.set_values(
         3,
         {
             "fi.230.0": "u32:1",
@@ -827,22 +835,25 @@ def test_a_reset_takes_back_what_a_reset_takes_back(node: SimulatedNode) -> None
     )
     node.reset(3)
     assert [
-        node.get(3, key) for key in ("ecc.unc.vol.dram", "ecc.unc.agg.dram", "remap", "repair")
+        node.get_value(3, key)
+        for key in ("ecc.unc.vol.dram", "ecc.unc.agg.dram", "remap", "repair")
     ] == ["0", "9", "0 2 0 0", "0 0"]
-    assert node.get(3, "sram") == "1 2 3 0 0 0 7 8 9 10 11 1"
-    assert [node.get(3, f"fi.{at}.0") for at in (230, 270, 82, 180)] == [
+    assert node.get_value(3, "sram") == "1 2 3 0 0 0 7 8 9 10 11 1"
+    assert [node.get_value(3, f"fi.{at}.0") for at in (230, 270, 82, 180)] == [
         "u32:0",
         "0",
         "u32:70",
         "ret:3",
     ]
-    assert [node.get(3, key) for key in ("nvlink.4.err.1", "mig_mode", "energy_mj", "epoch")] == [
+    assert [
+        node.get_value(3, key) for key in ("nvlink.4.err.1", "mig_mode", "energy_mj", "epoch")
+    ] == [
         "0",
         "1 1",
         "1000",
         "1",
     ]
-    assert node.get(2, "epoch") is None and node.get(2, "energy_mj") != "1000"
+    assert node.get_value(2, "epoch") is None and node.get_value(2, "energy_mj") != "1000"
 
 
 @pytest.mark.parametrize(
@@ -859,14 +870,14 @@ def test_a_mistake_is_said_and_changes_nothing(
 ) -> None:
     before = node.state.read_bytes()
     with pytest.raises(ValueError, match=says):
-        node.set(0, {"temp_c": 77, **values})
+        node.set_values(0, {"temp_c": 77, **values})
     assert node.state.read_bytes() == before
     with pytest.raises(ValueError, match="there is no GPU 8"):
-        node.set(8, {"temp_c": 77})
+        node.set_values(8, {"temp_c": 77})
     with pytest.raises(ValueError, match="not a key without a GPU"):
-        node.set_global({"temp_c": 77})
+        node.set_global_values({"temp_c": 77})
     with pytest.raises(ValueError, match="no way to hang"):
-        node.hang(0, "*", "fry")
+        node.hang_call(0, "*", "fry")
 
 
 def test_nodes_of_other_sizes(tmp_path: Path, connect: Callable[..., Client]) -> None:
@@ -886,7 +897,7 @@ def test_nodes_of_other_sizes(tmp_path: Path, connect: Callable[..., Client]) ->
 
 def test_the_bus_is_as_vitald_reads_it(node: SimulatedNode) -> None:
     inventory = PciInventory(node.sysfs)
-    inventory.read()
+    inventory.scan_bus()
     found = {
         address: device
         for address, device in inventory.devices.items()
@@ -913,15 +924,15 @@ def test_the_bus_is_as_vitald_reads_it(node: SimulatedNode) -> None:
 def test_a_removed_gpu_leaves_the_bus_and_comes_back(node: SimulatedNode) -> None:
     inventory = PciInventory(node.sysfs)
     node.remove(1)
-    inventory.read()
+    inventory.scan_bus()
     assert (
-        not inventory.present("0000:3b:00.0")
+        not inventory.is_present("0000:3b:00.0")
         and inventory.devices["0000:3a:01.0"].pci_class == 0x060400
     )
     node.put_back(1)
-    inventory.read()
+    inventory.scan_bus()
     assert (
-        inventory.present("0000:3b:00.0")
+        inventory.is_present("0000:3b:00.0")
         and inventory.devices["0000:3b:00.0"].kind is ComponentKind.GPU
     )
     node.put_back(1)  # it is there
@@ -930,7 +941,7 @@ def test_a_removed_gpu_leaves_the_bus_and_comes_back(node: SimulatedNode) -> Non
 def test_the_trace_names_every_call(node: SimulatedNode, client: Client) -> None:
     client.ask(TEMPERATURE)
     client.code("p.nvmlDeviceGetNvLinkState(h(6), 40)")
-    calls = node.calls()
+    calls = node.read_calls()
     assert [(call.function, call.gpu, call.ret) for call in calls] == [
         ("nvmlInitWithFlags", None, 0),
         ("nvmlDeviceGetHandleByIndex_v2", 0, 0),
@@ -942,7 +953,7 @@ def test_the_trace_names_every_call(node: SimulatedNode, client: Client) -> None
     assert [call.at_ns for call in calls] == sorted(call.at_ns for call in calls)
     with node.trace.open("a") as trace:
         trace.write("1 2 3 half")
-    assert node.calls() == calls
+    assert node.read_calls() == calls
     assert isinstance(calls[0], SimulatedCall)
 
 
@@ -951,21 +962,21 @@ def test_a_node_without_a_trace_has_no_calls(
 ) -> None:
     node = SimulatedNode(tmp_path / "node")
     assert connect(node).code(TEMPERATURE) == SUCCESS
-    assert node.calls() == []
+    assert node.read_calls() == []
 
 
 # --- the build
 
 
 def test_the_library_is_built_once(tmp_path: Path) -> None:
-    made = build.library(tmp_path)
+    made = build.build_library(tmp_path)
     assert (
         made.name == "libnvidia-ml.so.1"
         and made.parent.parent == tmp_path
         and made.parent.name.startswith("nvml-")
     )
     before = made.stat()
-    assert build.library(tmp_path) == made
+    assert build.build_library(tmp_path) == made
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
@@ -973,7 +984,8 @@ def test_the_library_is_built_once(tmp_path: Path) -> None:
 def test_builds_at_the_same_time_give_one_library(tmp_path: Path) -> None:
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(build.library(tmp_path))) for _ in range(3)
+        threading.Thread(target=lambda: found.append(build.build_library(tmp_path)))
+        for _ in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -997,9 +1009,9 @@ def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
 def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvml.c").write_text("int nothing(void) { return 0; }\n")
     monkeypatch.setattr(build, "SOURCE", tmp_path / "nvml.c")
-    first = build.library(tmp_path)
+    first = build.build_library(tmp_path)
     (tmp_path / "nvml.c").write_text("int nothing(void) { return 1; }\n")
-    assert build.library(tmp_path) != first and first.is_file()
+    assert build.build_library(tmp_path) != first and first.is_file()
 
 
 def test_without_a_compiler_it_says_what_to_install(
@@ -1009,7 +1021,7 @@ def test_without_a_compiler_it_says_what_to_install(
     with pytest.raises(
         build.CannotBuild, match=r"no C compiler.*apt-get install gcc.*dnf install gcc"
     ):
-        build.library(tmp_path)
+        build.build_library(tmp_path)
 
 
 def test_what_the_compiler_says_is_passed_on(
@@ -1018,7 +1030,7 @@ def test_what_the_compiler_says_is_passed_on(
     (tmp_path / "nvml.c").write_text("int broken(void) { return nowhere; }\n")
     monkeypatch.setattr(build, "SOURCE", tmp_path / "nvml.c")
     with pytest.raises(build.CannotBuild, match=r"could not compile .*nvml\.c:\n.*error.*nowhere"):
-        build.library(tmp_path / "cache")
+        build.build_library(tmp_path / "cache")
     assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
 
 
@@ -1029,15 +1041,15 @@ def test_where_the_cache_cannot_be_written_a_private_folder_serves(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(build.CannotBuild, match="cannot be written"):
-        build.library(tmp_path / "file")
-    made = build.library()
+        build.build_library(tmp_path / "file")
+    made = build.build_library()
     private = tmp_path / f"vitald-{os.geteuid()}"
     assert made.parent.parent == private and private.stat().st_mode & 0o777 == 0o700
     private.chmod(0o777)  # anybody could have put that library there
     with pytest.raises(build.CannotBuild, match="only this user"):
-        build.library()
+        build.build_library()
     shutil.rmtree(private)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     private.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(build.CannotBuild, match="only this user"):
-        build.library()
+        build.build_library()

@@ -142,7 +142,10 @@ class Story:
             )
             for number in range(SIBLINGS)
         ]
-        said = [self.event(sign) for sign in self.watcher.look([own], self.now, [own, *others])]
+        said = [
+            self.event(sign)
+            for sign in self.watcher.evaluate_readings([own], self.now, [own, *others])
+        ]
         holding = tuple(self.event(sign) for sign in self.watcher.holding)
         batch = Batch(self.source, tuple(said), holding=holding, calm=frozenset(self.watcher.calm))
         entry = self.evaluator.reconcile(
@@ -169,7 +172,7 @@ class Story:
 
     def event(self, sign: Crossing) -> Event:
         return replace(
-            self.facts.event(sign.code, sign.component, sign.fields, sign.text),
+            self.facts.make_event(sign.code, sign.component, sign.fields, sign.text),
             time=self.now,
             source=self.source,
         )
@@ -441,7 +444,7 @@ def test_what_cannot_be_opened_is_a_finding_of_its_own_once_and_hides_no_other_d
         return [] if event.component == story.component else apply(event)
 
     evaluator.judge.apply_event = refuse  # type: ignore[method-assign]  # a fault of ours
-    held = story.facts.event(
+    held = story.facts.make_event(
         "nvml/row_remap_pending", story.component, {"row_remap_pending": 1}, "pending"
     )
     held = replace(held, time=story.now)
@@ -463,13 +466,17 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
     def look() -> Batch:
         """Everything is as it was."""
         return Batch(
-            "nvml", holding=(facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),)
+            "nvml",
+            holding=(facts.make_event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),),
         )
 
     async def work() -> list[str]:
         async with running(tmp_path) as pipeline:
             await pipeline.put(
-                Batch("nvml", (facts.event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),))
+                Batch(
+                    "nvml",
+                    (facts.make_event("nvml/gpu_lost", gpu, {"lost": 1}, "NVML: lost is 1"),),
+                )
             )
             await idle(pipeline)
             for _ in range(3):
@@ -485,14 +492,14 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
                 reason="reseated",
             )
             await asyncio.sleep(0.02)
-            assert await pipeline.clear_finding(found.id, "root (uid 0)", audit) is not None
+            assert await pipeline.actions.clear_finding(found.id, "root (uid 0)", audit) is not None
         async with running(tmp_path) as pipeline:
             assert pipeline.judge.open_findings == ()
             for _ in range(3):
                 await pipeline.put(look())
                 await idle(pipeline)
             (found,) = pipeline.judge.open_findings
-            assert pipeline.board.verdict().status.value == "unhealthy"
+            assert pipeline.node_state.verdict().status.value == "unhealthy"
         return [
             stored.event.raw
             for stored in read_events(tmp_path / "ledger.db", EventQuery())
@@ -526,7 +533,7 @@ def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
             values={"n": value},
             fresh=frozenset({"n"}),
         )
-        said = watcher.look([own], now)
+        said = watcher.evaluate_readings([own], now)
         return len(said), len(watcher.holding)
 
     assert [look(0, 0), look(10, 5), look(20, 5), look(30, 6), look(40, 6)] == [

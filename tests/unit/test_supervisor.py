@@ -35,7 +35,7 @@ class Pipeline:
         self.changed.set()
         await self.room.wait()
 
-    async def own(self, code: str, fields: dict[str, Any], *_: object) -> None:
+    async def put_own_event(self, code: str, fields: dict[str, Any], *_: object) -> None:
         self.said.append((code, fields.get("recovered")))
         self.changed.set()
 
@@ -60,7 +60,7 @@ class Source:
         self.attempts = list(attempts)
         self.silent = asyncio.Event()  # it has handed in its batch, and does what it does
 
-    async def batches(self, _: object) -> AsyncIterator[Batch]:
+    async def read_batches(self, _: object) -> AsyncIterator[Batch]:
         yield Batch(self.name, caught_up=True)
         self.silent.set()
         await self.attempts.pop(0)()
@@ -170,7 +170,7 @@ def test_time_in_which_the_daemon_itself_was_stopped_is_no_silence(clock: Clock)
 
 def test_one_that_fails_again_and_again_is_told_once(clock: Clock) -> None:
     class Absent(Source):
-        async def batches(self, _: object) -> AsyncIterator[Batch]:
+        async def read_batches(self, _: object) -> AsyncIterator[Batch]:
             attempt = self.attempts.pop(0)
             if attempt is hangs:
                 self.silent.set()

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, ruling
 from vitald.collectors.kernel_log import sxid
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.model import Action
 
 WHERE = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0):"
 
 
-def parsed(text: str) -> Sighting:
-    sighting = sxid.recognise(text)
+def parsed(text: str) -> ParsedLine:
+    sighting = sxid.parse_sxid(text)
     assert sighting is not None, text
     return sighting
 
@@ -153,7 +153,7 @@ def test_look_alikes_of_follow_ups_are_events_of_their_own(body: str) -> None:
     ],
 )
 def test_what_is_no_sxid(line: str) -> None:
-    assert sxid.recognise(line) is None
+    assert sxid.parse_sxid(line) is None
 
 
 @pytest.mark.parametrize(

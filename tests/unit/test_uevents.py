@@ -58,7 +58,7 @@ class Heard:
         self.monitors = [Monitor()]
         self.woken: Counter[str] = Counter()
         self.gives_up = False
-        monkeypatch.setattr(Uevents, "_open", lambda _: self.monitors[-1])
+        monkeypatch.setattr(Uevents, "_open_socket", lambda _: self.monitors[-1])
         monkeypatch.setattr(uevents, "_PAUSE_S", 0.05)
         monkeypatch.setattr(uevents, "_AGAIN_S", 0.05)
         self.uevents = Uevents(
@@ -162,7 +162,7 @@ def test_where_nobody_can_listen_that_is_said(
     def refuse(_: Uevents) -> Monitor:
         raise error
 
-    monkeypatch.setattr(Uevents, "_open", refuse)
+    monkeypatch.setattr(Uevents, "_open_socket", refuse)
     heard.gives_up = isinstance(error, ImportError)  # that does not change while we run
 
     async def story() -> None:

@@ -45,7 +45,7 @@ def look(
     *readings: Readings,
     siblings: tuple[Readings, ...] = (),
 ) -> list[Crossing]:
-    return watcher.look(readings, now, siblings or readings)
+    return watcher.evaluate_readings(readings, now, siblings or readings)
 
 
 def again(watcher: ThresholdEvaluator, one: ThresholdGroup) -> ThresholdEvaluator:
@@ -279,7 +279,7 @@ def test_after_a_boot_what_still_holds_is_told_again() -> None:
         "nvml/a",
         "nvml/b",
     ]  # a counter that did not move is no new error
-    watcher.forget("GPU-0", counters=True)
+    watcher.forget_component("GPU-0", counters=True)
     signs = look(watcher, 2, reading(pending=0.0, recovery=0.0, errors=1.0))
     assert [(sign.code, sign.fields.get("recovered")) for sign in signs] == [
         ("nvml/a", True),
@@ -294,7 +294,7 @@ def test_what_a_reset_does_not_undo_is_not_told_again_after_it() -> None:
     )
     watcher = ThresholdEvaluator([lifetime, word])
     assert len(look(watcher, 0, reading(failed=1.0, mig=1.0))) == 2
-    watcher.forget("GPU-0", counters=True)
+    watcher.forget_component("GPU-0", counters=True)
     assert look(watcher, 1, reading(failed=1.0, mig=1.0)) == []
 
 
@@ -311,7 +311,7 @@ def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
         fresh=lost.fresh,
     )
     assert len(look(watcher, 0, unnamed)) == 1
-    watcher.rename("0000:00:00.0", "GPU-0")
+    watcher.rename_component("0000:00:00.0", "GPU-0")
     assert [sign.fields["recovered"] for sign in look(watcher, 1, reading(lost=0.0))] == [True]
 
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, seen
 from vitald.collectors.kernel_log import xid
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 
 BUS = "GPU has fallen off the bus."
 
 
-def parsed(text: str) -> Sighting:
-    sighting = xid.recognise(text)
+def parsed(text: str) -> ParsedLine:
+    sighting = xid.parse_xid(text)
     assert sighting is not None, text
     return sighting
 
@@ -208,7 +208,7 @@ def test_mig_instances_are_read_and_the_gpu_is_charged(
     ],
 )
 def test_what_is_no_xid(line: str) -> None:
-    assert xid.recognise(line) is None
+    assert xid.parse_xid(line) is None
 
 
 NAMES = [

@@ -119,11 +119,11 @@ class CorrelationRules:
     @classmethod
     def from_rules(
         cls,
-        told: Iterable[CorrelationRule],
+        rules: Iterable[CorrelationRule],
         aliases: Iterable[Alias] = (),
         words: Collection[str] = (),
     ) -> CorrelationRules:
-        stories = cls(tuple(told))
+        stories = cls(tuple(rules))
         for alias in aliases:
             stories._aliases[alias.code] = (*stories._aliases.get(alias.code, ()), alias)
         listed: dict[str, list[IncidentRole]] = {}

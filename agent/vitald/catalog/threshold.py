@@ -108,32 +108,12 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
     """From `{ of = "temperature_celsius", above = 90, for = "1m" }`. Raises ValueError, naming the
     key.
     """
-    for key in table:
-        if key not in _KEYS:
-            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(key, _KEYS)}")
-    tests = [key for key in table if key in _TESTS]
-    if len(tests) != 1:
-        raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
-    if not isinstance(table.get("of"), str):
-        raise ValueError("of: expected the name of a reading")
-    test, given = _TESTS[tests[0]], table[tests[0]]
-    values, limit = _read_limit(tests[0], test, given)
-    over_s = tomlfile.parse_duration(table["over"]) if "over" in table else 0.0
-    if "per" in table and not over_s:
-        raise ValueError("per: needs `over`, the window in which it grows")
-    if test in (Comparison.RISES, Comparison.CHANGES) and (
-        "for" in table or "clear_for" in table or over_s
-    ):
-        raise ValueError(f"{tests[0]}: what only happens has neither `for`, `clear_for` nor `over`")
-    for key in ("baseline", "returns"):
-        if key in table and test is not Comparison.RISES:
-            raise ValueError(f"{key}: belongs to `rises`")
-    only = table.get("only", {})
-    if not isinstance(only, dict):
-        raise ValueError("only: expected { reading = value }")
-    carry = table.get("carry", [])
-    if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
-        raise ValueError("carry: expected a list of names of readings")
+    key = _find_test(table)
+    test = _TESTS[key]
+    values, limit = _read_limit(key, test, table[key])
+    over_s = _read_duration(table, "over")
+    _check_combination(table, key, over_s)
+    only, carry = _read_only(table), _read_carry(table)
     return Threshold(
         of=table["of"],
         test=test,
@@ -146,11 +126,56 @@ def read_threshold(table: Mapping[str, Any]) -> Threshold:
         lifetime=table.get("lifetime") is True,
         baseline=table.get("baseline") is True,
         returns=table.get("returns") is True,
-        for_s=tomlfile.parse_duration(table["for"]) if "for" in table else 0.0,
-        clear_for_s=tomlfile.parse_duration(table["clear_for"]) if "clear_for" in table else None,
-        only={name: _read_plain(f"only.{name}", value) for name, value in only.items()},
-        carry=tuple(carry),
+        for_s=_read_duration(table, "for"),
+        clear_for_s=_read_duration(table, "clear_for") if "clear_for" in table else None,
+        only=only,
+        carry=carry,
     )
+
+
+def _find_test(table: Mapping[str, Any]) -> str:
+    """The key of the comparison, in a table that has only known keys and one reading."""
+    for key in table:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: unknown key{tomlfile.suggest_word(key, _KEYS)}")
+    tests = [key for key in table if key in _TESTS]
+    if len(tests) != 1:
+        raise ValueError(f"needs exactly one of {', '.join(_TESTS)}")
+    if not isinstance(table.get("of"), str):
+        raise ValueError("of: expected the name of a reading")
+    return tests[0]
+
+
+def _check_combination(table: Mapping[str, Any], key: str, over_s: float) -> None:
+    """Refuse keys that have no meaning for this comparison."""
+    test = _TESTS[key]
+    if "per" in table and not over_s:
+        raise ValueError("per: needs `over`, the window in which it grows")
+    lasting = "for" in table or "clear_for" in table or over_s
+    if lasting and test in (Comparison.RISES, Comparison.CHANGES):
+        raise ValueError(f"{key}: what only happens has neither `for`, `clear_for` nor `over`")
+    for name in ("baseline", "returns"):
+        if name in table and test is not Comparison.RISES:
+            raise ValueError(f"{name}: belongs to `rises`")
+
+
+def _read_duration(table: Mapping[str, Any], key: str) -> float:
+    """Seconds; 0 if the key is not given."""
+    return tomlfile.parse_duration(table[key]) if key in table else 0.0
+
+
+def _read_only(table: Mapping[str, Any]) -> dict[str, tuple[Plain, ...]]:
+    only = table.get("only", {})
+    if not isinstance(only, dict):
+        raise ValueError("only: expected { reading = value }")
+    return {name: _read_plain(f"only.{name}", value) for name, value in only.items()}
+
+
+def _read_carry(table: Mapping[str, Any]) -> tuple[str, ...]:
+    carry = table.get("carry", [])
+    if not isinstance(carry, list) or not all(isinstance(name, str) for name in carry):
+        raise ValueError("carry: expected a list of names of readings")
+    return tuple(carry)
 
 
 def _read_limit(key: str, test: Comparison, given: object) -> tuple[tuple[Plain, ...], Limit]:

@@ -155,10 +155,10 @@ class _Demo:
             "2. A GPU runs hot",
             f"{name} has no margin left and slows down. Advice, and no reason to stop work:",
         )
-        self.node.set(gpu, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
+        self.node.set_values(gpu, {"temp_c": 92, "margin_c": -1, "throttle": "0x68"})
         self._wait_until(_has_codes("nvml/temperature"))
         self._run_verb("status")
-        self.node.set(gpu, {"temp_c": 41, "margin_c": 46, "throttle": "0x0"})
+        self.node.set_values(gpu, {"temp_c": 41, "margin_c": 46, "throttle": "0x0"})
         self._wait_until(_is_healthy)
         print("    ... the fan is repaired, and the finding ends by itself.")
 
@@ -169,7 +169,7 @@ class _Demo:
             f"The kernel log reports Xid 63 on gpu/{address}, and NVML that the remap waits for a"
             " reset:",
         )
-        self.node.set(gpu, {"remap": "0 1 1 0"})
+        self.node.set_values(gpu, {"remap": "0 1 1 0"})
         self._run_verb("inject", "xid", "63", "--device", address)
         self._wait_until(_has_codes("nvml/row_remap_pending"))
         self._run_verb("status")

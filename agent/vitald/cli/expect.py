@@ -64,22 +64,13 @@ def _format_answer(
     """`confirmed`: how many of each kind were confirmed just now; None if nothing was."""
     counts = answer["counts"]
     if confirmed is not None:
-        counted = [
-            f"{confirmed[count['kind']]} {count['title']}"
-            for count in counts
-            if confirmed.get(count["kind"])
-        ]
-        yield f"confirmed: {', '.join(counted) or 'that there are none'}"
+        yield f"confirmed: {_format_confirmed(counts, confirmed)}"
         yield ""
     if answer["instanceType"]:
         yield f"machine: {render.escape_text(answer['instanceType'])}"
         yield ""
-    absent = [count for count in counts if count["here"] == 0 and not count["expected"]]
-    rows = [
-        count
-        for count in counts
-        if count not in absent and (count["here"] is not None or count["expected"] is not None)
-    ]
+    absent = [count for count in counts if _is_absent(count)]
+    rows = [count for count in counts if _is_listed(count)]
     if rows:
         titles = ("devices", "here", "expected", "", "because")
         cells = [_build_count_row(count, answer) for count in rows]
@@ -87,16 +78,39 @@ def _format_answer(
     if absent:
         yield f"not here, and not expected: {_join_titles(absent)}"
     yield from _format_unknown([count for count in counts if count["here"] is None])
-    versions = [
-        version
-        for version in answer["versions"]
+    yield from _format_versions(answer["versions"])
+    yield from _format_advice(answer, rows)
+
+
+def _format_confirmed(counts: Iterable[schema.ExpectedCount], confirmed: Mapping[str, int]) -> str:
+    counted = [
+        f"{confirmed[count['kind']]} {count['title']}"
+        for count in counts
+        if confirmed.get(count["kind"])
+    ]
+    return ", ".join(counted) or "that there are none"
+
+
+def _is_absent(count: schema.ExpectedCount) -> bool:
+    """Neither here nor expected."""
+    return count["here"] == 0 and not count["expected"]
+
+
+def _is_listed(count: schema.ExpectedCount) -> bool:
+    if _is_absent(count):
+        return False
+    return count["here"] is not None or count["expected"] is not None
+
+
+def _format_versions(versions: Iterable[schema.ExpectedVersion]) -> Iterator[str]:
+    rows = [
+        _build_version_row(version)
+        for version in versions
         if version["here"] is not None or version["expected"]
     ]
-    if versions:
+    if rows:
         yield ""
-        version_rows = [_build_version_row(version) for version in versions]
-        yield from _format_table(("versions", "here", "allowed", ""), version_rows)
-    yield from _format_advice(answer, rows)
+        yield from _format_table(("versions", "here", "allowed", ""), rows)
 
 
 def _join_titles(counts: Iterable[schema.ExpectedCount]) -> str:

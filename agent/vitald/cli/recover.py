@@ -20,7 +20,7 @@ from vitald.cli import EX_CONFIG, client
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
-from vitald.recovery.decision import OpenFinding, Standing
+from vitald.recovery.decision import DaemonState, OpenFinding
 from vitald.recovery.report import emit_log_line
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def query_daemon(config: Config) -> DaemonReport:
     request = argparse.Namespace(socket=path, timeout=_DAEMON_TIMEOUT_S)
     try:
         folder = path.parent.resolve(strict=True)
-        files.judge_folders(folder, client.find_owners())
+        files.check_folders(folder, client.find_owners())
         found = (folder / path.name).lstat()
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
             return DaemonReport(None, f"{path} is not the daemon's socket", {})
@@ -96,7 +96,7 @@ def query_daemon(config: Config) -> DaemonReport:
 
 def read_daemon_state(
     status: schema.NodeStatus, findings: schema.Findings, jobs: schema.ApiJobs
-) -> Standing:
+) -> DaemonState:
     """The daemon's answers as facts. Raises KeyError, TypeError, ValueError, AttributeError for an
     answer of another shape.
     """
@@ -107,7 +107,7 @@ def read_daemon_state(
         for source in status["sources"]
         if source["state"] == "released"
     ]
-    return Standing(
+    return DaemonState(
         findings=opened,
         reboot_required=status["rebootRequired"] is True,
         replacement_required=status["replacementRequired"] is True,

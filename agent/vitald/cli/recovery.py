@@ -13,9 +13,9 @@ from vitald.cli import EX_CONFIG, client, render
 from vitald.config import DEFAULT_PATH, Config, ConfigError
 from vitald.model import Action
 from vitald.recovery import decision_log, files, inputs
-from vitald.recovery.action_log import Book, BootClock
+from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
-from vitald.recovery.request import Kind, Request, asks_for
+from vitald.recovery.request import Kind, Request, choose_kind
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
     class RequestedFinding(TypedDict):
-        """A finding that the request is for."""
+        """A finding for which the action is requested."""
 
         id: int
         component: str
@@ -97,7 +97,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 78 if root would reject the configuration."""
+    """Exit code 0, or 78 if root would reject the configuration."""
     try:
         config = inputs.read_config(arguments.config)
     except (files.Untrusted, ConfigError) as error:
@@ -118,8 +118,9 @@ def run(arguments: argparse.Namespace) -> int:
 def gather_state(config: Config) -> RecoveryState:
     settings = config.recovery
     request, request_trouble = inputs.read_request(config, client.find_owners())
-    book, book_trouble = inputs.read_action_log(settings.state)
-    book_trouble = book_trouble or files.forgets(inputs.find_existing_folder(settings.state))
+    log, log_trouble = inputs.read_action_log(settings.state)
+    folder = inputs.find_existing_folder(settings.state)
+    log_trouble = log_trouble or files.describe_volatility(folder)
     now = inputs.read_clock(config)
     unconfirmed: list[UnconfirmedFinding] = []
     unconfirmed_trouble = ""
@@ -135,12 +136,12 @@ def gather_state(config: Config) -> RecoveryState:
         "requestTrouble": request_trouble,
         "unconfirmed": unconfirmed,
         "unconfirmedTrouble": unconfirmed_trouble,
-        "bookTrouble": book_trouble,
+        "bookTrouble": log_trouble,
         "budget": {
-            "reboots": _build_budget(book, Kind.REBOOT, settings.reboots_per_day, now),
-            "replacements": _build_budget(book, Kind.REPLACE, settings.replacements_per_day, now),
+            "reboots": _build_budget(log, Kind.REBOOT, settings.reboots_per_day, now),
+            "replacements": _build_budget(log, Kind.REPLACE, settings.replacements_per_day, now),
         },
-        "decisions": decision_log.read(settings.state)[-_MAX_LISTED:][::-1],
+        "decisions": decision_log.read_records(settings.state)[-_MAX_LISTED:][::-1],
     }
 
 
@@ -160,7 +161,7 @@ def _build_request(request: Request, now: BootClock) -> RequestSummary:
                 "code": found.code,
                 "raw": found.raw,
             }
-            for found in request.grounds
+            for found in request.findings
         ],
     }
 
@@ -195,18 +196,18 @@ def _build_unconfirmed(found: schema.ApiFinding) -> UnconfirmedFinding:
 
 def _is_unconfirmed(found: schema.ApiFinding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
-    asked = asks_for(Action(found["action"]), device_reset=device_reset)
-    return bool(counts and asked and not found["simulated"] and not found["confirmed"])
+    required = choose_kind(Action(found["action"]), device_reset=device_reset)
+    return bool(counts and required and not found["simulated"] and not found["confirmed"])
 
 
-def _build_budget(book: Book | None, kind: Kind, most: int, now: BootClock) -> ActionBudget:
-    used = list(book.recent(kind, now)) if book is not None else []
+def _build_budget(log: ActionLog | None, kind: Kind, per_day: int, now: BootClock) -> ActionBudget:
+    used = log.list_recent(kind, now) if log is not None else ()
     causes: list[BudgetCause] = [
         {"component": component, "code": code, "time": format_rfc3339(entry.time)}
         for entry in used
         for component, code in entry.causes
     ]
-    return {"perDay": most, "used": len(used) if book is not None else None, "causes": causes}
+    return {"perDay": per_day, "used": len(used) if log is not None else None, "causes": causes}
 
 
 def show_state(state: RecoveryState) -> None:

@@ -111,16 +111,17 @@ def _replay_log(
 ) -> int:
     from vitald.cli.check import EXIT
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
+    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
 
     userspace, device_reset = config.kernel_log.userspace, config.policy.device_reset
     readers = [
         Interpreter(catalog, MarkedDrills(), None, userspace=userspace)
         for catalog in (force, other)
     ]
-    with opened(str(arguments.file)) as stream:
-        saved = SavedLog(stream, *readers)
-        pairs = ((told.events[0], told.events[1]) for told in saved.lived(saved.told()))
+    with open_log(str(arguments.file)) as opened:
+        saved = SavedLog(opened, *readers)
+        lines = saved.order_events(saved.read_events())
+        pairs = ((line.events[0], line.events[1]) for line in lines)
         code = _compare_rules(
             arguments,
             force,
@@ -152,35 +153,11 @@ def _compare_rules(
     `stored`: the ledger, if it is one that is replayed. `until`: the time of the last event, in
     seconds since the epoch, once all were read.
     """
-    from vitald.judge.engine import Judge
-
-    judges = Judge(force), Judge(other)
-    differences, last, count = 0, None, 0
+    comparison = _RuleComparison(arguments, force, other, device_reset=device_reset)
     for pair in events:
-        count += stored is not None or _has_line(pair)
-        for judge, event in zip(judges, pair):
-            if event is not None:
-                judge.apply_event(event)
-                judge.take_changes()
-        verdicts = [_summarize_verdict(judge, device_reset) for judge in judges]
-        if verdicts[0] != verdicts[1] and verdicts != last:
-            differences += 1
-            if differences <= _MAX_LISTED:
-                _print_difference(arguments, pair[1] or pair[0], verdicts)
-        last = verdicts
-    for judge in judges:
-        judge.expire_findings(until())
-    in_force = _summarize_findings(judges[0].open_findings, on_trial=False)
-    remembered = in_force
-    summary: Json = {
-        "type": "summary",
-        "events": count,
-        "differences": differences,
-        "listed": min(differences, _MAX_LISTED),
-        "inForce": in_force,
-        "other": _summarize_findings(judges[1].open_findings, on_trial=False),
-        "trials": _summarize_findings(judges[1].open_findings, on_trial=True),
-    }
+        comparison.apply_pair(pair, is_counted=stored is not None or _has_line(pair))
+    summary = comparison.build_summary(until())
+    in_force = remembered = summary["inForce"]
     if stored is not None:
         remembered = summary["remembered"] = sorted(map(_summarize_finding, stored.opened))
     if arguments.json:
@@ -188,7 +165,50 @@ def _compare_rules(
     else:
         same_rules = arguments.catalog is None and arguments.profile is None
         _print_summary(summary, same_rules=same_rules)
-    return DIFFERENT if differences or remembered != in_force else 0
+    return DIFFERENT if summary["differences"] or remembered != in_force else 0
+
+
+class _RuleComparison:
+    """Judges the same events by two catalogues; prints where the verdicts begin to differ."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, force: Catalog, other: Catalog, *, device_reset: bool
+    ) -> None:
+        from vitald.judge.engine import Judge
+
+        self._arguments = arguments
+        self._judges = Judge(force), Judge(other)
+        self._device_reset = device_reset
+        self._events = self._differences = 0
+        self._last: list[Json] | None = None  # verdicts
+
+    def apply_pair(self, pair: Pair, *, is_counted: bool) -> None:
+        self._events += is_counted
+        for judge, event in zip(self._judges, pair):
+            if event is not None:
+                judge.apply_event(event)
+                judge.take_changes()
+        verdicts = [_summarize_verdict(judge, self._device_reset) for judge in self._judges]
+        if verdicts[0] != verdicts[1] and verdicts != self._last:
+            self._differences += 1
+            if self._differences <= _MAX_LISTED:
+                _print_difference(self._arguments, pair[1] or pair[0], verdicts)
+        self._last = verdicts
+
+    def build_summary(self, until: float) -> Json:
+        """What is open at `until`, the time of the last event in seconds since the epoch."""
+        for judge in self._judges:
+            judge.expire_findings(until)
+        force, other = self._judges
+        return {
+            "type": "summary",
+            "events": self._events,
+            "differences": self._differences,
+            "listed": min(self._differences, _MAX_LISTED),
+            "inForce": _summarize_findings(force.open_findings, on_trial=False),
+            "other": _summarize_findings(other.open_findings, on_trial=False),
+            "trials": _summarize_findings(other.open_findings, on_trial=True),
+        }
 
 
 def _has_line(pair: Pair) -> bool:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
-    from vitald.collectors.kernel_log.saved_log import LogCoverage, SavedEvent, SavedLog, Stamp
+    from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
+    from vitald.collectors.kernel_log.saved_log import SavedEvent, SavedLog
     from vitald.config import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
@@ -104,14 +105,14 @@ class _EndedFinding:
 
 def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -> int:
     from vitald.collectors.kernel_log.interpret import Interpreter
-    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, opened
+    from vitald.collectors.kernel_log.saved_log import MarkedDrills, SavedLog, open_log
 
     reader = Interpreter(
         catalog, MarkedDrills(), None, userspace=arguments.userspace or config.kernel_log.userspace
     )
     scan = _LogScan(arguments, catalog)
-    with opened(arguments.file) as stream:
-        saved = SavedLog(stream, reader)
+    with open_log(arguments.file) as opened:
+        saved = SavedLog(opened, reader)
         scan.read_log(saved)
     return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
 
@@ -133,10 +134,10 @@ class _LogScan:
 
     def read_log(self, saved: SavedLog) -> None:
         """Lines are shown as they are read, and judged in the order in which they were written."""
-        for told in saved.lived(self._show_lines(saved.told())):
-            (event,) = told.events
+        for line in saved.order_events(self._show_lines(saved.read_events())):
+            (event,) = line.events
             if event is not None:
-                self._note_lines(self._judge.apply_event(event), event.time, told.stamp)
+                self._note_lines(self._judge.apply_event(event), event.time, line.stamp)
                 self._judge.take_changes()
         self._until = saved.until
         self._note_lines(self._judge.expire_findings(self._until), self._until, None)

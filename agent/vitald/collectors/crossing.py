@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Union
 
 from vitald.catalog.threshold import Comparison, Threshold
 from vitald.model import Component, ComponentKind, Readings, Sample, Value
 from vitald.text import join_first
 
 _MAX_LISTED = 6
-# What a reading with several values has one of for each.
+# What each of a reading's values belongs to, where it has several
 PARTS = {ComponentKind.GPU: "link", ComponentKind.NEURON: "core"}
-# Of a counter in a window of more than an hour: a day's is then told to within some minutes
-MAX_SAMPLES = 256
+
+CrossingText = tuple[dict[str, Value], str]  # fields and text of a crossing
+# Empty if the threshold is not crossed, None if that is unknown.
+Evaluation = Union[CrossingText, "tuple[()]", None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,63 +31,65 @@ class Crossing:
     text: str
 
 
-def thin_samples(
-    samples: Iterable[tuple[float, tuple[float, ...]]],
-) -> deque[tuple[float, tuple[float, ...]]]:
-    """Every second sample, and each that no other may stand for: what lies before or after
-    a fall.
+@dataclass(frozen=True, slots=True)
+class ObservedStates:
+    """What one poll found of states beside what it reports.
+
+    `holding`: states that were reported before and hold still. `calm`: component and code of states
+    that are not reported and do not hold.
     """
-    told = list(samples)
-    kept = deque(told[:1])
-    for place in range(1, len(told) - 1):
-        before, here, after = kept[-1][1], told[place][1], told[place + 1][1]
-        if place % 2 == 0 or any(
-            not was <= at <= will for was, at, will in zip(before, here, after)
-        ):
-            kept.append(told[place])
-    kept.append(told[-1])
-    while len(kept) > 4 * MAX_SAMPLES:  # one that goes up and down all day counts nothing
-        kept.popleft()
-    return kept
+
+    holding: list[Crossing] = field(default_factory=list)
+    calm: set[tuple[Component, str]] = field(default_factory=set)
 
 
 def find_difference(
-    watch: Threshold, value: float | str, expected: Sample | None
-) -> tuple[dict[str, Value], str] | tuple[()] | None:
+    threshold: Threshold, value: float | str, expected: Sample | None
+) -> Evaluation:
     """Whether a text is none of those in `expected`, which commas separate."""
     if not isinstance(expected, str):
         return None
     if value in [wanted.strip() for wanted in expected.split(",")]:
         return ()
-    fields: dict[str, Value] = {watch.of: to_field_value(value), "expected": expected}
-    return fields, f"{watch.of} is {format_value(value)}, expected {expected}"
+    fields: dict[str, Value] = {threshold.of: to_field_value(value), "expected": expected}
+    return fields, f"{threshold.of} is {format_value(value)}, expected {expected}"
 
 
-def crosses_limit(watch: Threshold, value: float | str, limit: float) -> bool:
-    if watch.test is Comparison.IS:
-        return value in watch.values
-    if watch.test in (Comparison.LISTS, Comparison.LISTS_OTHER):
+def crosses_limit(threshold: Threshold, value: float | str, limit: float) -> bool:
+    if threshold.test is Comparison.IS:
+        return value in threshold.values
+    if threshold.test in (Comparison.LISTS, Comparison.LISTS_OTHER):
         words = {word.strip() for word in str(value).split(",")} - {""}
         return bool(
-            words & set(watch.values)
-            if watch.test is Comparison.LISTS
-            else words - set(watch.values)
+            words & set(threshold.values)
+            if threshold.test is Comparison.LISTS
+            else words - set(threshold.values)
         )
     if isinstance(value, str):
         return False
-    if watch.test is Comparison.HAS:
-        return any(int(value) & int(bits) for bits in watch.values if not isinstance(bits, str))
-    return value > limit if watch.test is Comparison.ABOVE else value < limit
+    if threshold.test is Comparison.HAS:
+        return any(int(value) & int(bits) for bits in threshold.values if not isinstance(bits, str))
+    return value > limit if threshold.test is Comparison.ABOVE else value < limit
 
 
-def make_crossing(one: Readings, code: str, fields: Mapping[str, Value], text: str) -> Crossing:
+def make_crossing(
+    readings: Readings, code: str, fields: Mapping[str, Value], text: str
+) -> Crossing:
     return Crossing(
-        component=one.component, identity=one.identity, code=code, fields=fields, text=text
+        component=readings.component,
+        identity=readings.identity,
+        code=code,
+        fields=fields,
+        text=text,
     )
 
 
-def get_carried_fields(watch: Threshold, one: Readings) -> dict[str, Value]:
-    return {name: to_field_value(one.values[name]) for name in watch.carry if name in one.values}
+def get_carried_fields(threshold: Threshold, readings: Readings) -> dict[str, Value]:
+    return {
+        name: to_field_value(readings.values[name])
+        for name in threshold.carry
+        if name in readings.values
+    }
 
 
 def list_numbers(value: Sample | None) -> tuple[float, ...]:
@@ -126,32 +130,32 @@ def format_value(value: Sample | None) -> str:
 
 
 def describe_crossing(
-    watch: Threshold,
-    one: Readings,
+    threshold: Threshold,
+    readings: Readings,
     values: Sequence[float | str],
     hit: Sequence[int],
     limit: float,
-) -> tuple[dict[str, Value], str]:
+) -> CrossingText:
     """The event's fields and text. `hit`: places of the values that crossed the limit."""
     fields: dict[str, Value] = {
-        name: to_field_value(one.values[name]) for name in (watch.of, *watch.only)
-    } | get_carried_fields(watch, one)
-    compares_limit = watch.test in (Comparison.ABOVE, Comparison.BELOW)
+        name: to_field_value(readings.values[name]) for name in (threshold.of, *threshold.only)
+    } | get_carried_fields(threshold, readings)
+    compares_limit = threshold.test in (Comparison.ABOVE, Comparison.BELOW)
     if compares_limit:
         fields["limit"] = round(limit, 6)
     where = ""
-    if isinstance(one.values[watch.of], tuple):
-        fields[watch.of] = [int(to_number(values[place])) for place in hit]
-        part = PARTS.get(one.component.kind, "port")
+    if isinstance(readings.values[threshold.of], tuple):
+        fields[threshold.of] = [int(to_number(values[place])) for place in hit]
+        part = PARTS.get(readings.component.kind, "port")
         fields[f"{part}s"] = list(hit)
         where = f" on {part} {join_first([str(place) for place in hit], _MAX_LISTED)}"
     value = values[hit[0]]
-    if watch.over_s:
+    if threshold.over_s:
         fields["rate"] = round(float(value), 6) if not isinstance(value, str) else None
-        text = f"{watch.of} grows by {format_value(value)} per {watch.per_s:g} s{where}"
+        text = f"{threshold.of} grows by {format_value(value)} per {threshold.per_s:g} s{where}"
     else:
-        text = f"{watch.of} is {format_value(value)}{where}"
+        text = f"{threshold.of} is {format_value(value)}{where}"
     if compares_limit:
-        name = f"{watch.limit} " if isinstance(watch.limit, str) else ""
-        text += f", {watch.test.value} {name}{limit:g}"
+        name = f"{threshold.limit} " if isinstance(threshold.limit, str) else ""
+        text += f", {threshold.test.value} {name}{limit:g}"
     return fields, text

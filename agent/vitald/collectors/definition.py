@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vitald.catalog import Catalog
+from vitald.collectors.collector import Collector
 from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.polling import Collector
 from vitald.collectors.reading_definitions import ReadingTable
 from vitald.model import Source
 from vitald.paths import Paths
@@ -23,11 +23,11 @@ from vitald.settings import Section, SectionValues
 
 
 class PresentSource(Source, Protocol):
-    """A source of the present state, which takes a reloaded catalogue."""
+    """A source of the present state, which can use a reloaded catalogue."""
 
     def configure(self, catalog: Catalog) -> None: ...
 
-    def look_now(self) -> None: ...
+    def poll_now(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

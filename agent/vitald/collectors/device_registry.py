@@ -1,46 +1,48 @@
 """
-The devices that a source knows: who is in which slot, what to call it, and who is missing.
+The devices that a source knows: which is in which slot, how it is displayed, and which is missing.
 
-A device goes by its serial number, which survives a move to another slot; one that does not say any
-goes by its slot's name. What was here and should be is missing once it is nowhere for three rounds,
-and after a boot it has that time again.
+A device is identified by its serial number, which survives a move to another slot; one that gives
+none, by the name of its slot. A device that should be present is missing once it was in no slot for
+three rounds. After a boot it has that time again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitald.collectors.event_factory import derive_readings
-from vitald.collectors.small_files import Look
+from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, Readings
 
-# Before the identity of a device that is nowhere: what is said of it is said of its former slot
+# Prefix of a missing device's identity: its readings are of its former slot
 MISSED = "missing "
-_ROUNDS = 3  # a driver that is loaded again takes its devices away for a moment
+_MISSING_ROUNDS = 3  # a driver that is loaded again takes its devices away for a moment
 _MAX_DEVICES = 4096  # devices remembered; a node has tens
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is remembered of a device. `expected`: once seen, it should be there. `epoch`: as its
-    look last said.
+    """What is remembered of a device. `expected`: once seen, it should be present. `epoch`: as last
+    read.
     """
 
     component: str
-    words: str
+    display_name: str
     fields: dict[str, str] = field(default_factory=dict)
     expected: bool = False
     epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """What it means that a device answered. `former`: the name by which it went until now; `anew`:
-    what was said of it may not hold any more, as it is in another slot or its counters began anew;
-    `news`: it says who it is for the first time, or where.
+class DeviceMatch:
+    """What the registry knew of a device that was read.
+
+    `former`: the name by which it went until now. `anew`: what was reported of it may no longer
+    hold, as it is in another slot or its counters began anew. `news`: it gave its serial number for
+    the first time, or in another slot.
     """
 
     identity: str
@@ -50,162 +52,187 @@ class Met:
 
 
 class DeviceRegistry:
-    """All that are known, by identity."""
+    """All known devices, by identity."""
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
-        """`memory` is taken as far as it is understood: another version may have written it."""
+        """`memory` is used as far as it is understood: another version may have written it."""
         stored = memory or {}
-        known = {identity: _entry(one) for identity, one in stored.get("known", {}).items()}
-        self._known = {identity: one for identity, one in known.items() if one is not None}
+        known = {identity: _restore_entry(one) for identity, one in stored.get("known", {}).items()}
+        self._known = {identity: entry for identity, entry in known.items() if entry is not None}
+        # Slots of devices that were reported missing, by identity
         self._missed: dict[str, str] = {
             identity: slot
             for identity, slot in dict(stored.get("missed", {})).items()
-            if is_name(slot)
+            if is_component_name(slot)
         }
-        self._away: dict[str, int] = {}  # for how many rounds
-        self._serials: dict[str, str] = {}  # what each device said last
+        self._rounds_away: dict[str, int] = {}  # by identity
+        self._serials: dict[str, str] = {}  # the serial number last read in each slot
 
     @property
     def memory(self) -> dict[str, Any]:
         return {
-            "known": {identity: asdict(one) for identity, one in self._known.items()},
+            "known": {identity: _store_entry(entry) for identity, entry in self._known.items()},
             "missed": self._missed,
         }
 
-    def identity(self, component: Component) -> str:
-        """Who is in a slot, as far as is known; else the slot's own name."""
+    def find_identity(self, component: Component) -> str:
+        """The identity of the device in a slot, as far as it is known; else the slot's own name."""
         name = component.name
         return next(
-            (identity for identity, one in self._known.items() if one.component == name), name
+            (identity for identity, entry in self._known.items() if entry.component == name), name
         )
 
-    def entry(self, identity: str) -> Entry | None:
+    def find_entry(self, identity: str) -> Entry | None:
         return self._known.get(identity.removeprefix(MISSED))
 
-    def words(self, component: Component) -> str:
-        known = self._known.get(self.identity(component))
-        return known.words if known is not None and known.words else component.name
+    def find_display_name(self, component: Component) -> str:
+        known = self._known.get(self.find_identity(component))
+        return known.display_name if known is not None and known.display_name else component.name
 
-    def apart(
-        self, looks: Mapping[str, Look], here: Collection[str], waiting: Collection[str]
+    def drop_shared_serials(
+        self, read: Mapping[str, RawReadings], present: Collection[str], under_way: Collection[str]
     ) -> None:
-        """A serial number that two devices say at once names neither. `waiting`: those that are
-        being looked at still.
+        """A serial number that several devices give identifies none of them. `under_way`: slots
+        whose read has not come back.
         """
-        self._serials |= {name: look.serial for name, look in looks.items()}
+        self._serials |= {name: raw.serial for name, raw in read.items()}
         self._serials = {
             name: serial
             for name, serial in self._serials.items()
-            if name in here and name not in waiting
+            if name in present and name not in under_way
         }
-        often = Counter(self._serials.values())
-        for look in looks.values():
-            if look.serial and often[look.serial] > 1:
-                look.missing["serial"] = f"several devices here say {look.serial}"
-                look.serial = ""
+        counts = Counter(self._serials.values())
+        for raw in read.values():
+            if raw.serial and counts[raw.serial] > 1:
+                raw.missing["serial"] = f"several devices here say {raw.serial}"
+                raw.serial = ""
 
-    def met(
-        self, component: Component, look: Look, here: Collection[str], *, expected: bool
-    ) -> Met:
-        """It answered."""
-        name = component.name
-        taken = self.identity(component)
-        if not look.serial and taken != name:
-            return Met(taken)  # it does not say now; it said before
-        identity = look.serial or name
+    def match_device(
+        self, component: Component, raw: RawReadings, present: Collection[str], *, expected: bool
+    ) -> DeviceMatch:
+        """Update the entry of a device that was read."""
+        slot = component.name
+        occupant = self.find_identity(component)
+        if not raw.serial and occupant != slot:
+            return DeviceMatch(occupant)  # it gives no serial number now; it did before
+        identity = raw.serial or slot
         before = self._known.get(identity)
-        now = Entry(
-            component=name,
-            words=look.words,
-            fields=dict(look.fields),
+        entry = Entry(
+            component=slot,
+            display_name=raw.display_name,
+            fields=dict(raw.fields),
             expected=expected,
-            epoch=look.epoch,
+            epoch=raw.epoch,
         )
-        anew = False
         if before is None:
-            if (
-                self._known.pop(taken, None) is not None
-            ):  # another one was here: it was replaced, unless it is seen elsewhere
-                self._missed.pop(taken, None)
-            if len(self._known) >= _MAX_DEVICES:
-                self._known.pop(
-                    next(
-                        (one for one, known in self._known.items() if known.component not in here),
-                        identity,
-                    ),
-                    None,
-                )
-        else:
-            if look.blind:  # who it is it did not say either
-                now.words, now.fields = now.words or before.words, now.fields or before.fields
-            now.epoch = now.epoch or before.epoch
-            anew = (before.epoch, before.component) != (now.epoch, name)
-        self._known[identity] = now
-        news = bool(look.serial) and (before is None or before.component != name)
-        return Met(identity, name if before is None and look.serial else "", anew, news)
+            self._replace_occupant(occupant)
+            self._make_room(present)
+            self._known[identity] = entry
+            former = slot if raw.serial else ""
+            return DeviceMatch(identity, former, news=bool(raw.serial))
+        if raw.unreadable_reason:  # what identifies it was not read either
+            entry.display_name = entry.display_name or before.display_name
+            entry.fields = entry.fields or before.fields
+        entry.epoch = entry.epoch or before.epoch
+        self._known[identity] = entry
+        moved = before.component != slot
+        return DeviceMatch(
+            identity,
+            anew=moved or before.epoch != entry.epoch,
+            news=moved and bool(raw.serial),
+        )
 
-    def missing(
-        self, here: Collection[str], given_up: Callable[[Entry], bool], *, counts: bool
-    ) -> list[Readings]:
-        """Of those that should be there: whether they are nowhere. `counts`: this is a round at its
-        own time, and all was looked at.
+    def _replace_occupant(self, occupant: str) -> None:
+        """Another device is in the slot: the former one was replaced, unless another slot has
+        it.
         """
-        slots = {
-            one.component: identity for identity, one in reversed(self._known.items())
-        }  # the first one counts, as in `identity`
-        found = {slots.get(name, name) for name in here}
+        if self._known.pop(occupant, None) is not None:
+            self._missed.pop(occupant, None)
+
+    def _make_room(self, present: Collection[str]) -> None:
+        """Forget a device that is not present, if too many are remembered."""
+        if len(self._known) < _MAX_DEVICES:
+            return
+        absent = (
+            identity for identity, entry in self._known.items() if entry.component not in present
+        )
+        self._known.pop(next(absent, ""), None)
+
+    def find_missing(
+        self, present: Collection[str], is_given_up: Callable[[Entry], bool], *, counts: bool
+    ) -> list[Readings]:
+        """Readings of the devices that are missing, and of those that no longer are.
+
+        `present`: the slots that have a device. `is_given_up`: a device that need not be present
+        when it is missing. `counts`: this round was at its time, and read all devices.
+        """
+        # The first entry of a slot counts, as in `find_identity`
+        slots = {entry.component: identity for identity, entry in reversed(self._known.items())}
+        found = {slots.get(name, name) for name in present}
         self._known = {
-            identity: one
-            for identity, one in self._known.items()
-            if identity in found or not given_up(one)
+            identity: entry
+            for identity, entry in self._known.items()
+            if identity in found or not is_given_up(entry)
         }
         if counts:
-            for identity, one in self._known.items():
-                gone = one.expected and identity not in found and one.component not in here
-                self._away[identity] = self._away.get(identity, 0) + 1 if gone else 0
-        missed = {
+            self._count_round(found, present)
+        missing = sorted(
             identity
-            for identity, rounds in self._away.items()
-            if rounds >= _ROUNDS and identity in self._known
-        }
-        back = {
+            for identity, rounds in self._rounds_away.items()
+            if rounds >= _MISSING_ROUNDS and identity in self._known
+        )
+        back = sorted(
             identity
             for identity in self._missed
             if identity not in self._known or identity in found
-        }
-        said = [
-            derive_readings(
-                Component.parse(self._known[one].component), {"missing": 1.0}, MISSED + one
-            )
-            for one in sorted(missed)
+        )
+        readings = [
+            *(_report_missing(name, self._known[name].component, 1.0) for name in missing),
+            *(_report_missing(name, self._missed[name], 0.0) for name in back),
         ]
-        said += [
-            derive_readings(Component.parse(self._missed[one]), {"missing": 0.0}, MISSED + one)
-            for one in sorted(back)
-        ]
-        self._missed = {one: slot for one, slot in self._missed.items() if one not in back}
-        self._missed |= {one: self._known[one].component for one in missed}
-        return said
+        for identity in back:
+            del self._missed[identity]
+        self._missed |= {identity: self._known[identity].component for identity in missing}
+        return readings
+
+    def _count_round(self, found: Collection[str], present: Collection[str]) -> None:
+        for identity, entry in self._known.items():
+            away = entry.expected and identity not in found and entry.component not in present
+            self._rounds_away[identity] = self._rounds_away.get(identity, 0) + 1 if away else 0
 
 
-def _entry(stored: object) -> Entry | None:
-    if not isinstance(stored, dict) or not is_name(stored.get("component")):
+def _report_missing(identity: str, slot: str, missing: float) -> Readings:
+    return derive_readings(Component.parse_name(slot), {"missing": missing}, MISSED + identity)
+
+
+def _store_entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "component": entry.component,
+        "words": entry.display_name,
+        "fields": entry.fields,
+        "expected": entry.expected,
+        "epoch": entry.epoch,
+    }
+
+
+def _restore_entry(stored: object) -> Entry | None:
+    if not isinstance(stored, dict) or not is_component_name(stored.get("component")):
         return None
     fields = stored.get("fields")
+    if not isinstance(fields, dict):
+        fields = {}
     return Entry(
         component=stored["component"],
-        words=str(stored.get("words", "")),
-        fields={str(name): str(value) for name, value in fields.items()}
-        if isinstance(fields, dict)
-        else {},
+        display_name=str(stored.get("words", "")),
+        fields={str(name): str(value) for name, value in fields.items()},
         expected=stored.get("expected") is True,
         epoch=str(stored.get("epoch", "")),
     )
 
 
-def is_name(name: object) -> bool:
+def is_component_name(name: object) -> bool:
     """Whether this is the name of a component."""
     try:
-        return isinstance(name, str) and bool(Component.parse(name))
+        return isinstance(name, str) and bool(Component.parse_name(name))
     except ValueError:
         return False

@@ -1,7 +1,7 @@
 """
-What a source says of what it saw itself: events of its own, and readings that it worked out.
+Events and derived readings of a source.
 
-The kernel log's events are made where its lines are read; these have no line.
+Events of the kernel log are made where its lines are read; these have no line.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from vitald.model import Component, Event, Fields, Readings, Sample, Trust
 
 
 class EventFactory:
-    """Makes the events of one source in one boot. No two have one identity."""
+    """Makes the events of one source in one boot, each with an identity of its own."""
 
     def __init__(self, source: str, boot_id: str) -> None:
         self._source = source
         self._boot_id = boot_id
         self._serial = 0
 
-    def event(
+    def make_event(
         self,
         code: str,
         component: Component,
@@ -30,7 +30,7 @@ class EventFactory:
         moment: float | None = None,
         simulated_until: float | None = None,
     ) -> Event:
-        """One fact. `moment` is when it happened, in seconds since the epoch; now, if not said."""
+        """`moment`: when it happened, in seconds since the epoch; by default, now."""
         now = time.time()
         self._serial += 1
         return Event(
@@ -58,7 +58,7 @@ def derive_readings(
     *,
     simulated: bool = False,
 ) -> Readings:
-    """Readings that were worked out and not read. `identity`: the component's name, if not said."""
+    """Readings that were calculated, not read. `identity`: by default, the component's name."""
     return Readings(
         component=component,
         identity=identity or component.name,

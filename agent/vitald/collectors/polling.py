@@ -1,15 +1,10 @@
 """
-A source that looks at devices in rounds: what Neuron, the network, PCI and the host have in common.
+A source that polls devices in rounds: what the collectors of kernel files have in common.
 
-Owns     the rounds, the deadline of a look, and what it means for the source that one does not come
-         back.
-Refuses  files and meaning. A subject knows which devices there are and how to look at one, the
-         roster who is who and who is missing; what readings mean is said by the catalogue's
-         watches.
-
-A look may hang: it is left alone with its thread, and its device is not known until a look comes
-back in time. What a source remembers is stored as its position, together with the events that
-changed it.
+The collector knows which devices there are and how to read one. The device poller runs the reads
+with their deadlines, the registry knows which device is in which slot and which is missing, the
+thresholds of the catalogue say what a reading means. What the source remembers is stored as its
+position, together with the events that changed it.
 """
 
 from __future__ import annotations
@@ -17,22 +12,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import structlog
 
 from vitald.catalog import Catalog
 from vitald.catalog.threshold import ThresholdGroup
-from vitald.collectors.crossing import Crossing
-from vitald.collectors.device_registry import MISSED, DeviceRegistry, Entry, is_name
+from vitald.collectors.collector import Collector, PolledDevice
+from vitald.collectors.device_poller import FIND, NOT_BACK, DevicePoller, Results
+from vitald.collectors.device_registry import DeviceRegistry, Entry, is_component_name
 from vitald.collectors.event_factory import EventFactory
-from vitald.collectors.reader_threads import Broken, Readers
-from vitald.collectors.small_files import Look, why
+from vitald.collectors.polling_events import PollingEvents, get_component
+from vitald.collectors.reader_threads import Broken
+from vitald.collectors.small_files import RawReadings
 from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import (
     NODE,
@@ -44,452 +40,273 @@ from vitald.model import (
     Position,
     Readings,
     SourceState,
-    Value,
 )
 from vitald.text import join_first
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("polled")
 
-IDENTITY = "device/identity"
-_FIND = ""  # the key of the look that finds the devices
-_NOT_BACK = "a look has not come back"
-_OFTEN_S = 1.0  # while a read is under way past its round, its end and its deadline are waited for
-
-
-@dataclass(frozen=True, slots=True)
-class PolledDevice:
-    """Something to look at. `expected`: once seen, it should be there. `look` may block, and may
-    raise OSError.
-    """
-
-    component: Component
-    look: Callable[[], Look]
-    expected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Which devices there are. `absent`: why there is nothing to look at; `trouble`: why not all of
-    it can be looked at.
-
-    `excluded`: patterns of names and addresses that the site wants to be left alone.
-    """
-
-    devices: Sequence[PolledDevice] = ()
-    absent: str = ""
-    trouble: str = ""
-    excluded: Sequence[str] = ()
-
-
-class Collector(Protocol):
-    """What a source looks at. `memory` is what it wants to find again after a restart or a boot:
-    anything that JSON can hold.
-    """
-
-    name: str
-    memory: dict[str, Any]
-
-    def find(self) -> Found:
-        """The devices, now. May block, and may raise OSError."""
-        ...
-
-    def together(self, read: Mapping[Component, Readings], found: Found) -> Iterable[Readings]:
-        """What only shows when all are seen together, of the node or of a device: counts, what is
-        missing, ports that are all down.
-
-        Called at each round, on the loop.
-        """
-        ...
+_OFTEN_S = 1.0  # how often reads that are still under way after their round are checked
+_MAX_REASONS = 3  # of a failed source, in its detail
 
 
 class PollingSource:
-    """One subject, looked at every so often."""
+    """Polls one collector at an interval, and when something was announced."""
 
     def __init__(
         self,
-        subject: Collector,
+        collector: Collector,
         catalog: Catalog,
         boot_id: str,
         *,
         every_s: float,
-        look_s: float,
+        timeout_s: float,
         kinds: Sequence[str] = (),
-        enough: Callable[[], bool] = lambda: False,
+        has_enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`look_s`: how long a look may take. `kinds`: kinds of entries whose watches are about
-        this subject; its name, if not said.
+        """`timeout_s`: how long a read may take. `kinds`: kinds of the catalogue's entries whose
+        thresholds apply to this collector; by default, its name.
 
-        `enough`: the site said how many devices there should be, and so many are here. What is gone
-        was taken out on purpose.
+        `has_enough`: the configured number of devices is present, so what is missing was removed on
+        purpose.
         """
-        self.name = subject.name
-        self.subject = subject
-        self.deadline_s = 2 * every_s + look_s + 5.0
+        self.name = collector.name
+        self.collector = collector
+        self.deadline_s = 2 * every_s + timeout_s + 5.0
         self.boot_id = boot_id
-        self.read: dict[Component, Readings] = {}
         self._every_s = every_s
-        self._look_s = look_s
-        self._kinds = kinds or (subject.name,)
-        self._enough = enough
-        self._readers: Readers[Look | Found] = Readers(subject.name)
-        self._wake = asyncio.Event()
+        self._kinds = kinds or (collector.name,)
+        self._has_enough = has_enough
+        self._poller = DevicePoller(collector, timeout_s)
         self._due = 0.0  # of the next round, on the monotonic clock
-        self._found = Found()
-        self._listed = False  # the devices have been listed once
-        self._late: set[str] = set()  # looks under way that are past their deadline
-        self._answered: set[str] = set()  # that came back in time since this was last told
-        self._facts = EventFactory(subject.name, boot_id)
-        self._noted = ""
+        self._facts = EventFactory(collector.name, boot_id)
+        self._stored_memory = ""
         self._catalog = catalog
-        self._begin({})
-
-    def _begin(self, memory: Mapping[str, Any]) -> None:
-        self._watcher = ThresholdEvaluator(self._watches(), memory.get("said"))
-        self._roster = DeviceRegistry(memory)
-        self.subject.memory = dict(memory.get("subject", {}))
-        self._hung: set[str] = {
-            key for key in memory.get("hung", ()) if key == _FIND or is_name(key)
-        }
-        self._holding: list[Event] = []  # what the last round found to hold still
-        self._broken: dict[str, str] = {}
-        self.read = {}
-
-    def _watches(self) -> list[ThresholdGroup]:
-        return [one for kind in self._kinds for one in self._catalog.find_thresholds(kind)]
+        self._restore_state({})
 
     def configure(self, catalog: Catalog) -> None:
-        """The catalogue was reloaded."""
+        """Use a catalogue that was reloaded."""
         before, self._catalog = self._catalog, catalog
-        watches = self._watches()
-        self._watcher.configure(watches)
-        # Entries that asked for nothing had their findings closed.
-        asks = {
-            one.code for one in watches if catalog.find_rule(one.code).action is not Action.NONE
+        thresholds = self._list_thresholds()
+        self._evaluator.configure(thresholds)
+        # Findings of entries that required nothing were closed.
+        requiring = {
+            group.code
+            for group in thresholds
+            if catalog.find_rule(group.code).action is not Action.NONE
         }
-        self._watcher.say_again(
-            {code for code in asks if before.find_rule(code).action is Action.NONE}
+        self._evaluator.report_again(
+            {code for code in requiring if before.find_rule(code).action is Action.NONE}
         )
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Something happened: do not wait for the next round."""
-        self._wake.set()
+        self._poller.wake.set()
 
-    def recall(self, after: Position | None) -> None:
-        """What was remembered. What cannot be read is logged, and forgotten."""
-        self._begin({})
+    def make_event_batch(self, code: str, fields: Fields, text: str) -> Batch:
+        """An event of an operator who changed what the collector remembers, to be stored together
+        with it.
+        """
+        return self._make_batch([self._events.make_event(code, NODE, fields, text)], [])
+
+    # --- memory
+
+    def restore_memory(self, after: Position | None) -> None:
+        """Restore what was stored. What cannot be read is logged, and forgotten."""
+        self._restore_state({})
         if after is None:
             return
         try:
-            self._begin(json.loads(after.cursor))
+            self._restore_state(json.loads(after.cursor))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            self._begin({})
+            self._restore_state({})
             log.error(
                 "memory_not_read", source=self.name, error=str(error), effect="baselines begin anew"
             )
         if after.boot_id != self.boot_id:
-            self._watcher.forget_all()
-            self._hung.clear()
+            self._evaluator.forget_all()
+            self._poller.hung.clear()
+
+    def _restore_state(self, memory: Mapping[str, Any]) -> None:
+        self._evaluator = ThresholdEvaluator(self._list_thresholds(), memory.get("said"))
+        self._registry = DeviceRegistry(memory)
+        self._events = PollingEvents(self.name, self._facts, self._registry)
+        self.collector.memory = dict(memory.get("subject", {}))
+        self._poller.restore_hung(
+            key for key in memory.get("hung", ()) if key == FIND or is_component_name(key)
+        )
+        self._holding: list[Event] = []  # states that held at the last round
+        self._readings: dict[Component, Readings] = {}
+
+    def _list_thresholds(self) -> list[ThresholdGroup]:
+        return [group for kind in self._kinds for group in self._catalog.find_thresholds(kind)]
 
     @property
     def memory(self) -> str:
+        """What is to be stored."""
         stored = {
-            **self._roster.memory,
-            "said": self._watcher.memory,
-            "hung": sorted(self._hung),
-            "subject": self.subject.memory,
+            **self._registry.memory,
+            "said": self._evaluator.memory,
+            "hung": sorted(self._poller.hung),
+            "subject": self.collector.memory,
         }
         return json.dumps(stored, sort_keys=True)
 
     # --- rounds
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled."""
-        self.recall(after)
+        self.restore_memory(after)
+        poller = self._poller
         self._due = time.monotonic()
         first = True
         while True:
             timely = time.monotonic() >= self._due
-            if timely or self._wake.is_set():
-                self._wake.clear()
-                back = await self._round()
-                batch = self._begun(back) if first else self._digest(back, timely=timely)
-                if timely:  # a look that was brought forward puts off no other
-                    # Nodes that boot together part ways after the first look.
-                    share = (
-                        crc32(f"{self.boot_id}{self.name}".encode()) % 1000 / 1000 if first else 1.0
-                    )
-                    self._due = max(
-                        self._due + self._every_s * share,
-                        time.monotonic() + min(self._every_s * share, _OFTEN_S),
-                    )
+            if timely or poller.wake.is_set():
+                poller.wake.clear()
+                results = await poller.poll_devices()
+                if first:
+                    batch = self._process_first_results(results)
+                else:
+                    batch = self._process_results(results, timely=timely)
+                if timely:  # a poll that was brought forward does not put off the next round
+                    self._schedule_round(first=first)
                     first = False
                 yield batch
-            elif back := self._readers.collect():
-                yield self._digest(await self._listing(back))
-            elif self._overdue():
-                yield self._digest({})
+            elif results := poller.readers.collect_results():
+                yield self._process_results(await poller.read_new_devices(results))
+            elif poller.find_overdue(time.monotonic()):
+                yield self._process_results({})
             pause = self._due - time.monotonic()
+            if poller.readers.is_pending:
+                pause = min(pause, _OFTEN_S)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    self._wake.wait(),
-                    max(0.0, min(pause, _OFTEN_S) if self._readers.owing else pause),
-                )
+                await asyncio.wait_for(poller.wake.wait(), max(0.0, pause))
 
-    async def _round(self) -> dict[str, Look | Found | Broken]:
-        back = await self._readers.read({_FIND: self.subject.find})
-        self._took_list(back)
-        return await self._listing(back | await self._readers.read(self._looks()))
+    def _schedule_round(self, *, first: bool) -> None:
+        pause = self._every_s
+        if first:  # nodes that boot together poll at different times from the second round on
+            pause *= crc32(f"{self.boot_id}{self.name}".encode()) % 1000 / 1000
+        self._due = max(self._due + pause, time.monotonic() + min(pause, _OFTEN_S))
 
-    async def _listing(
-        self, back: dict[str, Look | Found | Broken]
-    ) -> dict[str, Look | Found | Broken]:
-        """What came back; if a list of devices is in it, with looks at those that are new."""
-        while self._took_list(back):
-            back |= await self._readers.read(
-                {key: look for key, look in self._looks().items() if key not in back}
-            )
-        return back
-
-    def _looks(self) -> dict[str, Callable[[], Look | Found]]:
-        return {one.component.name: one.look for one in self._found.devices}
-
-    def _took_list(self, back: dict[str, Look | Found | Broken]) -> bool:
-        """A list that comes late is the best there is, and is used."""
-        found = back.pop(_FIND, None)
-        if found is None:
-            return False
-        self._in_time(_FIND)
-        if isinstance(found, Broken):
-            self._broken[_FIND] = self._complaint("devices", found)
-            return False
-        assert isinstance(found, Found)
-        self._found, self._listed = found, True
-        self._broken.pop(_FIND, None)
-        return True
-
-    def _in_time(self, key: str) -> bool:
-        """Whether what came back did so before its deadline. If not, another look is due."""
-        if key not in self._late:
-            self._answered.add(key)
-            return True
-        self._late.discard(key)
-        self._wake.set()
-        return False
-
-    def _overdue(self) -> set[str]:
-        """Looks that have just become late."""
-        now = time.monotonic()
-        return {
-            key
-            for key, since in self._readers.under_way.items()
-            if now - since > self._look_s and key not in self._late
-        }
-
-    def _complaint(self, what: str, broken: Broken) -> str:
-        if isinstance(broken.error, OSError):
-            return f"{broken.error.filename or what}: {why(broken.error)}"
-        log.error("look_failed", source=self.name, device=what, exc_info=broken.error)
-        return f"{type(broken.error).__name__}: {broken.error}"
-
-    # --- from looks to events
-
-    def _begun(self, back: Mapping[str, Look | Found | Broken]) -> Batch:
-        """The first round. What is remembered may be another version's, and of no use: then it is
-        forgotten, or nothing would ever go on.
+    def _process_first_results(self, results: Results) -> Batch:
+        """The first round. What is remembered may be that of another version, and of no use: then
+        it is forgotten, as the source could never start.
         """
         try:
-            return self._digest(back, timely=True)
-        except Exception:  # a fault that is not in what is remembered comes back with the next line
+            return self._process_results(results, timely=True)
+        except Exception:  # one that has another cause is raised again by the second attempt
             log.exception("memory_not_used", source=self.name, effect="baselines begin anew")
-            self._begin({})
-            return self._digest(back, timely=True)
+            self._restore_state({})
+            return self._process_results(results, timely=True)
 
-    def _digest(self, back: Mapping[str, Look | Found | Broken], *, timely: bool = False) -> Batch:
-        """What came back, as readings and events. `timely`: of a round that came at its time, and
-        not because something was announced.
+    # --- from results to events
 
-        What comes back late is not believed: it was read at some time before, and some drivers give
-        0 for what did not answer.
+    def _process_results(self, results: Results, *, timely: bool = False) -> Batch:
+        """Turn results into readings and events. `timely`: of a round that was due, not of one that
+        was brought forward.
         """
-        events: list[Event] = []
-        here = {one.component.name: one for one in self._found.devices}
-        self._broken = {
-            key: reason for key, reason in self._broken.items() if key in here or key == _FIND
+        poller = self._poller
+        devices = {device.component.name: device for device in poller.found.devices}
+        results = poller.accept_results(results, devices)
+        read = {key: raw for key, raw in results.items() if isinstance(raw, RawReadings)}
+        for raw in read.values():
+            raw.make_presentable()
+        self._registry.drop_shared_serials(read, devices, poller.readers.under_way)
+        fresh, events = self._record_results(results, devices)
+        self._readings = {
+            component: readings
+            for component, readings in self._readings.items()
+            if component.name in devices
         }
-        back = {key: result for key, result in back.items() if self._in_time(key) and key in here}
-        looks = {key: look for key, look in back.items() if isinstance(look, Look)}
-        for look in looks.values():
-            look.make_presentable()
-        self._roster.apart(looks, here, self._readers.under_way)
+        combined = list(self.collector.combine_readings(self._readings, poller.found))
+        # Only rounds at their time count: there are many others while devices come and go.
+        counts = timely and poller.is_complete
+        missing = self._registry.find_missing(devices, self._is_given_up, counts=counts)
+        events += self._update_hung(devices)
+        crossings = self._evaluator.evaluate_readings(
+            [*fresh, *combined, *missing], time.monotonic(), tuple(self._readings.values())
+        )
+        events += map(self._events.report_crossing, crossings)
+        self._holding = [*map(self._events.report_crossing, self._evaluator.holding)]
+        return self._make_batch(
+            events, [readings for readings in combined if readings.component not in self._readings]
+        )
+
+    def _record_results(
+        self, results: Results, devices: Mapping[str, PolledDevice]
+    ) -> tuple[list[Readings], list[Event]]:
+        """Keep what was read. Returns it, and the identities that are new."""
         fresh: list[Readings] = []
-        for key, result in back.items():
-            component = here[key].component
+        events: list[Event] = []
+        for key, result in results.items():
+            device = devices[key]
             if isinstance(result, Broken):
-                self._broken[key] = self._complaint(key, result)
-                self._blinded(component, self._broken[key])
+                reason = self._poller.record_failure(key, result)
+                self._mark_unreadable(device.component, reason)
                 continue
-            assert isinstance(result, Look)
-            self._broken.pop(key, None)
-            events += self._met(here[key], result, here)
-            self.read[component] = self._readings(component, result)
-            fresh.append(self.read[component])
-        self.read = {
-            component: one for component, one in self.read.items() if component.name in here
-        }
-        together = list(self.subject.together(self.read, self._found))
-        fresh += [*together, *self._missing(here, timely=timely)]
-        events += self._hangs(set(here))
-        events += [
-            self._signed(sign)
-            for sign in self._watcher.look(fresh, time.monotonic(), tuple(self.read.values()))
-        ]
-        self._holding = [self._signed(sign) for sign in self._watcher.holding]
-        return self._batch(events, [one for one in together if one.component not in self.read])
+            assert isinstance(result, RawReadings)
+            self._poller.clear_failure(key)
+            events += self._match_device(device, result, devices)
+            identity = result.serial or self._registry.find_identity(device.component)
+            readings = _make_readings(device.component, identity, result)
+            self._readings[device.component] = readings
+            fresh.append(readings)
+        return fresh, events
 
-    def _readings(self, component: Component, look: Look) -> Readings:
-        return Readings(
-            component=component,
-            identity=look.serial or self._roster.identity(component),
-            time=time.time(),
-            looked=time.monotonic(),
-            values=look.values,
-            fresh=frozenset(look.values),
-            missing=look.missing,
-            blind=look.blind,
-            who=dict(look.fields),
+    def _mark_unreadable(self, component: Component, reason: str) -> None:
+        """The device was polled, and nothing could be read."""
+        before = self._readings.get(component)
+        identity = before.identity if before else self._registry.find_identity(component)
+        labels = dict(before.who) if before else {}
+        raw = RawReadings(unreadable_reason=reason, fields=labels)
+        self._readings[component] = _make_readings(component, identity, raw)
+
+    def _match_device(
+        self, device: PolledDevice, raw: RawReadings, present: Collection[str]
+    ) -> list[Event]:
+        """The device was read. An event if its serial number, or its slot, is new."""
+        match = self._registry.match_device(
+            device.component, raw, present, expected=device.expected
+        )
+        if match.former:
+            self._evaluator.rename_component(match.former, match.identity)
+        if match.anew:
+            self._evaluator.forget_component(match.identity)
+        return [self._events.report_identity(device.component, raw)] if match.news else []
+
+    def _is_given_up(self, entry: Entry) -> bool:
+        """Whether the configuration says that a device which is missing need not be present."""
+        names = (Component.parse_name(entry.component).id, *entry.fields.values())
+        return self._has_enough() or any(
+            fnmatch(name, pattern) for name in names for pattern in self._poller.found.excluded
         )
 
-    def _blinded(self, component: Component, reason: str) -> None:
-        """Looked at, and nothing could be read."""
-        before = self.read.get(component)
-        self.read[component] = Readings(
-            component=component,
-            identity=before.identity if before is not None else self._roster.identity(component),
-            time=time.time(),
-            looked=time.monotonic(),
-            values={},
-            fresh=frozenset(),
-            blind=reason,
-            who=before.who if before is not None else {},
-        )
-
-    def _met(self, device: PolledDevice, look: Look, here: Collection[str]) -> list[Event]:
-        """It answered. An event where that is news."""
-        met = self._roster.met(device.component, look, here, expected=device.expected)
-        if met.former:
-            self._watcher.rename(met.former, met.identity)
-        if met.anew:
-            self._watcher.forget(met.identity)
-        if not met.news:
-            return []
+    def _update_hung(self, present: Collection[str]) -> list[Event]:
+        """An event for each read that begins to hang, and for each that no longer does."""
+        now = time.monotonic()
+        hung = self._poller.update_hung(present, now)
+        for key in hung.hanging:
+            if key != FIND:
+                self._mark_unreadable(get_component(key), NOT_BACK)
         return [
-            self.event(
-                IDENTITY,
-                device.component,
-                {"serial": look.serial, **look.fields},
-                look.words or device.component.name,
-            )
+            *(self._events.report_hung(key, now - since) for key, since in hung.begun.items()),
+            *(self._events.report_hung_over(key, gone=key in hung.gone) for key in hung.ended),
         ]
-
-    def _missing(self, here: Collection[str], *, timely: bool) -> list[Readings]:
-        """Rounds count that come at their time: while devices go and come, there are many
-        others.
-        """
-        counts = timely and not (
-            self._found.trouble or _FIND in self._broken or _FIND in self._readers.under_way
-        )
-        return self._roster.missing(here, self._given_up, counts=counts)
-
-    def _given_up(self, one: Entry) -> bool:
-        """Whether the site says that a device which is not here need not be."""
-        names = (Component.parse(one.component).id, *one.fields.values())
-        return self._enough() or any(
-            fnmatch(name, pattern) for name in names for pattern in self._found.excluded
-        )
-
-    def _hangs(self, here: set[str]) -> list[Event]:
-        """What does not come back, once; and what came back in time after that."""
-        events = []
-        under_way = self._readers.under_way
-        overdue = self._overdue()
-        self._late |= overdue
-        for key in sorted(overdue | (self._hung & set(under_way))):
-            component = Component.parse(key) if key else NODE
-            if key:
-                self._blinded(component, _NOT_BACK)
-            if key in self._hung:
-                continue  # said before a restart, or of the look before this one
-            self._hung.add(key)
-            events.append(self._hangs_still(key))
-        gone = (
-            set()
-            if not self._listed or _FIND in self._broken
-            else self._hung - here - set(under_way) - {_FIND}
-        )
-        for key in sorted(self._hung & self._answered | gone):
-            self._hung.discard(key)
-            component = Component.parse(key) if key else NODE
-            what = "is gone" if key in gone else "answers again"
-            words = self._roster.words(component) if key else "the look for devices"
-            events.append(
-                self.event(f"{self.name}/hung", component, {"recovered": True}, f"{words} {what}")
-            )
-        self._answered.clear()
-        return events
-
-    def _hangs_still(self, key: str) -> Event:
-        component = Component.parse(key) if key else NODE
-        seconds = time.monotonic() - self._readers.under_way[key]
-        what = f"a look at {self._roster.words(component)}" if key else "the look for devices"
-        fields: dict[str, Value] = {"seconds": round(seconds, 1)}
-        return self.event(
-            f"{self.name}/hung", component, fields, f"{what} has not come back for {seconds:.0f} s"
-        )
-
-    def _signed(self, sign: Crossing) -> Event:
-        known = self._roster.entry(sign.identity)
-        fields: dict[str, Value] = {**sign.fields}
-        if known is not None:
-            fields |= {
-                **known.fields,
-                **(
-                    {"serial": sign.identity.removeprefix(MISSED)}
-                    if "/" not in sign.identity
-                    else {}
-                ),
-            }
-        words = (
-            known.words
-            if known is not None and known.words
-            else sign.component.name
-            if sign.component != NODE
-            else ""
-        )
-        return self.event(
-            sign.code, sign.component, fields, f"{sign.text}: {words}" if words else sign.text
-        )
-
-    def event(self, code: str, component: Component, fields: Fields, text: str) -> Event:
-        """One fact of this source."""
-        return self._facts.event(code, component, fields, f"{self.name}: {text}")
 
     # --- batches
 
-    def told(self, code: str, fields: Fields, text: str) -> Batch:
-        """Somebody told the subject what to remember: the event that says so, to be stored together
-        with it.
-        """
-        return self._batch([self.event(code, NODE, fields, text)], [])
-
-    def _batch(self, events: Sequence[Event], whole: Sequence[Readings]) -> Batch:
+    def _make_batch(self, events: Sequence[Event], combined: Sequence[Readings]) -> Batch:
+        """With the position, if anything that is remembered changed."""
         position = None
         memory = self.memory
-        if events or memory != self._noted:
-            position, self._noted = Position(self.name, self.boot_id, memory), memory
-        state, detail = self._standing()
-        said = {(event.component, event.code) for event in events}
+        if events or memory != self._stored_memory:
+            position, self._stored_memory = Position(self.name, self.boot_id, memory), memory
+        state, detail = self._determine_state()
+        reported = {(event.component, event.code) for event in events}
+        now = time.monotonic()
         hanging = [
-            self._hangs_still(key) for key in sorted(self._hung & set(self._readers.under_way))
+            self._events.report_hung(key, now - since)
+            for key, since in self._poller.find_hung().items()
         ]
         holding, self._holding = [*self._holding, *hanging], []
         return Batch(
@@ -499,30 +316,46 @@ class PollingSource:
             caught_up=True,
             state=state,
             detail=detail,
-            readings=(*self.read.values(), *whole),
-            holding=tuple(event for event in holding if (event.component, event.code) not in said),
-            calm=frozenset(self._watcher.calm),
+            readings=(*self._readings.values(), *combined),
+            holding=tuple(
+                event for event in holding if (event.component, event.code) not in reported
+            ),
+            calm=frozenset(self._evaluator.calm),
         )
 
-    def _standing(self) -> tuple[SourceState, str]:
-        """A device that nobody can look at makes what is known of this node incomplete."""
-        out = [f"the look for devices: {_NOT_BACK}"] if _FIND in self._hung else []
-        out += [f"{key or 'devices'}: {reason}" for key, reason in sorted(self._broken.items())]
-        out += [
-            f"{component.name}: {one.blind}"
-            for component, one in self.read.items()
-            if one.blind and component.name not in self._broken
+    def _determine_state(self) -> tuple[SourceState, str]:
+        """A device that cannot be read makes what is known of this node incomplete."""
+        found, failures = self._poller.found, self._poller.failures
+        reasons = self._poller.describe_failures()
+        reasons += [
+            f"{component.name}: {readings.blind}"
+            for component, readings in self._readings.items()
+            if readings.blind and component.name not in failures
         ]
-        if self._found.trouble:
-            out.append(self._found.trouble)
-        if out:
-            return SourceState.FAILED, join_first(out, 3, "; ", "; and ")
-        if not self._listed:
+        if found.trouble:
+            reasons.append(found.trouble)
+        if reasons:
+            return SourceState.FAILED, join_first(reasons, _MAX_REASONS, "; ", "; and ")
+        if not self._poller.is_listed:
             return SourceState.STARTING, "the devices have not been listed yet"
-        if unseen := [
-            one.component.name for one in self._found.devices if one.component not in self.read
-        ]:
-            return SourceState.STARTING, f"not looked at yet: {', '.join(sorted(unseen)[:3])}"
-        if self._found.absent:
-            return SourceState.ABSENT, self._found.absent
+        components = [device.component for device in found.devices]
+        unread = sorted(each.name for each in components if each not in self._readings)
+        if unread:
+            return SourceState.STARTING, f"not looked at yet: {', '.join(unread[:3])}"
+        if found.absent:
+            return SourceState.ABSENT, found.absent
         return SourceState.OK, ""
+
+
+def _make_readings(component: Component, identity: str, raw: RawReadings) -> Readings:
+    return Readings(
+        component=component,
+        identity=identity,
+        time=time.time(),
+        looked=time.monotonic(),
+        values=raw.values,
+        fresh=frozenset(raw.values),
+        missing=raw.missing,
+        blind=raw.unreadable_reason,
+        who=dict(raw.fields),
+    )

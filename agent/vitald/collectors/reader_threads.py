@@ -1,14 +1,12 @@
 """
-Reads that may hang, without anybody waiting for them.
+Runs reads that may hang in threads, without waiting for those that do.
 
-Owns     the threads. One goes through all devices in turn; where a read does not come back soon,
-         another goes on with the rest, and the first is left with its device until it returns, if
-         ever.
-Refuses  deadlines: who asks sees for how long each read has been under way.
+One thread goes through all devices in turn. If a read does not return soon, another thread goes on
+with the rest, and the first one is abandoned with its device until the read returns, if ever. The
+caller enforces deadlines: it sees for how long each read has been under way.
 
-There is at most one read under way for each device, so there are never more threads than devices,
-and one more. They are daemon threads: one that hangs in the kernel does not hold up the process's
-end.
+At most one read is under way for each device, so there are never more threads than devices, plus
+one. They are daemon threads: one that hangs in the kernel does not delay the end of the process.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ from vitald.worker_thread import NoThread, start_thread
 
 T = TypeVar("T")
 
-_SOON_S = 0.2  # a read that takes longer no longer holds up the others
+_SOON_S = 0.2  # a read that takes longer does not delay the others
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A read that raised something: a fault of ours, or of the file."""
+    """A read that raised an exception: a fault of this program, or of the file."""
 
     error: Exception
 
 
-class Readers(Generic[T]):
-    """Runs one read for each device, and remembers those that have not come back."""
+class ReaderThreads(Generic[T]):
+    """Runs one read for each device, and remembers those that have not returned."""
 
     def __init__(self, name: str, soon_s: float = _SOON_S) -> None:
         self._name = name
@@ -48,26 +46,26 @@ class Readers(Generic[T]):
 
     @property
     def under_way(self) -> Mapping[str, float]:
-        """Devices whose read has not come back, and since when (monotonic clock)."""
+        """Devices whose read has not returned, and since when (monotonic clock)."""
         with self._lock:
             return dict(self._began)
 
     @property
-    def owing(self) -> bool:
-        """Whether something is still to be collected, now or later."""
+    def is_pending(self) -> bool:
+        """Whether there are results to collect, now or later."""
         with self._lock:
             return bool(self._began or self._done)
 
-    def collect(self) -> dict[str, T | Broken]:
-        """What came back since this was last asked."""
+    def collect_results(self) -> dict[str, T | Broken]:
+        """The results since the last call."""
         with self._lock:
             done, self._done = self._done, {}
         return done
 
-    async def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
-        """Start a read for each device that has none under way. Returns what came back, of these or
-        of earlier ones, as soon as nothing else is to be expected soon. Raises SourceFailed where
-        there is no thread for them.
+    async def run_reads(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | Broken]:
+        """Start a read for each device that has none under way. Returns the results, of these and
+        of earlier reads, as soon as no other is expected soon. Raises SourceFailed if no thread can
+        be started.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -75,22 +73,22 @@ class Readers(Generic[T]):
         while waiting:
             idle = asyncio.Event()
             thread = threading.Thread(
-                target=self._work, args=(waiting, loop, idle), name=self._name, daemon=True
+                target=self._run_reads, args=(waiting, loop, idle), name=self._name, daemon=True
             )
             try:
                 start_thread(thread)
             except NoThread as error:
                 raise SourceFailed(str(error)) from None
             left = len(waiting) + 1
-            while not idle.is_set() and left != len(waiting):  # go on waiting while it gets on
+            while not idle.is_set() and left != len(waiting):  # as long as reads return
                 left = len(waiting)
                 try:
                     await asyncio.wait_for(idle.wait(), self._soon_s)
                 except asyncio.TimeoutError:
                     continue
-        return self.collect()
+        return self.collect_results()
 
-    def _work(
+    def _run_reads(
         self,
         waiting: deque[tuple[str, Callable[[], T]]],
         loop: asyncio.AbstractEventLoop,
@@ -104,7 +102,7 @@ class Readers(Generic[T]):
                 self._began[key] = time.monotonic()
             try:
                 result: T | Broken = job()
-            except Exception as error:  # told with the device, by who asked
+            except Exception as error:  # reported by the caller, with the device
                 result = Broken(error)
             with self._lock:
                 del self._began[key]
@@ -112,4 +110,4 @@ class Readers(Generic[T]):
         try:
             loop.call_soon_threadsafe(idle.set)
         except RuntimeError:
-            return  # the loop has ended meanwhile
+            return  # the event loop has ended

@@ -1,10 +1,8 @@
 """
-The kernel's small files: sysfs and procfs, read and never written.
+Reads the kernel's small files in sysfs and procfs; nothing is written.
 
-Owns     how a value is read, and how it is said that one cannot be: a file that is not there, that
-         answers with an error, or that holds no number is not observable, which is neither well nor
-         ill.
-Refuses  meaning, threads and deadlines: a read may block for as long as the device behind it does.
+A file that does not exist, that answers with an error or that holds no number is not observable,
+which is neither healthy nor unhealthy. A read blocks for as long as the device behind it does.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from vitald.text import replace_unprintable
 T = TypeVar("T")
 
 _PAGE = 4096  # an attribute of sysfs is no longer, and comes whole
-_MAX_CHARACTERS = 512  # characters of what a device says of itself
+_MAX_CHARACTERS = 512  # characters of a text that a device gives
 _MAX_BYTES = 65536  # bytes; some files of procfs are longer
 _WHOLE = re.compile(r"[0-9]+|0x[0-9a-f]+")
 _REASONS = {
@@ -33,8 +31,8 @@ _REASONS = {
 }
 
 
-def read(path: Path | str) -> str:
-    """The text of a small file, without the white space around it. Raises OSError."""
+def read_text(path: Path | str) -> str:
+    """The text of a file of procfs, without surrounding white space. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -47,8 +45,8 @@ def read(path: Path | str) -> str:
     return b"".join(parts).decode("utf-8", "replace").strip()
 
 
-def attribute(path: Path | str) -> str:
-    """The same of an attribute of sysfs, which one read gives. Raises OSError."""
+def read_attribute(path: Path | str) -> str:
+    """The same for an attribute of sysfs, which one call of read returns. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _PAGE).decode("utf-8", "replace").strip()
@@ -56,9 +54,9 @@ def attribute(path: Path | str) -> str:
         os.close(fd)
 
 
-def names(folder: Path | str) -> list[str]:
-    """What is in a folder, sorted; nothing where there is no such folder. Raises OSError for one
-    that cannot be read.
+def list_names(folder: Path | str) -> list[str]:
+    """The entries of a folder, sorted; empty if it does not exist. Raises OSError if it cannot be
+    read.
     """
     try:
         return sorted(entry.name for entry in os.scandir(folder))
@@ -67,37 +65,36 @@ def names(folder: Path | str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Look:
-    """What one look at one device gave.
+class RawReadings:
+    """Readings of one device as one poll read them, before they are compared with anything.
 
-    `serial` is what survives a move; `words` find the part for a person. `blind` says why nothing
-    can be said of its health, though it was looked at. `epoch`: when this changes, its counters may
-    have begun anew (another driver was loaded).
+    `serial` survives a move to another slot. `display_name` tells an operator which part it is.
+    `unreadable_reason` says why its health is unknown although it was read. When `epoch` changes,
+    its counters may have begun anew, as another driver was loaded.
     """
 
     values: dict[str, Sample] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # reading -> why it cannot be observed
     serial: str = ""
-    words: str = ""
-    blind: str = ""
+    display_name: str = ""
+    unreadable_reason: str = ""
     epoch: str = ""
-    fields: dict[str, str] = field(default_factory=dict)  # who it is, said with each of its events
+    # Labels that identify it, carried by each of its events
+    fields: dict[str, str] = field(default_factory=dict)
 
-    def needs(self, name: str) -> None:
-        """Without this reading nothing can be said of its health: where it was asked for and could
-        not be observed, nobody knows.
-        """
+    def require(self, name: str) -> None:
+        """Make the device's health unknown if this reading was tried and could not be observed."""
         if name in self.missing and name not in self.values:
-            self.blind = self.blind or f"{name}: {self.missing[name]}"
+            self.unreadable_reason = self.unreadable_reason or f"{name}: {self.missing[name]}"
 
     def make_presentable(self) -> None:
-        """Devices, and whoever names them, may say what they like: it ends up on terminals, in
-        labels and in the ledger.
+        """Sanitise all texts: devices choose them, and they appear on terminals, in labels and in
+        the ledger.
         """
-        self.serial, self.words, self.blind = (
+        self.serial, self.display_name, self.unreadable_reason = (
             presentable(self.serial),
-            presentable(self.words),
-            presentable(self.blind),
+            presentable(self.display_name),
+            presentable(self.unreadable_reason),
         )
         self.values = {
             name: presentable(value) if isinstance(value, str) else value
@@ -108,76 +105,78 @@ class Look:
 
 
 class Files:
-    """Reads files into looks. A file that answers EINVAL once is not asked again: asking makes some
+    """Reads files into raw readings. A file that answers EINVAL once is not read again: some
     drivers log a line each time.
     """
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
 
-    def number(self, look: Look, name: str, path: Path | str) -> float | None:
-        """A counter or a state, decimal or with 0x."""
-        return self.value(look, name, path, whole)
+    def read_number(self, raw: RawReadings, name: str, path: Path | str) -> float | None:
+        """A counter or a state, decimal or with 0x. None if it is not observable."""
+        return self.read_value(raw, name, path, parse_whole_number)
 
-    def text(self, look: Look, name: str, path: Path | str) -> str | None:
-        return self.value(look, name, path, str)
+    def read_text(self, raw: RawReadings, name: str, path: Path | str) -> str | None:
+        return self.read_value(raw, name, path, str)
 
-    def value(self, look: Look, name: str, path: Path | str, parse: Callable[[str], T]) -> T | None:
-        """What `parse` makes of the file, noted as reading `name` where that is a value; None where
-        it is not observable.
+    def read_value(
+        self, raw: RawReadings, name: str, path: Path | str, parse: Callable[[str], T]
+    ) -> T | None:
+        """What `parse` returns for the file; a number, a text or a tuple is added as reading
+        `name`. None if it is not observable, with the reason in `raw.missing`.
         """
         if str(path) in self.refused:
-            look.missing[name] = _REASONS[errno.EINVAL]
+            raw.missing[name] = _REASONS[errno.EINVAL]
             return None
         text = ""
         try:
-            text = attribute(path)
+            text = read_attribute(path)
             parsed = parse(text)
             if isinstance(parsed, float) and not math.isfinite(parsed):
                 raise ValueError(text)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.refused.add(str(path))
-            look.missing[name] = why(error)
+            raw.missing[name] = describe_error(error)
             return None
         except (ValueError, OverflowError):
-            look.missing[name] = (
+            raw.missing[name] = (
                 f"reads {text[:40]!r}, which is no value" if text else "the file is empty"
             )
             return None
         if isinstance(parsed, (float, str, tuple)):
-            look.values[name] = parsed
+            raw.values[name] = parsed
         return parsed
 
 
 def presentable(text: str) -> str:
-    """On one line, and not for ever."""
+    """One printable line of limited length."""
     if len(text) > _MAX_CHARACTERS:
         text = f"{text[:_MAX_CHARACTERS]}..."
     return replace_unprintable(text)
 
 
-def why(error: OSError) -> str:
-    """Why a file cannot be read, for people."""
+def describe_error(error: OSError) -> str:
+    """Why a file cannot be read, for operators."""
     return (
         _REASONS.get(error.errno or 0)
         or f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
     )
 
 
-def whole(text: str) -> float:
-    """`12` or `0x1f`. Raises ValueError for anything else: what the kernel counts and numbers is
-    never below 0. OverflowError past 1e308.
+def parse_whole_number(text: str) -> float:
+    """`12` or `0x1f`. Raises ValueError for anything else, as counters and numbers of the kernel
+    are never negative, and OverflowError above 1e308.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return float(int(text, 0 if text.startswith("0x") else 10))
 
 
-def table(text: str) -> Mapping[str, float]:
+def parse_counters(text: str) -> Mapping[str, float]:
     """Lines of `name number`, as AER counters have. Raises ValueError for anything else."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, number = line.split()
-        found[name] = whole(number)
+        found[name] = parse_whole_number(number)
     return found

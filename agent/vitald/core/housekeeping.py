@@ -34,13 +34,13 @@ class Housekeeping:
     def __init__(
         self,
         ledger: Ledger,
-        lane: WorkerThread,
-        board: NodeState,
+        worker_thread: WorkerThread,
+        node_state: NodeState,
         retention: Callable[[], Retention],
     ) -> None:
         self._ledger = ledger
-        self._lane = lane
-        self._board = board
+        self._worker_thread = worker_thread
+        self._node_state = node_state
         self._retention = retention
 
     async def run(self) -> None:
@@ -56,12 +56,14 @@ class Housekeeping:
 
     async def _trim_ledger(self, *, due: bool) -> None:
         retention, ledger = self._retention(), self._ledger
-        size = await self._lane.call(ledger.measure_size)
+        size = await self._worker_thread.call(ledger.measure_size)
         if due or size > retention.max_bytes:
-            while await self._lane.call(
+            while await self._worker_thread.call(
                 lambda: ledger.delete_old(time.time(), retention.events_s, retention.max_bytes)
             ):
                 await anyio.sleep(0.05)  # commits go between
-            await self._lane.call(lambda: ledger.forget_output(time.time() - retention.output_s))
-            size = await self._lane.call(ledger.measure_size)
-        self._board.set_ledger_size(size)
+            await self._worker_thread.call(
+                lambda: ledger.forget_output(time.time() - retention.output_s)
+            )
+            size = await self._worker_thread.call(ledger.measure_size)
+        self._node_state.set_ledger_size(size)

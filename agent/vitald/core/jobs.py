@@ -29,16 +29,16 @@ JOB_CODES = (
     CLOCK_STEPPED,
 )
 
-AROUND_S = 600.0  # a job that ended so long before or after an incident is told with it
+AROUND_S = 600.0  # a job that ended so long before or after an incident is listed with it
 _KEEP_S = 86400.0
-_RUNNING, _RECENT, _SHOWN = 256, 512, 8
-_INCIDENTS = 256  # open ones whose jobs are kept for longer
+_MAX_RUNNING, _MAX_RECENT, _MAX_LISTED = 256, 512, 8
+_MAX_INCIDENTS = 256  # open ones whose jobs are kept for longer
 _BOOTED = "the node was booted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job on this node. Times in seconds since the epoch; None is what nobody told."""
+    """One job on this node. Times in seconds since the epoch; None if not reported."""
 
     id: str
     user: str = ""
@@ -49,7 +49,7 @@ class Job:
     signal: int | None = None
     reason: str = ""  # in the scheduler's words
     boot_id: str = ""
-    lost: bool = False  # nobody told its end: `ended` is when it cannot have run any more
+    lost: bool = False  # its end was not reported: `ended` is when it cannot have run any more
 
     @property
     def failed(self) -> bool:
@@ -57,25 +57,25 @@ class Job:
 
     @property
     def name(self) -> str:
-        """`job 1234 of alice`, for people."""
+        """`job 1234 of alice`, for texts."""
         return f"job {self.id} of {self.user}" if self.user else f"job {self.id}"
 
     @property
     def outcome(self) -> str:
-        """`exit 1`, `signal 9`; empty where it ended well, or nobody told."""
+        """`exit 1`, `signal 9`; empty if it succeeded, or its result was not reported."""
         if self.signal:
             return f"signal {self.signal}"
         return f"exit {self.exit_code}" if self.exit_code else ""
 
 
 class Jobs:
-    """Those that run, and those that ended within a day; for longer, those near an incident that is
-    open.
+    """The running jobs, and those that ended within a day; those near an open incident are kept for
+    longer.
     """
 
     def __init__(self) -> None:
         self.running: dict[str, Job] = {}
-        self.recent: deque[Job] = deque(maxlen=_RECENT)  # as they ended
+        self.recent: deque[Job] = deque(maxlen=_MAX_RECENT)  # as they ended
 
     def take_event(self, event: Event, incidents: Iterable[Incident] = ()) -> None:
         """Apply an event of `JOB_CODES`; any other changes nothing. `incidents` are those that may
@@ -92,10 +92,10 @@ class Jobs:
         booted_at: float,
         incidents: Iterable[Incident] = (),
     ) -> None:
-        """What the ledger remembers, oldest first. What ran in an earlier boot had ended when this
-        one began, at `booted_at`.
+        """Restore from the events in the ledger, oldest first. Jobs of an earlier boot ended by
+        `booted_at`, when this one began.
         """
-        self.running, self.recent = {}, deque(maxlen=_RECENT)
+        self.running, self.recent = {}, deque(maxlen=_MAX_RECENT)
         last = booted_at
         for event in events:
             self._apply_event(event)
@@ -105,20 +105,20 @@ class Jobs:
         self._forget_old(last, incidents)
 
     def has_ended_recently(self, id_: str, now: float) -> bool:
-        """Whether its end has been told already."""
+        """True if its end has been reported already."""
         return any(job.id == id_ and now - (job.ended or 0.0) <= AROUND_S for job in self.recent)
 
     def list_near_incident(self, incident: Incident) -> list[Job]:
         """The jobs that ran at an incident's time, or ended shortly before or after: those that
         failed first, then the nearest in time.
 
-        What vitald says of itself has nothing to do with them.
+        Incidents of vitald itself have no jobs.
         """
         if incident.root.code.startswith("vitald/"):
             return []
         found = [job for job in (*self.recent, *self.running.values()) if _is_near(job, incident)]
         return sorted(found, key=lambda job: (not job.failed, _measure_distance(job, incident)))[
-            :_SHOWN
+            :_MAX_LISTED
         ]
 
     def _apply_event(self, event: Event) -> None:
@@ -136,9 +136,9 @@ class Jobs:
     def _begin_job(self, event: Event) -> None:
         job = _read_job(event.fields)
         former = self.running.pop(job.id, None)
-        if former is not None:  # its end was never told
+        if former is not None:  # its end was not reported
             self._move_to_recent(replace(former, ended=event.time, lost=True))
-        elif len(self.running) >= _RUNNING:
+        elif len(self.running) >= _MAX_RUNNING:
             self._move_to_recent(
                 replace(next(iter(self.running.values())), ended=event.time, lost=True)
             )
@@ -167,20 +167,25 @@ class Jobs:
         self.recent.append(job)
 
     def _shift_times(self, seconds: object) -> None:
-        """The clock was set: what lies behind is told by the new one, as incidents are."""
+        """The clock was stepped: convert past times to the new clock, like those of incidents."""
         if not isinstance(seconds, (int, float)):
             return
         self.running = {id_: _shift_job(job, seconds) for id_, job in self.running.items()}
-        self.recent = deque((_shift_job(job, seconds) for job in self.recent), maxlen=_RECENT)
+        self.recent = deque((_shift_job(job, seconds) for job in self.recent), maxlen=_MAX_RECENT)
 
     def _forget_old(self, now: float, incidents: Iterable[Incident]) -> None:
-        opened = list(islice((one for one in incidents if one.closed_at is None), _INCIDENTS))
+        opened = list(
+            islice(
+                (incident for incident in incidents if incident.closed_at is None), _MAX_INCIDENTS
+            )
+        )
         kept = (
             job
             for job in self.recent
-            if now - (job.ended or 0.0) <= _KEEP_S or any(_is_near(job, one) for one in opened)
+            if now - (job.ended or 0.0) <= _KEEP_S
+            or any(_is_near(job, incident) for incident in opened)
         )
-        self.recent = deque(kept, maxlen=_RECENT)
+        self.recent = deque(kept, maxlen=_MAX_RECENT)
 
 
 def _read_job(fields: Fields) -> Job:

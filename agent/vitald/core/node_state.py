@@ -31,9 +31,9 @@ from vitald.model import (
     Verdict,
 )
 
-_RECENT = 1000
-_QUEUE = 1000
-_SERIES = 2000
+_MAX_RECENT = 1000  # events
+_MAX_QUEUED = 1000  # changes, of one subscriber
+_MAX_SERIES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +52,24 @@ class LedgerHealth:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One component as one source sees it. `readings` are its last ones, None where it never
-    looked.
+    """One component as one source observes it. `readings` are its last ones, None if it was never
+    read.
 
-    `unseen`: why they do not say how the component is now; empty where they do.
+    `unknown_reason`: why the component's state is unknown; empty if it is known.
     """
 
     source: str
     readings: Readings | None
-    unseen: str
+    unknown_reason: str
 
 
 class Subscription:
-    """One watcher's queue; None says that the verdict may have changed. When it cannot keep up, it
-    is told so and ends: what it missed is in the ledger.
+    """The queue of one subscriber; None means that the verdict may have changed. If the subscriber
+    cannot keep up, `lagged` is set: what it missed is in the ledger.
     """
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_QUEUE)
+        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_MAX_QUEUED)
         self.lagged = False
 
     def offer_change(self, change: Event | Transition | Incident | None) -> None:
@@ -87,25 +87,25 @@ class NodeState:
         self.started_at = started_at
         self.device_reset = device_reset
         self.findings: tuple[Finding, ...] = ()
-        self.trials: tuple[Finding, ...] = ()  # what rules on trial would have asked for
+        self.trials: tuple[Finding, ...] = ()  # what rules on trial would have required
         self.incidents: dict[int, Incident] = {}
         self.sources: dict[str, SourceHealth] = {}
-        # By source: what it hands in now, one for each component
+        # By source: its current readings, one for each component
         self.readings: dict[str, tuple[Readings, ...]] = {}
-        # By source: what it hands in, and what it did before it failed
+        # By source: its current readings, and those from before it failed
         self._answers_for: dict[str, dict[Component, Readings]] = {}
         self.ledger = LedgerHealth()
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         # For when the ledger cannot be read
-        self.recent: deque[StoredEvent] = deque(maxlen=_RECENT)
+        self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
         self.jobs = Jobs()
         self.transitions = 0
-        self.first_look = asyncio.Event()  # each source has looked, or could not
-        # That, or it will take a while: who asks is told what is known so far
+        self.first_scan = asyncio.Event()  # each source has been read, or cannot be
+        # Set then, too, or when that takes long: requests are answered with what is known so far
         self.answerable = asyncio.Event()
         self._subscriptions: set[Subscription] = set()
-        self._judge: Judge | None = None  # asked only for what is derived anew each time
+        self._judge: Judge | None = None  # used only for what is derived at each request
 
     def verdict(self, work: WorkPhase = WorkPhase.RUNNING) -> Verdict:
         """As of this moment: a source may have gone stale since anything changed."""
@@ -122,9 +122,7 @@ class NodeState:
 
     @property
     def simulated(self) -> bool:
-        """Whether something that is read is not real: what is well is then no more real than what
-        is not.
-        """
+        """True if a source is simulated: neither healthy nor faulty components are real then."""
         return any(source.simulated for source in self.sources.values())
 
     def publish_changes(
@@ -149,10 +147,10 @@ class NodeState:
         for transition in transitions:
             if transition.cause and not transition.finding.on_trial:
                 self._notify_subscribers(transition)
-        told = self.incidents
+        published = self.incidents
         self.incidents = {incident.id: incident for incident in judge.incidents}
         for incident in {incident.id: incident for incident in incidents}.values():
-            former = told.get(incident.id)
+            former = published.get(incident.id)
             if (
                 former is None
                 or former.root.code != incident.root.code
@@ -166,11 +164,11 @@ class NodeState:
         return self._judge.score_devices(now) if self._judge is not None else {}
 
     def find_clears(self, finding: Finding) -> Clears:
-        """What closes a finding, besides a named person."""
+        """What closes a finding, besides an operator."""
         return self._judge.find_clears(finding) if self._judge is not None else Clears()
 
     def get_identity(self, component: Component) -> str:
-        """What a device's record goes by."""
+        """The key of a device's record."""
         return self._judge.identify(component) if self._judge is not None else component.name
 
     def update_source(
@@ -182,80 +180,83 @@ class NodeState:
         caught_up: bool = True,
         simulated: bool = False,
     ) -> None:
-        """How a source fares. It counts as read once it has caught up, not while it goes through
-        history.
+        """Update the state of a source. It counts as read once it has caught up, not while it reads
+        the past.
         """
         source = self.sources.get(name)
         if source is None or (
             state is SourceState.OK and not caught_up and source.state is not SourceState.OK
         ):
             return
-        looked = state in (SourceState.OK, SourceState.ABSENT)
+        was_read = state in (SourceState.OK, SourceState.ABSENT)
         self.sources[name] = replace(
             source,
             state=state,
             detail=detail,
             simulated=simulated,
-            last_seen=time.time() if looked else source.last_seen,
-            looked=time.monotonic() if looked else source.looked,
+            last_seen=time.time() if was_read else source.last_seen,
+            looked=time.monotonic() if was_read else source.looked,
         )
-        # What a source that could look does not hand in is not there; what a failing one leaves out
-        # is not known.
-        before = {} if looked else self._answers_for.get(name, {})
+        # A component without readings is absent if the source was read, and unknown if it failed.
+        before = {} if was_read else self._answers_for.get(name, {})
         self._answers_for[name] = {
             **before,
-            **{one.component: one for one in self.readings.get(name, ())},
+            **{read.component: read for read in self.readings.get(name, ())},
         }
-        if all(one.state is not SourceState.STARTING for one in self.sources.values()):
-            self.first_look.set()
+        if all(health.state is not SourceState.STARTING for health in self.sources.values()):
+            self.first_scan.set()
             self.answerable.set()
         if (source.state, source.detail) != (state, detail):
             self._notify_subscribers(None)
 
     def report_backlog(self) -> None:
-        """So much happened before the start that nobody should wait until it is judged."""
+        """Let requests be answered now: evaluating what happened before the start takes long."""
         self.answerable.set()
 
     def replace_readings(self, source: str, readings: Sequence[Readings]) -> None:
-        """What a source reads of its components now, instead of what it read before."""
+        """Replace the readings of a source by its current ones."""
         together: dict[Component, Readings] = {}
-        for one in readings:
-            together[one.component] = (
-                _merge_readings(together[one.component], one) if one.component in together else one
+        for read in readings:
+            together[read.component] = (
+                _merge_readings(together[read.component], read)
+                if read.component in together
+                else read
             )
         self.readings[source] = tuple(together.values())
 
     def list_observations(
         self, must: Mapping[str, Iterable[Component]]
     ) -> dict[Component, list[Observation]]:
-        """Each component that a source looks at, or did until it failed. `must`: what sources have
-        to look at, whether they did or not.
+        """The observations of each component that a source reads, or read until it failed. `must`:
+        components that a source has to read, whether it did or not.
         """
         now = time.monotonic()
         found: dict[Component, list[Observation]] = {}
         for name, health in self.sources.items():
             known = self._answers_for.get(name, {})
-            handed_in = {one.component for one in self.readings.get(name, ())}
-            asked = () if health.state is SourceState.ABSENT else must.get(name, ())
-            for component in dict.fromkeys([*known, *asked]):
+            handed_in = {read.component for read in self.readings.get(name, ())}
+            required = () if health.state is SourceState.ABSENT else must.get(name, ())
+            for component in dict.fromkeys([*known, *required]):
                 readings = known.get(component)
-                unseen = _explain_silence(health)
+                reason = _explain_silence(health)
                 if (
                     readings is not None
                     and component in handed_in
                     and now - readings.looked <= health.deadline
                 ):
-                    unseen = readings.blind
-                found.setdefault(component, []).append(Observation(name, readings, unseen))
+                    reason = readings.blind
+                found.setdefault(component, []).append(Observation(name, readings, reason))
         return found
 
     def list_readings(self, source: str) -> list[Readings]:
-        """What a source reads of the components that it looks at, now."""
+        """The readings of a source that are within its deadline."""
         health = self.sources.get(source)
         if health is None:
             return []
         now = time.monotonic()
-        return [one for one in self.readings.get(source, ()) if now - one.looked <= health.deadline]
+        return [
+            read for read in self.readings.get(source, ()) if now - read.looked <= health.deadline
+        ]
 
     def set_policy(self, *, device_reset: bool) -> None:
         self.device_reset = device_reset
@@ -283,28 +284,28 @@ class NodeState:
     def _count_event(self, event: Event) -> None:
         """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
         series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
-        if series not in self.events and len(self.events) >= _SERIES:
+        if series not in self.events and len(self.events) >= _MAX_SERIES:
             series = (event.kind, "other", event.trust.value, event.is_simulated)
         self.events[series] += 1
 
 
-def _merge_readings(one: Readings, other: Readings) -> Readings:
+def _merge_readings(first: Readings, other: Readings) -> Readings:
     """Two readings of one component by one source: as old as the older."""
     return replace(
-        one,
-        time=min(one.time, other.time),
-        looked=min(one.looked, other.looked),
-        values={**one.values, **other.values},
-        fresh=one.fresh | other.fresh,
-        missing={**one.missing, **other.missing},
-        simulated=one.simulated or other.simulated,
-        blind=one.blind or other.blind,
-        who={**one.who, **other.who},
+        first,
+        time=min(first.time, other.time),
+        looked=min(first.looked, other.looked),
+        values={**first.values, **other.values},
+        fresh=first.fresh | other.fresh,
+        missing={**first.missing, **other.missing},
+        simulated=first.simulated or other.simulated,
+        blind=first.blind or other.blind,
+        who={**first.who, **other.who},
     )
 
 
 def _explain_silence(source: SourceHealth) -> str:
-    """Why a source says nothing of a component that it should look at."""
+    """Why there are no current readings of a component that a source should read."""
     if source.state in (SourceState.OK, SourceState.ABSENT):
         return "no look within the deadline"
     return f"{source.state.value}: {source.detail}" if source.detail else source.state.value

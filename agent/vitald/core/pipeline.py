@@ -4,7 +4,7 @@ The event pipeline: evaluates, commits and then publishes each batch, in one tas
 While the ledger fails, evaluation goes on in memory; the ledger writer keeps what it could not
 store and reports a finding.
 
-Owns     the queue: the order in which things are evaluated, and how far each source has got.
+Owns     the order in which things are evaluated, and the position of each source.
 Refuses  the disk: results go to the ledger writer.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,12 +21,14 @@ import structlog
 
 from vitald.catalog import Catalog
 from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
-from vitald.core.evaluator import Evaluator, OperatorAction
+from vitald.core.evaluator import Evaluator
+from vitald.core.finding_actions import FindingActions
 from vitald.core.ledger_writer import LedgerWriter
 from vitald.core.node_state import NodeState
-from vitald.core.work_items import ActionItem, BarrierItem, BatchItem, CatalogItem, WorkItem
+from vitald.core.work_items import BarrierItem, BatchItem, CatalogItem, WorkItem
+from vitald.core.work_queue import WorkQueue
 from vitald.judge.engine import Judge
-from vitald.ledger import AuditRecord, Ledger, LedgerEntry, RestoredState
+from vitald.ledger import Ledger, LedgerEntry, RestoredState
 from vitald.model import (
     KERNEL_LOG,
     NODE,
@@ -36,53 +37,51 @@ from vitald.model import (
     ComponentKind,
     Event,
     Fields,
-    Finding,
     Memory,
     Position,
     SourceState,
     Transition,
 )
-from vitald.model.codes import ACCEPTED, CLEARED, REMEDY_BEGUN
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
-# Events waiting to be evaluated; beyond it the readers wait, and the kernel's ring is the buffer.
-_QUEUED = 4_000
-_BATCH = 512  # events in one transaction
-_BEHIND = 64  # events waiting at a start: more than a client waits for
+_MAX_TRANSACTION = 512  # events
 _WEDGED_S = 20.0
-_SHOWN_S = 0.5
+_PUBLISH_S = 0.5
 
 
 class Pipeline:
     """Owns the findings. Everything that changes them goes through its queue."""
 
     def __init__(
-        self, ledger: Ledger, lane: WorkerThread, board: NodeState, catalog: Catalog, boot_id: str
+        self,
+        ledger: Ledger,
+        worker_thread: WorkerThread,
+        node_state: NodeState,
+        catalog: Catalog,
+        boot_id: str,
     ) -> None:
-        self.ledger_writer = LedgerWriter(ledger, lane, board, self)
-        self.board = board
+        self.ledger_writer = LedgerWriter(ledger, worker_thread, node_state, self)
+        self.node_state = node_state
         self.boot_id = boot_id
         self._daemon_events = DaemonEvents(boot_id)
         self._evaluator = Evaluator(Judge(catalog), self._daemon_events)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
         self.judged: dict[str, Position] = {}  # how far of that has been evaluated
-        self._queue: deque[WorkItem] = deque()
-        self._queued = 0
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+        self._queue = WorkQueue(self._daemon_events, node_state.report_backlog)
+        self.actions = FindingActions(self._queue)
         self._progress = time.monotonic()
         self._busy = False  # evaluating or committing
-        self._orderly = False
-        self._begun = False  # what earlier boots left has been handed in
+        self._was_stopped = False
+        self._past_read = False  # what earlier boots left has been handed in
         # What happened before the start has been evaluated: only then may a finding expire.
         self._caught_up = False
         self._former_boots: set[str] = set()
-        self._shown = asyncio.Event()  # what is committed is published, too
-        self._shown.set()
+        self._published = asyncio.Event()  # what is committed is published, too
+        self._published.set()
 
     # --- start
 
@@ -94,8 +93,8 @@ class Pipeline:
         if remembered is not None:
             self._evaluator.judge = Judge(catalog, remembered.memory)
             self._positions, self.judged = dict(remembered.positions), dict(remembered.positions)
-            was = self._positions.get(OWN_SOURCE)
-            self._orderly = was is not None and was.cursor == _STOPPED
+            own = self._positions.get(OWN_SOURCE)
+            self._was_stopped = own is not None and own.cursor == _STOPPED
             self._former_boots = self._list_former_boots(remembered)
             self._evaluator.restore_endings(remembered.ended)
         else:
@@ -109,18 +108,14 @@ class Pipeline:
                 *self._evaluate_ledger_reports(),
             ]
         )
-        self.board.publish_changes(
-            self.judge
-        )  # what is restored is published from the first answer on
+        # What is restored is published from the first answer on.
+        self.node_state.publish_changes(self.judge)
 
     def _evaluate_ledger_reports(self) -> list[LedgerEntry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
         rescued.
         """
-        batches = [item.batch for item in self._queue if item.batch is not None]
-        self._queue.clear()
-        self._queued = 0
-        return [self._evaluate(*batch.events) for batch in batches]
+        return [self._evaluate(*batch.events) for batch in self._queue.take_batches()]
 
     def _list_former_boots(self, remembered: RestoredState) -> set[str]:
         """The boots before this one that the ledger has positions or findings of."""
@@ -128,11 +123,11 @@ class Pipeline:
         boots = {position.boot_id for position in read} | {finding.boot_id for finding in seen}
         return boots - {self.boot_id}
 
-    async def booted(self) -> None:
-        """Hand in that the node was booted, if it was. Call it once what earlier boots left has
+    async def report_boot(self) -> None:
+        """Report that the node was booted, if it was. Call it once the events of earlier boots have
         been handed in.
         """
-        self._begun = True
+        self._past_read = True
         position = Position(OWN_SOURCE, self.boot_id, _RUNNING)
         await self.put(Batch(OWN_SOURCE, self._make_boot_events(), position, again=True))
 
@@ -142,7 +137,7 @@ class Pipeline:
         return (self._daemon_events.make_boot_event(self.judge.open_findings),)
 
     def adopt_memory(self, remembered: RestoredState) -> LedgerEntry:
-        """Take up what the ledger has after all: it could not be read at the start. Returns what
+        """Take over what the ledger remembers, which could not be read at the start. Returns what
         that changed.
         """
         transitions = tuple(self.judge.adopt_memory(remembered.memory))
@@ -150,9 +145,9 @@ class Pipeline:
         self._former_boots = self._list_former_boots(remembered)
         nodes = (each.uuid for each in remembered.memory.devices if each.component == NODE)
         # When the boot should have been reported, no earlier one was known.
-        if self._begun and self._former_boots and next(nodes, "") != self.boot_id:
-            self._queue_item(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
-        self.board.publish_changes(self.judge)
+        if self._past_read and self._former_boots and next(nodes, "") != self.boot_id:
+            self._queue.add_item(BatchItem(Batch(OWN_SOURCE, self._make_boot_events())))
+        self.node_state.publish_changes(self.judge)
         return entry
 
     # --- what is known
@@ -175,7 +170,7 @@ class Pipeline:
     @property
     def was_stopped(self) -> bool:
         """Whether the daemon before this one was stopped, not killed."""
-        return self._orderly
+        return self._was_stopped
 
     def position(self, source: str) -> Position | None:
         """How far a source has handed in; None where it never did."""
@@ -183,7 +178,9 @@ class Pipeline:
 
     def is_wedged(self) -> bool:
         """True if evaluation makes no progress: watchdog notifications stop then."""
-        return bool(self._queue or self._busy) and time.monotonic() - self._progress > _WEDGED_S
+        return (
+            bool(self._queue.items or self._busy) and time.monotonic() - self._progress > _WEDGED_S
+        )
 
     # --- handing in
 
@@ -196,7 +193,7 @@ class Pipeline:
         if not (
             batch.events
             or batch.runs
-            or self._queue
+            or self._queue.items
             or self._busy
             or self._evaluator.is_contradicted(batch)
         ):
@@ -204,12 +201,10 @@ class Pipeline:
             # wake the task.
             self._publish_source(batch)
             self._note_evaluated(batch)
-            self.ledger_writer.note_positions(batch.position)
+            self.ledger_writer.positions.add_positions(batch.position)
             return
-        self._queue_item(BatchItem(batch))
-        while self._queued >= _QUEUED:
-            self._room.clear()
-            await self._room.wait()
+        self._queue.add_item(BatchItem(batch))
+        await self._queue.wait_for_room()
 
     async def store(self, batch: Batch) -> None:
         """Hand in a batch, and wait until it is stored."""
@@ -219,7 +214,7 @@ class Pipeline:
     async def wait_until_stored(self) -> None:
         """Wait until all that was handed in before is stored and published."""
         barrier = BarrierItem()
-        self._queue_item(barrier)
+        self._queue.add_item(barrier)
         await barrier.done
 
     async def wait_until_published(self) -> None:
@@ -227,74 +222,24 @@ class Pipeline:
         if the disk hangs.
         """
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._shown.wait(), _SHOWN_S)
+            await asyncio.wait_for(self._published.wait(), _PUBLISH_S)
 
-    def _queue_item(self, item: WorkItem) -> None:
-        # What was queued before a step of the clock is dated by the old clock.
-        stepped = self._daemon_events.detect_clock_step()
-        steps = (BatchItem(Batch(OWN_SOURCE, (event,))) for event in stepped)
-        for queued in (*steps, item):
-            self._queue.append(queued)
-            self._queued += queued.event_count
-        if self._queued > _BEHIND:
-            self.board.report_backlog()
-        self._wake.set()
-
-    async def own(self, code: str, fields: Fields, component: Component, raw: str) -> None:
+    async def put_own_event(
+        self, code: str, fields: Fields, component: Component, raw: str
+    ) -> None:
         """Hand in an observation of the daemon about itself."""
         event = self._daemon_events.make_event(code, fields, component, raw)
         await self.put(Batch(OWN_SOURCE, (event,)))
 
-    def report(self, code: str, fields: Fields, raw: str) -> None:
-        """The same about the node as a whole, without waiting for room in the queue."""
+    def queue_own_event(self, code: str, fields: Fields, raw: str) -> None:
+        """The same about the node as a whole; never waits."""
         event = self._daemon_events.make_event(code, fields, NODE, raw)
-        self._queue_item(BatchItem(Batch(OWN_SOURCE, (event,))))
-
-    async def clear_finding(
-        self, finding: int, by: str, audit: AuditRecord, *, replaced: bool = False
-    ) -> Finding | None:
-        """Close a finding for an operator; `replaced`: because its device was replaced.
-
-        Returns it closed, once that is stored; None where it is not open.
-        """
-        return await self._queue_action(CLEARED, finding, by, audit, replaced=replaced)
-
-    async def begin_remedy(self, finding: int, by: str, audit: AuditRecord) -> Finding | None:
-        """An operator begins what a finding requires. Returns it, once that is stored; None where
-        it is not open.
-        """
-        return await self._queue_action(REMEDY_BEGUN, finding, by, audit)
-
-    async def accept_finding(
-        self, finding: int, by: str, audit: AuditRecord, seconds: float
-    ) -> Finding | None:
-        """An operator accepts a finding for so long; 0 ends that. Returns it, once that is stored;
-        None where it is not open.
-        """
-        until = audit.time + seconds if seconds else 0.0
-        return await self._queue_action(ACCEPTED, finding, by, audit, fields={"until": until})
-
-    async def _queue_action(
-        self,
-        code: str,
-        finding: int,
-        by: str,
-        audit: AuditRecord,
-        *,
-        replaced: bool = False,
-        fields: Fields | None = None,
-    ) -> Finding | None:
-        action = OperatorAction(
-            code=code, finding=finding, by=by, audit=audit, replaced=replaced, fields=fields or {}
-        )
-        item = ActionItem(action)
-        self._queue_item(item)
-        return await item.done
+        self._queue.add_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 
     async def reload_catalog(self, catalog: Catalog) -> None:
         """Evaluate by a reloaded catalogue from here on, the open findings included."""
         item = CatalogItem(catalog)
-        self._queue_item(item)
+        self._queue.add_item(item)
         await item.done
 
     # --- the task
@@ -309,9 +254,7 @@ class Pipeline:
             # What is taken is evaluated whole: half a batch would be lost.
             with anyio.CancelScope(shield=True):
                 entries, items = await self._evaluate_queue()
-            self._queued -= sum(item.event_count for item in items)
-            if self._queued < _QUEUED:
-                self._room.set()
+            self._queue.release_items(items)
             await self._store_entries(entries)
             self._progress = time.monotonic()
             for item in items:
@@ -325,8 +268,8 @@ class Pipeline:
         entries: list[LedgerEntry] = []
         items: list[WorkItem] = []
         evaluated = 0
-        while self._queue and evaluated < _BATCH:
-            item = self._queue.popleft()
+        while self._queue.items and evaluated < _MAX_TRANSACTION:
+            item = self._queue.items.popleft()
             if evaluated and item.event_count:
                 await asyncio.sleep(0)  # other tasks get their turn
             entry = await item.apply(self._evaluator)
@@ -335,7 +278,7 @@ class Pipeline:
                 self._note_evaluated(item.batch)
             items.append(item)
             entries.append(self._evaluator.add_changes(entry))
-        if not self._queue:  # what is queued happened before now
+        if not self._queue.items:  # what is queued happened before now
             entries += [self._evaluate(event) for event in self._daemon_events.detect_clock_step()]
             if self._caught_up:
                 expired = LedgerEntry(transitions=tuple(self.judge.expire_findings(time.time())))
@@ -346,28 +289,24 @@ class Pipeline:
         """Evaluate and store what is queued, then close the ledger. Gives up after a second or
         so.
         """
-        batches = [item.batch for item in self._queue if item.batch is not None]
         entries = [
             self._evaluate(
                 *batch.events, entry=LedgerEntry(position=batch.position, runs=batch.runs)
             )
-            for batch in batches
+            for batch in self._queue.take_batches()
         ]
-        self._queue.clear()
-        if self._begun:
+        if self._past_read:
             entries.append(LedgerEntry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
         await self._store_entries(entries)
         await self.ledger_writer.close_ledger()
 
     async def _wait_for_work(self) -> None:
         """Wait until something is queued, something expires, or the ledger is to be retried."""
-        if self._queue:
+        if self._queue.items:
             await asyncio.sleep(0)
             return
-        self._wake.clear()
         until = min(self.judge.next_due - time.time(), self.ledger_writer.get_retry_delay())
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.05, min(until, 3600.0)))
+        await self._queue.wait_for_item(max(0.05, min(until, 3600.0)))
 
     def _evaluate(self, *events: Event, entry: LedgerEntry | None = None) -> LedgerEntry:
         evaluated = self._evaluator.evaluate_events(entry or LedgerEntry(), *events)
@@ -379,7 +318,7 @@ class Pipeline:
 
     async def _store_entries(self, entries: Sequence[LedgerEntry]) -> None:
         """Commit, then publish."""
-        self._shown.clear()
+        self._published.clear()
         try:
             await self.ledger_writer.store_entries(entries)
             events = [event for entry in entries for event in entry.events]
@@ -387,10 +326,10 @@ class Pipeline:
             self._evaluator.remember_endings(transitions)
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
-                self.board.publish_changes(self.judge, events, transitions, incidents)
+                self.node_state.publish_changes(self.judge, events, transitions, incidents)
                 _log_transitions(transitions)
         finally:
-            self._shown.set()
+            self._published.set()
 
     def _publish_source(self, batch: Batch) -> None:
         """Publish what a source read, now that all before it has been evaluated."""
@@ -398,8 +337,8 @@ class Pipeline:
         if batch.source == KERNEL_LOG:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
-        self.board.replace_readings(batch.source, batch.readings)
-        self.board.update_source(
+        self.node_state.replace_readings(batch.source, batch.readings)
+        self.node_state.update_source(
             batch.source,
             batch.state,
             batch.detail,

@@ -26,10 +26,9 @@ from vitald.model import NODE, Batch, Source, SourceFailed, SourceState
 log: structlog.stdlib.BoundLogger = structlog.get_logger("supervisor")
 
 _BACKOFF = Backoff(1.0, 60.0)
-_DEADLINES = 3.0  # of silence, until a source counts as hanging
-_LEAST_S = 60.0
-# What happened before the start: a batch may take half a minute, and a look at a cold disk as long
-# again
+_DEADLINES = 3.0  # without a batch, until a source counts as hanging
+_MIN_SILENT_S = 60.0
+# For the past: a batch may take half a minute, and reading a cold disk as long again.
 _PAST_S = 150.0
 _CANCEL_S = 15.0  # for a source that was cancelled
 _STEP_S = 10.0
@@ -37,18 +36,16 @@ _STEP_S = 10.0
 
 @dataclass(slots=True)
 class _SourceRun:
-    """A source that is being read. `ours`: what it handed in waits to be judged, and it for
-    that.
-    """
+    """A source that is being read. `ours`: it waits for room in the pipeline's queue."""
 
     scope: anyio.CancelScope
-    most_s: float
+    max_silent_s: float
     silent_s: float = 0.0
     ours: bool = False
 
 
 class Supervisor:
-    """Hands in what the sources see."""
+    """Hands the batches of the sources to the pipeline."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -56,16 +53,18 @@ class Supervisor:
         self._checked = time.monotonic()
 
     def cancel_hanging(self) -> str:
-        """Cancel what hangs; to be called every few seconds. The name of a source that does so and
-        cannot be cancelled, or nothing: only a new process helps there. Time in which we did not
-        run ourselves, as after SIGSTOP, is no silence of theirs.
+        """Cancel sources that hang; to be called every few seconds.
+
+        Returns the name of a source that hangs and cannot be cancelled, where only a new process
+        helps; empty if there is none. Time in which the daemon itself did not run, as after
+        SIGSTOP, does not count.
         """
         now = time.monotonic()
         passed, self._checked = min(now - self._checked, _STEP_S), now
         stuck = ""
         for name, reading in self._runs.items():
             reading.silent_s += 0.0 if reading.ours else passed
-            if reading.silent_s > reading.most_s and not reading.scope.cancel_called:
+            if reading.silent_s > reading.max_silent_s and not reading.scope.cancel_called:
                 log.error(
                     "source_hangs",
                     source=name,
@@ -73,19 +72,19 @@ class Supervisor:
                     effect="it is started again",
                 )
                 reading.scope.cancel()
-            elif reading.silent_s > reading.most_s + _CANCEL_S:
+            elif reading.silent_s > reading.max_silent_s + _CANCEL_S:
                 stuck = name
         return stuck
 
     async def read_past(self, name: str, past: AsyncIterator[Batch]) -> None:
-        """A part of the past. A fault of ours in reading it must not keep us from the present."""
+        """Read a part of the past. A defect there must not keep the daemon from the present."""
         try:
             with self._watch_run(name, _PAST_S) as reading:
                 async for batch in past:
                     await self._hand_in_batch(reading, batch)
         except Exception:
             log.exception("history_not_read")
-            await self._pipeline.own(
+            await self._pipeline.put_own_event(
                 "vitald/not_watched",
                 {"orderly": False},
                 NODE,
@@ -93,17 +92,17 @@ class Supervisor:
             )
 
     async def read(self, source: Source) -> None:
-        """A source, for ever: what fails is shown, said as a finding, and started again with
+        """Read a source, for ever: a failing one is reported with a finding, and restarted with
         back-off.
         """
         failures = 0  # in succession
         while True:
             try:
                 with self._watch_run(
-                    source.name, max(_LEAST_S, _DEADLINES * source.deadline_s)
+                    source.name, max(_MIN_SILENT_S, _DEADLINES * source.deadline_s)
                 ) as reading:
                     async with aclosing(
-                        source.batches(self._pipeline.position(source.name))
+                        source.read_batches(self._pipeline.position(source.name))
                     ) as batches:  # type: ignore[type-var]
                         async for batch in batches:
                             if failures:
@@ -126,16 +125,16 @@ class Supervisor:
             await anyio.sleep(delay)
 
     @contextmanager
-    def _watch_run(self, name: str, most_s: float) -> Iterator[_SourceRun]:
-        """Raises SourceFailed where it was cancelled because it hangs."""
+    def _watch_run(self, name: str, max_silent_s: float) -> Iterator[_SourceRun]:
+        """Raises SourceFailed if the source was cancelled because it hangs."""
         with anyio.CancelScope() as scope:
-            self._runs[name] = reading = _SourceRun(scope, most_s)
+            self._runs[name] = reading = _SourceRun(scope, max_silent_s)
             try:
                 yield reading
             finally:
                 del self._runs[name]
         if scope.cancelled_caught:
-            raise SourceFailed(f"it gave no sign of life for {most_s:g} s")
+            raise SourceFailed(f"it gave no sign of life for {max_silent_s:g} s")
 
     async def _hand_in_batch(self, reading: _SourceRun, batch: Batch) -> None:
         reading.silent_s, reading.ours = 0.0, True
@@ -143,7 +142,7 @@ class Supervisor:
         reading.ours = False
 
     async def _report_source(self, source: Source, what: str, *, recovered: bool) -> None:
-        await self._pipeline.own(
+        await self._pipeline.put_own_event(
             "vitald/source_failed",
             {"recovered": recovered},
             make_source_component(source.name),

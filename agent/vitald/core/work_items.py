@@ -1,4 +1,4 @@
-"""Items of the pipeline's queue: what is evaluated, and who waits for the result."""
+"""Items of the pipeline's queue: what is evaluated, and the tasks that wait for it."""
 
 from __future__ import annotations
 

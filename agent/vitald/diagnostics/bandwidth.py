@@ -8,7 +8,7 @@ Refuses  reading what a program printed, and deciding whose fault a failure is: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vitald.collectors.small_files import presentable
@@ -49,8 +49,8 @@ class Figures:
     """What an all-reduce program measured, in its own unit: GB/s or GiB/s."""
 
     sizes: tuple[int, ...] = ()  # bytes
-    buses: tuple[float, ...] = ()
-    algorithms: tuple[float, ...] = ()
+    bus_bandwidths: tuple[float, ...] = ()
+    algorithm_bandwidths: tuple[float, ...] = ()
     average: float | None = None  # of the bus bandwidths; None where the run ended before it
     broken: str = ""  # a line of the table that is not whole
 
@@ -59,13 +59,13 @@ class Figures:
 class AllReduce:
     """How the runs of one program are reported.
 
-    `unit`: its GB/s in bytes per second; `least`: expected, in its GB/s, 0 where nothing is.
+    `unit`: its GB/s in bytes per second; `expected`: expected, in its GB/s, 0 where nothing is.
     """
 
     check: str
     program: str
     unit: float
-    least: float
+    expected: float
 
     def find_incomplete_reason(self, figures: Figures, output: Output) -> str:
         """Why the table cannot be that of a pass; empty where it can."""
@@ -78,12 +78,22 @@ class AllReduce:
             return f"it printed no table: {last}"
         return ""
 
+    def find_cause(self, complaints: Sequence[str], output: Output) -> str:
+        """Why the program failed: its first complaint, else the last line that it printed."""
+        return (
+            next(iter(complaints), "")
+            or tool.find_last_line(output.stderr, output.stdout)
+            or "it printed nothing"
+        )
+
     def find_slow_reason(self, figures: Figures) -> str:
         """That the best bandwidth is below what is expected; empty where it is not."""
-        best = max(figures.buses)
-        if not self.least or best >= self.least:
+        best = max(figures.bus_bandwidths)
+        if not self.expected or best >= self.expected:
             return ""
-        return f"{best:.4g} GB/s of bus bandwidth, below the {self.least:g} GB/s that are expected"
+        return (
+            f"{best:.4g} GB/s of bus bandwidth, below the {self.expected:g} GB/s that are expected"
+        )
 
     def report_pass(self, figures: Figures) -> Report:
         return Report(
@@ -128,14 +138,14 @@ class AllReduce:
         return Report(outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY)
 
     def _make_measures(self, figures: Figures) -> tuple[Measure, ...]:
-        if not figures.buses:
+        if not figures.bus_bandwidths:
             return ()
         measured = {
-            "busbw": max(figures.buses),
+            "busbw": max(figures.bus_bandwidths),
             "busbw_average": figures.average or 0.0,
-            "algbw": max(figures.algorithms),
+            "algbw": max(figures.algorithm_bandwidths),
         }
-        least = self.least * self.unit or None
+        least = self.expected * self.unit or None
         return tuple(
             Measure(
                 name=f"{name}_bytes_per_second",

@@ -71,8 +71,8 @@ class RunMemory:
     @property
     def memory(self) -> dict[str, object]:
         once = sorted(
-            [one.check, one.level, one.test, one.code, one.identity, one.device]
-            for one in self.unconfirmed
+            [fault.check, fault.level, fault.test, fault.code, fault.identity, fault.device]
+            for fault in self.unconfirmed
         )
         return {"once": once, "vain": self.failed_runs}
 
@@ -97,7 +97,8 @@ class RunMemory:
 
     def has_found(self, code: str, who: str, device: str) -> bool:
         return any(
-            (one.code, one.identity, one.device) == (code, who, device) for one in self.unconfirmed
+            (fault.code, fault.identity, fault.device) == (code, who, device)
+            for fault in self.unconfirmed
         )
 
 
@@ -122,7 +123,7 @@ def make_events(
             run,
             seen,
             found,
-            None if tested is None else {places.get_identity(one) for one in tested},
+            None if tested is None else set(map(places.get_identity, tested)),
         )
         events += _make_failed_events(run, facts, common, places, opened)
         events += _make_passed_events(run, facts, common, tested)
@@ -165,7 +166,7 @@ def _make_fault_events(
         confirmed = not fault.confirm or seen.has_found(fault.code, identity, fault.device)
         fields = {**common, **_fault_fields(fault), "confirmed": confirmed}
         text = f"{run.ask.label}: {fault.text}"
-        events.append(facts.event(fault.code, component, fields, text, moment=run.ended))
+        events.append(facts.make_event(fault.code, component, fields, text, moment=run.ended))
     return events
 
 
@@ -209,7 +210,7 @@ def make_run_event(run: Run, facts: EventFactory) -> Event:
         "outcome": run.report.outcome.value,
         "by": run.ask.by,
     }
-    return facts.event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
+    return facts.make_event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
 
 def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
@@ -217,7 +218,7 @@ def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLook
         return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
     if fault.device and "/" in fault.device:
         try:
-            return Component.parse(fault.device)
+            return Component.parse_name(fault.device)
         except ValueError:
             return NODE
     return NODE
@@ -247,13 +248,13 @@ def _find_tested(run: Run, places: DeviceLookup) -> AbstractSet[Component] | Non
         indexes = set(run.ask.gpus)
     else:
         indexes = set(report.serials) | {
-            int(one) for test in report.tests for one in test.gpus if one.isdecimal()
+            int(index) for test in report.tests for index in test.gpus if index.isdecimal()
         }
         many = len(report.device_ids)
         if not indexes or len(indexes) < many:  # it does not say which
             return None if not many or many >= len(places.list_gpus()) else frozenset()
     found = {places.find_gpu(index, report.serials.get(index, "")) for index in indexes} - {None}
-    tested = frozenset(one for one in found if one is not None)
+    tested = frozenset(component for component in found if component is not None)
     return None if not run.ask.gpus and places.list_gpus() <= tested else tested
 
 
@@ -266,25 +267,25 @@ def _update_memory(
     carried_out = {
         test.name
         for test in run.report.tests
-        if any(one.lower() in _RAN for one in (test.status, *test.gpus.values()))
+        if any(status.lower() in _RAN for status in (test.status, *test.gpus.values()))
     }
-    again = {(one.code, one.identity, one.device) for one in found}
+    again = {(fault.code, fault.identity, fault.device) for fault in found}
 
-    def refuted(one: UnconfirmedFault) -> bool:
-        if (one.code, one.identity, one.device) in again:
+    def refuted(fault: UnconfirmedFault) -> bool:
+        if (fault.code, fault.identity, fault.device) in again:
             return True  # it is remembered anew, with the level that sees it
         looked = (
-            run.report.outcome is Outcome.PASS or not run.report.tests or one.test in carried_out
+            run.report.outcome is Outcome.PASS or not run.report.tests or fault.test in carried_out
         )
         return (
-            one.check == run.ask.check
-            and one.level <= run.ask.level
+            fault.check == run.ask.check
+            and fault.level <= run.ask.level
             and looked
-            and (tested is None or one.identity in tested)
+            and (tested is None or fault.identity in tested)
         )
 
     seen.unconfirmed = set(sorted(found, key=str)[:_MAX_UNCONFIRMED]) | {
-        one for one in seen.unconfirmed if not refuted(one)
+        fault for fault in seen.unconfirmed if not refuted(fault)
     }
     while len(seen.unconfirmed) > _MAX_UNCONFIRMED:
         seen.unconfirmed.pop()
@@ -299,7 +300,9 @@ def _make_failed_events(
     if run.report.outcome is not Outcome.FAIL:
         return []
     standing = {
-        (one.component, one.code) for one in opened if not (one.is_simulated or one.on_trial)
+        (finding.component, finding.code)
+        for finding in opened
+        if not (finding.is_simulated or finding.on_trial)
     }
     events = []
     for gpu in run.report.culprits:
@@ -311,7 +314,7 @@ def _make_failed_events(
             continue
         fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
         events.append(
-            facts.event(
+            facts.make_event(
                 FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended
             )
         )
@@ -325,12 +328,16 @@ def _make_passed_events(
         return []
     said = f"{run.ask.label} passed"
     if run.ask.check == "nccom":
-        return [facts.event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)]
+        return [
+            facts.make_event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)
+        ]
     if run.ask.check != "dcgm":
         return []
     # An event of the node speaks for all its GPUs, switches and slots.
-    whom = [NODE] if tested is None else sorted(tested, key=lambda one: one.name)
-    return [facts.event(PASSED, component, common, said, moment=run.ended) for component in whom]
+    whom = [NODE] if tested is None else sorted(tested, key=lambda component: component.name)
+    return [
+        facts.make_event(PASSED, component, common, said, moment=run.ended) for component in whom
+    ]
 
 
 def _make_recovery_events(
@@ -361,14 +368,14 @@ def _make_recovery_events(
     ]
     fields: Fields = {**common, "recovered": True}
     return [
-        facts.event(
-            one.code,
-            one.component,
+        facts.make_event(
+            finding.code,
+            finding.component,
             fields,
             f"{run.ask.label}: not found any more",
             moment=run.ended,
         )
-        for one in over
+        for finding in over
     ]
 
 
@@ -393,12 +400,13 @@ def _make_not_run_events(
     if run.report.outcome in _WITH_VERDICT:
         before = seen.failed_runs.pop(name, 0)
         stands = any(
-            (one.component, one.code) == (where, NOT_RUN) and not (one.is_simulated or one.on_trial)
-            for one in opened
+            (finding.component, finding.code) == (where, NOT_RUN)
+            and not (finding.is_simulated or finding.on_trial)
+            for finding in opened
         )
         if before >= _NOT_RUN_AFTER or stands:
             return [
-                facts.event(
+                facts.make_event(
                     NOT_RUN,
                     where,
                     {**common, "recovered": True},
@@ -422,7 +430,7 @@ def _make_not_run_events(
     said = (
         f"{name} came to nothing {seen.failed_runs[name]} times in succession: {run.report.reason}"
     )
-    return [facts.event(NOT_RUN, where, common, said, moment=run.ended)]
+    return [facts.make_event(NOT_RUN, where, common, said, moment=run.ended)]
 
 
 def _describe_run(run: Run) -> str:

@@ -77,5 +77,5 @@ class RunInterpreter:
             )
             return [
                 events.make_run_event(run, self._facts),
-                self._facts.event("vitald/not_judged", NODE, {}, text),
+                self._facts.make_event("vitald/not_judged", NODE, {}, text),
             ]

@@ -58,13 +58,13 @@ class NodeView:
         keeps its number until a reboot.
         """
         readings = {
-            one.component: one
-            for one in self._board.readings.get(NVML, ())
-            if one.component.kind is ComponentKind.GPU
+            reading.component: reading
+            for reading in self._board.readings.get(NVML, ())
+            if reading.component.kind is ComponentKind.GPU
         }
         if serial:
-            for component, one in readings.items():
-                if one.values.get("serial") == serial:
+            for component, reading in readings.items():
+                if reading.values.get("serial") == serial:
                     return component
         known = sorted(
             readings or self._on_pci(), key=lambda component: (len(component.id), component.id)
@@ -80,10 +80,12 @@ class NodeView:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
-        read = {one.component for one in self._board.readings.get(NVML, ())}
-        ill = {one.component for one in self._board.findings if not one.is_simulated}
+        read = {reading.component for reading in self._board.readings.get(NVML, ())}
+        ill = {finding.component for finding in self._board.findings if not finding.is_simulated}
         return {
-            one for one in read | ill | self._on_pci() if one.kind is ComponentKind.GPU and one.id
+            component
+            for component in read | ill | self._on_pci()
+            if component.kind is ComponentKind.GPU and component.id
         }
 
     def get_identity(self, component: Component) -> str:
@@ -93,9 +95,9 @@ class NodeView:
     def _on_pci(self) -> Set[Component]:
         devices = self._inventory.devices.values()
         return {
-            Component(ComponentKind.GPU, one.address)
-            for one in devices
-            if one.kind is ComponentKind.GPU
+            Component(ComponentKind.GPU, device.address)
+            for device in devices
+            if device.kind is ComponentKind.GPU
         }
 
     def list_compute_users(self) -> Mapping[str, Sequence[float]]:
@@ -103,8 +105,8 @@ class NodeView:
         other containers.
         """
         pids = (
-            (one.component.name, one.values.get("process_pids"))
-            for one in self._board.list_readings(NVML)
+            (reading.component.name, reading.values.get("process_pids"))
+            for reading in self._board.list_readings(NVML)
         )
         return {name: told for name, told in pids if isinstance(told, tuple)}
 
@@ -118,8 +120,8 @@ class NodeView:
     def list_memory_use(self) -> Mapping[str, float]:
         """Bytes in use on each Neuron device that answered lately."""
         used = (
-            (one.component.name, one.values.get("memory_used_bytes"))
-            for one in self._board.list_readings(NEURON)
+            (reading.component.name, reading.values.get("memory_used_bytes"))
+            for reading in self._board.list_readings(NEURON)
         )
         return {name: told for name, told in used if isinstance(told, float)}
 

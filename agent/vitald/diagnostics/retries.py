@@ -67,46 +67,55 @@ def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
 
 def _request_for(finding: Finding, clears: Clears, past: Past, most: int) -> RunRequest | None:
     check = finding.fields.get("check")
-    if _is_unconfirmed(finding) and isinstance(check, str) and check != _DCGM:
-        return (
-            None
-            if _was_tested(past.get((check, 0), ()), finding.since)
-            else _make_request(finding, check, 0)
-        )
+    unconfirmed = _is_unconfirmed(finding)
+    if unconfirmed and isinstance(check, str) and check != _DCGM:
+        return _request_check(finding, check, past, since=finding.since)
+    clearing_level = clears.diagnostic if finding.action in _SUSPICIONS else None
     if finding.component.kind is ComponentKind.NEURON:
-        wanted = (
-            finding.action in _SUSPICIONS
-            and clears.diagnostic
-            and not _was_tested(past.get((_NCCOM, 0), ()), finding.last)
-        )
-        return _make_request(finding, _NCCOM, 0) if wanted else None
+        if not clearing_level:
+            return None
+        return _request_check(finding, _NCCOM, past, since=finding.last)
     if finding.component.kind not in _TESTED:
         return None
-    if _is_unconfirmed(finding):
-        level = max(2, _found_at(finding))
-        # Seen first at the end of the run that found it: any run since then has answered, also
-        # where the finding's fields do not say so.
-        if any(
-            _was_tested(runs, finding.since)
-            for (name, at), runs in past.items()
-            if name == _DCGM and at >= level
-        ):
-            return None
-    elif finding.action in _SUSPICIONS and clears.diagnostic and check != _DCGM:
-        done = max(
-            (
-                at
-                for (name, at), runs in past.items()
-                if name == _DCGM and _was_tested(runs, finding.last)
-            ),
-            default=0,
-        )
-        level = done + 1
-        if level > clears.diagnostic:
-            return None
+    if unconfirmed:
+        level = _find_confirming_level(finding, past)
+    elif clearing_level and check != _DCGM:
+        level = _find_next_level(finding, clearing_level, past)
     else:
-        return None  # what it found and nobody need confirm is tested again by the schedule
-    return _make_request(finding, _DCGM, level) if level <= most else None
+        return None  # found by a diagnostic, without need of confirmation: the schedule repeats it
+    return _make_request(finding, _DCGM, level) if 0 < level <= most else None
+
+
+def _request_check(finding: Finding, check: str, past: Past, since: float) -> RunRequest | None:
+    """A run of a check without levels, unless it has given a verdict since then."""
+    if _was_tested(past.get((check, 0), ()), since):
+        return None
+    return _make_request(finding, check, 0)
+
+
+def _find_confirming_level(finding: Finding, past: Past) -> int:
+    """The level at which the fault is tested again; 0 if that was done."""
+    level = max(2, _found_at(finding))
+    # Seen first at the end of the run that found it: any run since then has answered, also where
+    # the finding's fields do not say so.
+    return (
+        0 if any(tested >= level for tested in _list_tested_levels(past, finding.since)) else level
+    )
+
+
+def _find_next_level(finding: Finding, clearing_level: int, past: Past) -> int:
+    """The lowest level that was not run since the fault was last seen; 0 if all were."""
+    level = max(_list_tested_levels(past, finding.last), default=0) + 1
+    return level if level <= clearing_level else 0
+
+
+def _list_tested_levels(past: Past, since: float) -> list[int]:
+    """The levels of DCGM's diagnostic at which a run has given a verdict since then."""
+    return [
+        level
+        for (check, level), runs in past.items()
+        if check == _DCGM and _was_tested(runs, since)
+    ]
 
 
 def _make_request(finding: Finding, check: str, level: int) -> RunRequest:

@@ -54,7 +54,7 @@ class DiagnosticSource:
         self._recalled = False
         self._last_memory = ""
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Until cancelled. May be called again after a fault: the active run goes on meanwhile."""
         if not self._recalled:
             self._recalled = True

@@ -123,7 +123,7 @@ class DeepLog:
         be.
         """
         try:
-            self._write_data("".join(f"{one}\n" for one in lines).encode())
+            self._write_data("".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             said = error.strerror or str(error)
             if said != self._failed:

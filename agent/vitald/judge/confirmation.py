@@ -8,6 +8,7 @@ cannot.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from vitald.catalog import FaultClass, Ruling
@@ -36,27 +37,27 @@ class Confirmation:
         self._state = state
 
     def confirm_findings(
-        self, incident: Incident, event: Event, ruling: Ruling, *, opened: bool
+        self, incident: Incident, event: Event, ruling: Ruling, changes: Iterable[Transition]
     ) -> list[Transition]:
         """Confirm the findings that the event, or a confirmed finding of the incident, agrees with.
 
-        `opened`: the event opened a finding.
+        `changes`: those of the event so far; a finding that it opened may be confirmed at once.
         """
         speaks = event.trust is Trust.DAEMON
-        if not (speaks or opened):
+        if not speaks and not any(change.opened for change in changes):
             return []
         by = {}
         if speaks:
             borne_out = self.find_borne_out(incident, event, ruling)
             by = {finding.key: f"{event.source} ({event.code})" for finding in borne_out}
-        changes = []
+        confirmations = []
         for finding in self._find_unconfirmed(incident):
             witness = by.get(finding.key) or self._find_witness(finding, incident)
             if witness:
                 confirmed = replace(finding, confirmed_by=witness)
                 self._state.findings.put_finding(confirmed)
-                changes.append(life.make_transition(finding, confirmed, event))
-        return changes
+                confirmations.append(life.make_transition(finding, confirmed, event))
+        return confirmations
 
     def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
         """The unconfirmed findings of the incident that agree with an observation."""

@@ -219,9 +219,9 @@ class Judge:
         if not event.is_hearsay:
             changes += self._fold_evidence(event, rule)
         if rule.trial is not None:
-            changes += self._faults.evaluate_event(event, rule.trial, shadow=True)
+            changes += self._faults.evaluate_event(event, rule.trial, on_trial=True)
         if not rule.context or self._state.catalog.correlation.find_roles(event.code):
-            changes += self._faults.evaluate_event(event, rule, shadow=False)
+            changes += self._faults.evaluate_event(event, rule, on_trial=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.end_overdue(changes, event.time)
         self._expiry.note_changes(changes)

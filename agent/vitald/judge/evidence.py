@@ -281,9 +281,9 @@ class EvidenceEvaluation:
     def _find_named(self, event: Event) -> Finding | None:
         """The open finding that the event names."""
         fields = event.fields
-        drill, shadow = fields.get("drill") is True, fields.get("shadow") is True
+        drill, on_trial = fields.get("drill") is True, fields.get("shadow") is True
         return self._state.findings.get_finding(
-            (event.component, str(fields.get("code")), drill, shadow)
+            (event.component, str(fields.get("code")), drill, on_trial)
         )
 
     # --- clocks, sources, work

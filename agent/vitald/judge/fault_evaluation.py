@@ -59,7 +59,7 @@ class FaultEvaluation:
         if key in self._state.findings or self._state.findings.is_full:
             return True
         ruling = rule.apply_to(event.fields)
-        if ruling.action is Action.NONE or self._is_history(event, ruling):
+        if ruling.action is Action.NONE or self._is_ignored(event, ruling, None):
             return True
         if rule.driver_recommendation and self._driver_word.has_recommendation(event):
             return True
@@ -73,58 +73,59 @@ class FaultEvaluation:
         )
         return bool(causes) and not any(confirmable)
 
-    def evaluate_event(self, event: Event, rule: Rule, *, shadow: bool) -> list[Transition]:
+    def evaluate_event(self, event: Event, rule: Rule, *, on_trial: bool) -> list[Transition]:
         """Apply the event to the finding of its fault, and to others of its incident.
 
-        `shadow`: the rule is on trial.
+        `on_trial`: the rule is on trial.
         """
-        key = (event.component, event.code, event.is_simulated, shadow)
+        key = (event.component, event.code, event.is_simulated, on_trial)
         current = self._state.findings.get_finding(key)
         ruling = rule.apply_to(life.merge_fields(event, current))
-        requires_action = ruling.action is not Action.NONE
-        if self._is_history(event, ruling):
+        if self._is_ignored(event, ruling, current):
             return []
-        if event.is_hearsay and current is not None and not current.is_hearsay:
-            return []  # hearsay adds nothing to an observation
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
+        requires_action = ruling.action is not Action.NONE
         if current is None and requires_action and self._state.findings.is_full:
-            key = (NODE, TOO_MANY, event.is_simulated, shadow)
+            key = (NODE, TOO_MANY, event.is_simulated, on_trial)
             current = self._state.findings.get_finding(key)
         changes: list[Transition] = []
-        grown = (
-            None if shadow else self._grow_incident(event, current, requires_action=requires_action)
-        )
-        if rule.driver_recommendation and not (shadow or event.is_hearsay):
+        grown = self._grow_incident(event, current, ruling, on_trial=on_trial)
+        if rule.driver_recommendation and not (on_trial or event.is_hearsay):
             changes += self._driver_word.apply_event(event, ruling)
         if not requires_action:
             changes += self._close_recovered(event, rule, ruling, current)
         elif grown is not None and current is None and self._is_suppressed(grown, event, ruling):
-            member = grown.find_member(event.component, event.code)
-            self._escalation.note_dead_work(grown, event)
-            changes += self._correlation.imply_requirement(
-                grown, event.code, member, ruling.requirement, event
-            )
+            changes += self._suppress_event(grown, event, ruling)
         else:
-            incident = grown.id if grown is not None else 0
-            changes.append(self._update_finding(key, current, event, rule, ruling, incident))
+            changes.append(self._update_finding(key, current, event, rule, ruling, grown))
         if grown is not None:
-            opened = any(change.opened for change in changes)
-            changes += self._confirmation.confirm_findings(grown, event, ruling, opened=opened)
+            changes += self._confirmation.confirm_findings(grown, event, ruling, changes)
             changes += self._correlation.regroup_findings(grown, event)
         return changes
 
     def _grow_incident(
-        self, event: Event, current: Finding | None, *, requires_action: bool
+        self, event: Event, current: Finding | None, ruling: Ruling, *, on_trial: bool
     ) -> Incident | None:
+        """The event's incident, with the event in it; None for a rule on trial."""
+        if on_trial:
+            return None
         member = self._state.incidents.make_member(event)
         incident = self._correlation.find_incident(
-            member, current, event, requires_action=requires_action
+            member, current, event, requires_action=ruling.action is not Action.NONE
         )
         if incident is None:
             return None
         known = current or incident.find_member(event.component, event.code)
         return self._correlation.add_member(incident, member, counts=life.is_counted(event, known))
+
+    def _suppress_event(self, incident: Incident, event: Event, ruling: Ruling) -> list[Transition]:
+        """Raise no finding: the causes in the incident take over what the event requires."""
+        member = incident.find_member(event.component, event.code)
+        self._escalation.note_dead_work(incident, event)
+        return self._correlation.imply_requirement(
+            incident, event.code, member, ruling.requirement, event
+        )
 
     def _count_late(self, event: Event, ruling: Ruling, current: Finding) -> list[Transition]:
         """Count a state that was read after a newer one; it decides nothing."""
@@ -182,9 +183,10 @@ class FaultEvaluation:
         event: Event,
         rule: Rule,
         ruling: Ruling,
-        incident: int,
+        grown: Incident | None,
     ) -> Transition:
-        """Update the finding by the event, or open one."""
+        """Update the finding by the event, or open one; `grown` is the incident that it joins."""
+        incident = grown.id if grown is not None else 0
         if current is None:
             return self._open_finding(key, event, rule, ruling, incident)
         # A line of an older boot may be read late.
@@ -235,10 +237,12 @@ class FaultEvaluation:
         finding = self._correlation.apply_cooccurrence(finding)
         return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
 
-    def _is_history(self, event: Event, ruling: Ruling) -> bool:
-        """Whether the line was written before its fault was resolved: it must neither reopen nor
-        raise a finding.
+    def _is_ignored(self, event: Event, ruling: Ruling, current: Finding | None) -> bool:
+        """Whether the event changes no finding: it is hearsay about a fault that was observed, or
+        history, a line written before its fault was resolved.
         """
+        if event.is_hearsay and current is not None and not current.is_hearsay:
+            return True
         devices = self._state.devices
         if ruling.clears.reboot and event.boot_id == devices.former_boot:
             return True

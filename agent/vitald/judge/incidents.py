@@ -33,7 +33,8 @@ class IncidentStore:
         self, catalog: Catalog, incidents: Iterable[Incident] = (), next_id: int = 1
     ) -> None:
         self._all = {
-            incident.id: incident for incident in sorted(incidents, key=lambda one: one.last)
+            incident.id: incident
+            for incident in sorted(incidents, key=lambda incident: incident.last)
         }  # the youngest last
         # Incidents by location, the youngest last
         self._at: dict[str, dict[int, None]] = {}
@@ -266,14 +267,14 @@ class IncidentStore:
         GPUs that are lost at once are two incidents.
         """
         roles = [
-            self._rules.find_role_sets(one.name).get(rule.name, frozenset())
-            for one in (*incident.members, fresh)
+            self._rules.find_role_sets(member.name).get(rule.name, frozenset())
+            for member in (*incident.members, fresh)
         ]
-        if not any(Role.CAUSE in one for one in roles):
+        if not any(Role.CAUSE in own for own in roles):
             return False
         if rule.reach is Reach.DEVICE or not incident.root.places.isdisjoint(fresh.places):
             return True
-        return not all(Role.CAUSE in one and Role.ECHO not in one for one in (roles[0], roles[-1]))
+        return not all(Role.CAUSE in own and Role.ECHO not in own for own in (roles[0], roles[-1]))
 
     def _index_locations(self, incident: Incident, places: Iterable[str] | None = None) -> None:
         for location in (

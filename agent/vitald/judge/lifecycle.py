@@ -97,7 +97,7 @@ class Expiry:
             catalog.find_rule(finding.code), finding.catalog_requirement.action
         ).steps
         waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
-        return min(waits, key=lambda one: one[0], default=(life.NEVER, None))
+        return min(waits, key=lambda wait: wait[0], default=(life.NEVER, None))
 
     def _find_end(self, finding: Finding) -> float:
         """When the finding ends. While its source fails, only the end of its drill counts."""

@@ -141,9 +141,9 @@ class CommitCount:
 
     def write(self, number: int) -> None:
         if self._fd is not None:
-            told = b"%020d" % number
+            text = b"%020d" % number
             with suppress(OSError):
-                os.pwrite(self._fd, told + b" %08x\n" % zlib.crc32(told), 0)
+                os.pwrite(self._fd, text + b" %08x\n" % zlib.crc32(text), 0)
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -158,7 +158,7 @@ def _sum_words(data: bytes, start: tuple[int, int], *, little: bool) -> tuple[in
         words.byteswap()
     first, second = start
     pairs = iter(words)
-    for one, other in zip(pairs, pairs):
-        first = (first + one + second) & _WORD
+    for word, other in zip(pairs, pairs):
+        first = (first + word + second) & _WORD
         second = (second + other + first) & _WORD
     return first, second

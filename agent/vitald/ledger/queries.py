@@ -158,7 +158,7 @@ def _read_stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
     followers = db.execute(
         "SELECT raw FROM events WHERE follows = ? ORDER BY id LIMIT 8", (row["identity"],)
     )
-    return StoredEvent(row["id"], event_of(row), tuple(one["raw"] for one in followers))
+    return StoredEvent(row["id"], event_of(row), tuple(follower["raw"] for follower in followers))
 
 
 def read_findings(
@@ -204,14 +204,14 @@ def read_finding_history(path: Path, finding_id: int) -> FindingHistory | None:
             (finding_id,),
         )
         transitions = tuple(map(transition_of, changed))
-        told = db.execute(
+        incident = db.execute(
             f"SELECT {list_columns(db, INCIDENT)} FROM incidents WHERE id = ?", (finding.incident,)
         ).fetchone()
         return FindingHistory(
             finding,
             transitions,
             _read_evidence(db, finding, transitions),
-            incident_of(told) if told is not None else None,
+            incident_of(incident) if incident is not None else None,
         )
 
 

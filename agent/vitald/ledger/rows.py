@@ -143,7 +143,7 @@ def _read_optional(read: Callable[[object], T], value: object) -> T | None:
 
 
 def _read_component(value: object) -> Component:
-    made = Component.parse(_read_text(value))
+    made = Component.parse_name(_read_text(value))
     if made.name != value:
         raise RowDamaged(f"no component: {value!r}")
     return made
@@ -159,7 +159,7 @@ def _read_fields(value: object) -> Fields:
 def _read_list(value: object, read: Callable[[object], T]) -> list[T]:
     if not isinstance(value, list):
         raise RowDamaged(f"no list: {value!r}")
-    return [read(one) for one in value]
+    return [read(item) for item in value]
 
 
 # --- types of the data model
@@ -239,7 +239,7 @@ def finding_row(finding: Finding) -> Row:
 
 def finding_of(row: sqlite3.Row) -> Finding:
     _FINDINGS.check_sum(row)
-    layers = {name: _make_requirement(*one) for name, one in _read_layers(row["asked"]).items()}
+    layers = {name: _make_requirement(*layer) for name, layer in _read_layers(row["asked"]).items()}
     return Finding(
         id=_read_number(row["id"], 1),
         component=_read_component(row["component"]),
@@ -361,7 +361,7 @@ def incident_row(incident: Incident) -> Row:
         "simulated": incident.simulated,
         "boot_id": incident.boot_id,
         "usec": incident.usec,
-        "members": json.dumps([_list_member(one) for one in incident.members]),
+        "members": json.dumps([_list_member(member) for member in incident.members]),
     }
     return _INCIDENTS.add_sum(row)
 
@@ -501,7 +501,7 @@ def settled_of(row: sqlite3.Row) -> tuple[Component, str, float]:
 
 
 def run_row(run: Run) -> Row:
-    told = {
+    details = {
         "ask": asdict(run.ask),
         "report": asdict(run.report),
         "exit_code": run.exit_code,
@@ -514,7 +514,7 @@ def run_row(run: Run) -> Row:
         "level": run.ask.level,
         "began": run.began,
         "ended": run.ended,
-        "told": json.dumps(told, default=lambda member: member.value),
+        "told": json.dumps(details, default=lambda member: member.value),
         "raw": zlib.compress(run.raw.encode(errors="replace")) if run.raw else None,
     }
     return _RUNS.add_sum(row)
@@ -523,27 +523,28 @@ def run_row(run: Run) -> Row:
 def run_of(row: sqlite3.Row) -> Run:
     """`raw` is empty if the row was read without it, or it is no longer kept."""
     _RUNS.check_sum(row)
-    told = json.loads(row["told"])
-    ask, report, raw = told["ask"], told["report"], row["raw"]
+    details = json.loads(row["told"])
+    ask, report, raw = details["ask"], details["report"], row["raw"]
     return Run(
         id=row["id"],
         ask=RunRequest(**{**ask, "gpus": tuple(ask["gpus"])}),
         began=row["began"],
         ended=row["ended"],
-        exit_code=told["exit_code"],
-        command=told["command"],
-        preempted=told["preempted"],
+        exit_code=details["exit_code"],
+        command=details["command"],
+        preempted=details["preempted"],
         raw=zlib.decompress(raw).decode() if raw else "",
         report=Report(
             **{
                 **report,
                 "outcome": Outcome(report["outcome"]),
                 "remedy": Remedy(report["remedy"]),
-                "tests": tuple(Test(**one) for one in report["tests"]),
+                "tests": tuple(Test(**test) for test in report["tests"]),
                 "faults": tuple(
-                    Fault(**{**one, "remedy": Remedy(one["remedy"])}) for one in report["faults"]
+                    Fault(**{**fault, "remedy": Remedy(fault["remedy"])})
+                    for fault in report["faults"]
                 ),
-                "measures": tuple(Measure(**one) for one in report["measures"]),
+                "measures": tuple(Measure(**measure) for measure in report["measures"]),
                 "culprits": tuple(report["culprits"]),
                 "device_ids": tuple(report["device_ids"]),
                 "serials": {int(gpu): serial for gpu, serial in report["serials"].items()},

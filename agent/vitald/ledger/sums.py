@@ -36,8 +36,8 @@ def _format_value(value: object) -> str:
 def combine_sums(sums: Iterable[int]) -> int:
     """One number for a set of rows, which differs if any of them is missing or an older one."""
     made = 0
-    for one in sums:
-        made ^= one
+    for number in sums:
+        made ^= number
     return made
 
 
@@ -47,8 +47,8 @@ class _Digest:
     def __init__(self) -> None:
         self._made = 0
 
-    def step(self, one: int) -> None:
-        self._made = combine_sums((self._made, one))
+    def step(self, number: int) -> None:
+        self._made = combine_sums((self._made, number))
 
     def finalize(self) -> int:
         return self._made

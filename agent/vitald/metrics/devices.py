@@ -52,13 +52,13 @@ def _list_tables() -> tuple[_ExportedTable, ...]:
     )
 
 
-def metrics(board: NodeState) -> Iterator[Metric]:
+def collect_metrics(node_state: NodeState) -> Iterator[Metric]:
     """The families of what is read now."""
     for exported in _list_tables():
         table = exported.table
         components = [
             LabelledReadings(readings, [get_label(readings) for get_label in table.labels.values()])
-            for readings in board.list_readings(exported.source)
+            for readings in node_state.list_readings(exported.source)
             if table.component in (ComponentKind.PCI, readings.component.kind)
             and not exported.exported.isdisjoint(readings.values)
         ]

@@ -18,7 +18,7 @@ from vitald.collectors.small_files import presentable
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
 from vitald.server.routes.diagnostics import DiagnosticsView
 
-PREEMPTED = "preempted"  # it made room for work: no result, and nobody's fault
+PREEMPTED = "preempted"  # stopped to make room for work: no result
 _OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
 _TESTS, _MEASURES, _NAME = 600, 300, 60
 # As DCGM prints them, in small letters. Anything else is `other`.
@@ -34,38 +34,38 @@ _STATUSES = {
 _FINE = ("pass", "skip", "not_run", "none")
 
 
-class Tally:
-    """How many runs have ended, since the daemon started. `count` is called with each."""
+class RunTally:
+    """How many runs have ended, since the daemon started. `count_run` is called with each."""
 
     def __init__(self) -> None:
         self.ended: Counter[tuple[str, int, str]] = Counter()
 
-    def count(self, run: Run) -> None:
-        self.ended[run.ask.check, run.ask.level, outcome_of(run)] += 1
+    def count_run(self, run: Run) -> None:
+        self.ended[run.ask.check, run.ask.level, name_outcome(run)] += 1
 
 
-def outcome_of(run: Run) -> str:
+def name_outcome(run: Run) -> str:
     return PREEMPTED if run.preempted else run.report.outcome.value
 
 
-def metrics(shown: DiagnosticsView, tally: Tally) -> Iterator[Metric]:
+def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]:
     last = sorted(shown.last_runs.items())
     outcome = GaugeMetricFamily(
         "vitald_diagnostic_last_outcome",
         "How the last run of a diagnostic ended: 1 for the outcome that it had.",
         labels=["check", "level", "outcome"],
     )
-    ended = _gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
-    took = _gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
+    ended = _make_gauge("last_end_timestamp_seconds", "When the last run of a diagnostic ended.")
+    took = _make_gauge("last_duration_seconds", "How long the last run of a diagnostic took.")
     for (check, level), run in last:
-        for one in _OUTCOMES:
-            outcome.add_metric([check, str(level), one], one == outcome_of(run))
+        for name in _OUTCOMES:
+            outcome.add_metric([check, str(level), name], name == name_outcome(run))
         ended.add_metric([check, str(level)], run.ended)
         took.add_metric([check, str(level)], max(0.0, run.ended - run.began))
     yield outcome
     yield ended
     yield took
-    yield from _now(shown)
+    yield from _collect_current(shown)
     counted = CounterMetricFamily(
         "vitald_diagnostic_runs",
         "Runs of diagnostics that have ended since the daemon started.",
@@ -74,16 +74,16 @@ def metrics(shown: DiagnosticsView, tally: Tally) -> Iterator[Metric]:
     for (check, level, how), count in sorted(tally.ended.items()):
         counted.add_metric([check, str(level), how], count)
     yield counted
-    yield _tests(run for _, run in last)
-    yield from _measures(run for _, run in last)
+    yield _collect_tests(run for _, run in last)
+    yield from _collect_measures(run for _, run in last)
 
 
-def _now(shown: DiagnosticsView) -> Iterator[Metric]:
-    running = _gauge("running", "1 while a diagnostic runs.")
-    waiting = _gauge(
-        "waiting", "1 while a diagnostic was asked for and waits for its turn, or for idle devices."
+def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
+    running = _make_gauge("running", "1 while a diagnostic runs.")
+    waiting = _make_gauge(
+        "waiting", "1 while a requested diagnostic waits for its turn, or for idle devices."
     )
-    stages = {(one.ask.check, one.ask.level): one.stage for one in reversed(shown.active)}
+    stages = {(run.ask.check, run.ask.level): run.stage for run in reversed(shown.active)}
     for name, check in shown.checks.items():
         for level in check.levels:
             stage = stages.get((name, level))
@@ -91,21 +91,21 @@ def _now(shown: DiagnosticsView) -> Iterator[Metric]:
             waiting.add_metric([name, str(level)], stage is Stage.WAITING)
     yield running
     yield waiting
-    due = _gauge(
+    due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )
-    for one in shown.scheduled:
-        due.add_metric([one.check, str(one.level)], one.at)
+    for scheduled in shown.scheduled:
+        due.add_metric([scheduled.check, str(scheduled.level)], scheduled.at)
     yield due
 
 
-def _tests(runs: Iterable[Run]) -> Metric:
+def _collect_tests(runs: Iterable[Run]) -> Metric:
     family = GaugeMetricFamily(
         "vitald_diagnostic_test_status",
-        "What the last run said of a test on a GPU: 1 for the status that it had.",
+        "Result of a test on a GPU in the last run: 1 for the status that it had.",
         labels=["check", "level", "test", "gpu", "status"],
     )
-    told: dict[tuple[str, str, str, str], str] = {}
+    statuses: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
         for test in run.report.tests:
             for gpu, status in (
@@ -113,19 +113,18 @@ def _tests(runs: Iterable[Run]) -> Metric:
                 if test.gpus
                 else [("", test.status)]
             ):
-                key = (run.ask.check, str(run.ask.level), _name(test.name), gpu)
+                key = (run.ask.check, str(run.ask.level), _clean_name(test.name), gpu)
                 known = _STATUSES.get(status.strip().lower(), "other")
-                told[key] = (
-                    told.get(key, known) if known in _FINE else known
-                )  # of two with one name, the one that is wrong
+                # Of two tests with the same name, the one that did not pass.
+                statuses[key] = statuses.get(key, known) if known in _FINE else known
     for (check, level, name, gpu), status in islice(
-        sorted(told.items(), key=lambda one: one[1] in _FINE), _TESTS
+        sorted(statuses.items(), key=lambda item: item[1] in _FINE), _TESTS
     ):
         family.add_metric([check, level, name, gpu, status], 1)
     return family
 
 
-def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
+def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     value = GaugeMetricFamily(
         "vitald_diagnostic_measure",
         "What a diagnostic measured last, in base units.",
@@ -133,18 +132,17 @@ def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
     )
     ratio = GaugeMetricFamily(
         "vitald_diagnostic_measure_ratio",
-        "The same as a share of the least that it should be, or the most that it should be as a"
-        " share of it: below 1 is bad.",
+        "The same relative to its lower limit, or its upper limit relative to it: below 1 is bad.",
         labels=["check", "name", "device"],
     )
-    told: dict[tuple[str, str, str], Measure] = {}
-    for run in sorted(runs, key=lambda one: one.ended):
-        told |= {
-            (run.ask.check, _name(one.name), _name(one.device)): one
-            for one in run.report.measures
-            if math.isfinite(one.value)
+    latest: dict[tuple[str, str, str], Measure] = {}
+    for run in sorted(runs, key=lambda run: run.ended):
+        latest |= {
+            (run.ask.check, _clean_name(measure.name), _clean_name(measure.device)): measure
+            for measure in run.report.measures
+            if math.isfinite(measure.value)
         }
-    for labels, measure in islice(told.items(), _MEASURES):
+    for labels, measure in islice(latest.items(), _MEASURES):
         value.add_metric(labels, measure.value)
         if measure.least:
             ratio.add_metric(labels, measure.value / measure.least)
@@ -154,9 +152,9 @@ def _measures(runs: Iterable[Run]) -> Iterator[Metric]:
     yield ratio
 
 
-def _name(text: str) -> str:
+def _clean_name(text: str) -> str:
     return presentable(text)[:_NAME]
 
 
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
+def _make_gauge(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"vitald_diagnostic_{name}", text, labels=["check", "level"])

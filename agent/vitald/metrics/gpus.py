@@ -16,45 +16,45 @@ LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 _FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
 
 
-def metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
-    """The families for all GPUs. A value that is not observed has no sample: never a zero for what
-    nobody knows.
+def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
+    """The families for all GPUs. A value that is not observed has no sample: never a zero for
+    an unknown value.
     """
-    who = [
-        LabelledReadings(one, _labels(one))
-        for one in readings
-        if one.component.kind is ComponentKind.GPU
+    gpus = [
+        LabelledReadings(read, _list_labels(read))
+        for read in readings
+        if read.component.kind is ComponentKind.GPU
     ]
     info = GaugeMetricFamily(
         "vitald_gpu_info",
-        "Who each GPU is.",
+        "Identity of each GPU.",
         labels=[*LABELS, "serial", "vbios", "driver", "simulated"],
     )
-    for one in who:
+    for gpu in gpus:
         more = [
-            str(one.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")
+            str(gpu.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")
         ]
-        info.add_metric([*one.labels, *more, "true" if one.readings.simulated else "false"], 1)
+        info.add_metric([*gpu.labels, *more, "true" if gpu.readings.simulated else "false"], 1)
     yield info
     place = GaugeMetricFamily(
         "vitald_gpu_place_info", "Where in a rack each GPU is.", labels=[*LABELS, *RACK_LOCATION]
     )
-    for one in who:
-        values = one.readings.values
+    for gpu in gpus:
+        values = gpu.readings.values
         if any(name in values for name in RACK_LOCATION):
             place.add_metric(
                 [
-                    *one.labels,
+                    *gpu.labels,
                     *(str(serialize.plain(values.get(name, ""))) for name in RACK_LOCATION),
                 ],
                 1,
             )
     yield place
-    yield from build_metrics(_FAMILIES, LABELS, who)
+    yield from build_metrics(_FAMILIES, LABELS, gpus)
 
 
-def _labels(one: Readings) -> list[str]:
-    minor = one.values.get("minor")
+def _list_labels(readings: Readings) -> list[str]:
+    minor = readings.values.get("minor")
     number = str(int(minor)) if isinstance(minor, (int, float)) else ""
-    model = str(one.values.get("name", "")) + (" (simulated)" if one.simulated else "")
-    return [number, str(one.values.get("uuid", "")), one.component.id, model]
+    model = str(readings.values.get("name", "")) + (" (simulated)" if readings.simulated else "")
+    return [number, str(readings.values.get("uuid", "")), readings.component.id, model]

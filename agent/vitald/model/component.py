@@ -40,7 +40,7 @@ class Component:
         return f"{self.kind.value}/{self.id}" if self.id else self.kind.value
 
     @staticmethod
-    def parse(name: str) -> Component:
+    def parse_name(name: str) -> Component:
         """The inverse of `name`. Raises ValueError for a kind that does not exist."""
         kind, _, id_ = name.partition("/")
         return Component(ComponentKind(kind), id_)

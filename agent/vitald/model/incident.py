@@ -56,7 +56,12 @@ class Incident:
 
     def find_member(self, component: Component, code: str) -> Member | None:
         return next(
-            (one for one in self.members if one.code == code and one.component == component), None
+            (
+                member
+                for member in self.members
+                if member.code == code and member.component == component
+            ),
+            None,
         )
 
 

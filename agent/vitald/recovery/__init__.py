@@ -1,11 +1,11 @@
 """
-What stands between a verdict and a reboot. The daemon asks, with a file; `vitald recover`, as root,
-decides and acts.
+What happens between a verdict and a reboot. The daemon requests an action, with a file; `vitald
+recover`, as root, decides and acts.
 
     daemon (server/recovery_requester.py) --request.json--> vitald-recover.path --> vitald recover:
     facts -> decision -> action
 
-Pure: `request` (what is asked for), `book` (what was done), `decision`. With hands: `files`,
-`programs`, `cluster`. Nothing here trusts the daemon with more than a question: how often something
-is done is root's own book.
+Without side effects: `request` (what is requested), `action_log` (what was done), `decision`. With
+side effects: `files`, `inputs`, `programs`, `cluster`, `decision_log`, `attempt`. The daemon is
+trusted with the request alone: rate limits are computed from root's own action log.
 """

@@ -1,16 +1,16 @@
 """
-Root's own book: what was done to this node, when, and for what. Nobody else's word counts for how
-often.
+The action log, owned by root: what was done to this node, when, and for which causes. Rate limits
+are computed from this file only.
 
-A day is over for an entry when this node can prove it. Within one boot the clock that counts from
-the boot says how long ago it was, and nobody can set that. Of an earlier boot both must say so: the
-wall clock, which may have been set or have begun at nought, and the time since this boot, which is
-no longer than the time since anything before it. So whatever the clocks do, two entries that count
-as a day apart are a day apart. The price: on a node that others reboot more than once a day, an
-entry lasts until it has been up for a day.
+An entry counts until a day has provably passed. Within one boot, the clock that counts from the
+boot gives the age; it cannot be set. For an entry of an earlier boot the age is the lesser of two:
+by the wall clock, which may have been set or have started at 0, and the uptime, since the entry is
+older than this boot. So whatever the clocks do, two actions are never taken for a day apart unless
+they are. The price: on a node that is rebooted by others more than once a day, an entry counts
+until the node has been up for a day.
 
-Owns     the entries and their form, and which of them still count.
-Refuses  files and clocks: both come in as arguments.
+Owns     the entries, their format, and which of them still count.
+Refuses  files and clocks: both are arguments.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from dataclasses import dataclass, replace
 
 from vitald.recovery.request import (
     Cause,
+    InvalidRequest,
     Kind,
-    RequestBroken,
-    items,
-    number,
-    strict_json,
-    table,
-    text,
-    whole,
+    get_items,
+    get_number,
+    get_text,
+    get_whole_number,
+    parse_strict_json,
+    read_object,
 )
 
 VERSION = 1
 FILE = "actions.json"
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 DAY_S = 86400.0
-_AHEAD_S = 60.0  # a clock that is being slewed may be so much ahead of itself
+_AHEAD_S = 60.0  # a clock that is being slewed may be ahead of itself by so much
 _KEEP_S = 30 * DAY_S
-_ENTRIES, _CAUSES = 1000, 64
+_MAX_ENTRIES, _MAX_CAUSES = 1000, 64
 
 
-class BookBroken(Exception):
-    """What was done is not known; the text says why. Nothing may be done then."""
+class InvalidActionLog(Exception):
+    """The past actions are not known; the text says why. No action may be taken then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootClock:
-    """This moment: the wall clock, seconds since the boot (those in suspend included), and which
-    boot that is.
+    """A moment. `wall`: Unix time; `uptime`: seconds since the boot, suspend included; `boot_id`:
+    which boot.
     """
 
     wall: float
@@ -56,105 +56,115 @@ class BootClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRecord:
-    """One thing that was done. Written before it is done, and never taken back."""
+    """One action. Written before it is carried out, and never removed if that fails."""
 
     id: str  # of the request
     kind: Kind
     causes: tuple[Cause, ...]
-    time: float
-    uptime: float
+    time: float  # Unix time
+    uptime: float  # seconds since the boot
     boot_id: str
 
-    def ago(self, now: BootClock) -> float:
-        """Seconds that have passed since for certain."""
+    def measure_age(self, now: BootClock) -> float:
+        """Seconds that have certainly passed since."""
         if self.boot_id == now.boot_id:
             return now.uptime - self.uptime
         return min(now.wall - self.time, now.uptime)
 
-    def counts(self, now: BootClock) -> bool:
-        """Whether it may be less than a day ago."""
-        return self.ago(now) < DAY_S
+    def is_recent(self, now: BootClock) -> bool:
+        """Whether it may be less than a day old."""
+        return self.measure_age(now) < DAY_S
 
-    def ahead(self, now: BootClock) -> bool:
-        """Whether it says that it was done after this moment."""
-        return self.time > now.wall + _AHEAD_S or (
-            self.boot_id == now.boot_id and self.uptime > now.uptime
-        )
+    def is_in_future(self, now: BootClock) -> bool:
+        """Whether its time is later than now."""
+        if self.time > now.wall + _AHEAD_S:
+            return True
+        return self.boot_id == now.boot_id and self.uptime > now.uptime
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class ActionLog:
+    """All actions that are kept, the oldest first."""
+
     entries: tuple[ActionRecord, ...] = ()
 
-    def recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
-        return tuple(one for one in self.entries if one.kind is kind and one.counts(now))
+    def list_recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
+        """The actions of this kind that count for rate limits."""
+        return tuple(entry for entry in self.entries if entry.kind is kind and entry.is_recent(now))
 
-    def ahead(self, now: BootClock) -> ActionRecord | None:
-        return next((one for one in self.entries if one.ahead(now)), None)
+    def find_future_entry(self, now: BootClock) -> ActionRecord | None:
+        return next((entry for entry in self.entries if entry.is_in_future(now)), None)
 
-    def with_entry(self, entry: ActionRecord, now: BootClock) -> Book:
-        """Old entries make room, but never one that still counts. Raises BookBroken where it is
+    def with_entry(self, entry: ActionRecord, now: BootClock) -> ActionLog:
+        """Old entries make room, but never one that still counts. Raises InvalidActionLog if it is
         full of those.
         """
-        kept = [one for one in self.entries if one.counts(now) or now.wall - one.time < _KEEP_S]
-        if len(kept) >= _ENTRIES:
-            counting = [one for one in kept if one.counts(now)]
-            kept = counting if len(counting) < _ENTRIES else kept
-        if len(kept) >= _ENTRIES:
-            raise BookBroken(f"{len(kept)} entries of the last day: no room for another")
+        kept = [old for old in self.entries if old.is_recent(now) or now.wall - old.time < _KEEP_S]
+        if len(kept) >= _MAX_ENTRIES:
+            counting = [old for old in kept if old.is_recent(now)]
+            kept = counting if len(counting) < _MAX_ENTRIES else kept
+        if len(kept) >= _MAX_ENTRIES:
+            raise InvalidActionLog(f"{len(kept)} entries of the last day: no room for another")
         return replace(self, entries=(*kept, entry))
 
 
-def render(book: Book) -> bytes:
-    told = [
+def render_action_log(action_log: ActionLog) -> bytes:
+    actions = [
         {
-            "id": one.id,
-            "action": one.kind.value,
-            "causes": [list(cause) for cause in one.causes],
-            "time": one.time,
-            "uptime": one.uptime,
-            "bootId": one.boot_id,
+            "id": entry.id,
+            "action": entry.kind.value,
+            "causes": [list(cause) for cause in entry.causes],
+            "time": entry.time,
+            "uptime": entry.uptime,
+            "bootId": entry.boot_id,
         }
-        for one in book.entries
+        for entry in action_log.entries
     ]
-    return json.dumps({"version": VERSION, "actions": told}, indent=1).encode() + b"\n"
+    return json.dumps({"version": VERSION, "actions": actions}, indent=1).encode() + b"\n"
 
 
-def parse(data: bytes) -> Book:
-    """Exactly what `render` writes. Raises BookBroken for anything else: half a book is no book."""
-    if len(data) > MOST_BYTES:
-        raise BookBroken(f"longer than {MOST_BYTES} bytes")
+def parse_action_log(data: bytes) -> ActionLog:
+    """Read what `render_action_log` writes.
+
+    Raises InvalidActionLog for anything else: a partially valid file is rejected.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidActionLog(f"longer than {MAX_BYTES} bytes")
     try:
-        told = table(strict_json(data), "the book", frozenset({"version", "actions"}))
-        if whole(told, "version") != VERSION:
-            raise BookBroken(f"version {told['version']}, not {VERSION}")
-        return Book(tuple(_entry(one) for one in items(told, "actions", 0, _ENTRIES)))
-    except RequestBroken as error:
-        raise BookBroken(str(error)) from None
+        keys = frozenset({"version", "actions"})
+        document = read_object(parse_strict_json(data), "the book", keys)
+        if get_whole_number(document, "version") != VERSION:
+            raise InvalidActionLog(f"version {document['version']}, not {VERSION}")
+        actions = get_items(document, "actions", 0, _MAX_ENTRIES)
+        return ActionLog(tuple(_read_entry(action) for action in actions))
+    except InvalidRequest as error:
+        raise InvalidActionLog(str(error)) from None
 
 
-_ENTRY = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
+_ENTRY_KEYS = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
 
 
-def _entry(value: object) -> ActionRecord:
-    told = table(value, "an action", _ENTRY)
+def _read_entry(value: object) -> ActionRecord:
+    members = read_object(value, "an action", _ENTRY_KEYS)
     try:
-        kind = Kind(told["action"])
+        kind = Kind(members["action"])
     except ValueError:
-        raise BookBroken("action: none of reboot, replace") from None
-    causes = items(told, "causes", 1, _CAUSES)
+        raise InvalidActionLog("action: none of reboot, replace") from None
+    causes = get_items(members, "causes", 1, _MAX_CAUSES)
     return ActionRecord(
-        id=text(told, "id", 64, least=1),
+        id=get_text(members, "id", 64, min_length=1),
         kind=kind,
-        causes=tuple(_cause(one) for one in causes),
-        time=number(told, "time"),
-        uptime=number(told, "uptime"),
-        boot_id=text(told, "bootId", 64, least=1),
+        causes=tuple(_read_cause(cause) for cause in causes),
+        time=get_number(members, "time"),
+        uptime=get_number(members, "uptime"),
+        boot_id=get_text(members, "bootId", 64, min_length=1),
     )
 
 
-def _cause(value: object) -> Cause:
+def _read_cause(value: object) -> Cause:
     if not isinstance(value, list) or len(value) != 2:
-        raise BookBroken("causes: expected pairs of component and code")
-    component, code = (text({"causes": one}, "causes", 512, least=1) for one in value)
+        raise InvalidActionLog("causes: expected pairs of component and code")
+    component, code = (
+        get_text({"causes": member}, "causes", 512, min_length=1) for member in value
+    )
     return component, code

@@ -1,9 +1,9 @@
 """
 One attempt of `vitald recover`: gather the facts, decide, record, act, report.
 
-Every check is in agent/vitald/recovery/decision.py. If something still runs on the node, the daemon
-asks again in a few minutes. An action is recorded durably before it is carried out: an action that
-left no record could be repeated without limit.
+Every check is in agent/vitald/recovery/decision.py. If work still runs on the node, the daemon
+repeats its request in a few minutes. An action is recorded durably before it is carried out: an
+action that left no record could be repeated without limit.
 
 Owns     the order: facts, decision, record, action.
 Refuses  commands from the environment or from anything but root's own configuration.
@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from vitald.config import Config
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
-from vitald.recovery.action_log import ActionRecord, Book, BookBroken, BootClock
-from vitald.recovery.cluster import Scheduler, Wish
-from vitald.recovery.decision import Decision, Facts, Node, Standing, Step, decide
+from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
+from vitald.recovery.cluster import ActionContext, Scheduler
+from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
 from vitald.recovery.request import Kind, Request
 
@@ -31,9 +31,9 @@ _MAX_LOGGED_FINDINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
-    """What the daemon reports. `standing`: None if it cannot be used, and `trouble` says why."""
+    """What the daemon reports. `state`: None if it cannot be used, and `trouble` says why."""
 
-    standing: Standing | None
+    state: DaemonState | None
     trouble: str
     status: Mapping[str, object]  # the answer of GET /v1/status
 
@@ -67,7 +67,7 @@ class RecoveryAttempt:
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
-        self._scheduler: Scheduler = cluster.of(config.recovery.drain, config)
+        self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
 
     def run(self) -> int:
         """Returns the exit code: DONE, also for a refusal, or FAILED."""
@@ -78,8 +78,8 @@ class RecoveryAttempt:
         with ExitStack() as stack:
             if not self._dry_run:
                 try:
-                    files.prepare(self._settings.state, self._reader_group)
-                    stack.enter_context(files.held(self._settings.state))
+                    files.prepare_folder(self._settings.state, self._reader_group)
+                    stack.enter_context(files.hold_folder(self._settings.state))
                 except files.Untrusted as error:
                     why = f"the folder of the book cannot be used: {error}"
                     emit_log_line("error", "recovery_refused", why=why)
@@ -93,44 +93,44 @@ class RecoveryAttempt:
             emit_log_line("info", "recovery_idle", why="there is no request")
 
     def _decide_and_act(self, request: Request | None, trouble: str) -> int:
-        facts, wish = self._gather_facts(request, trouble)
+        facts, context = self._gather_facts(request, trouble)
         decision = decide(facts)
         if decision.step is Step.DRAIN and not self._dry_run:
             drain = str(self._settings.drain)
             emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
-            drained = self._scheduler.drain(wish)
-            facts, wish = self._gather_facts(request, trouble, drained=drained)
+            drained = self._scheduler.drain_node(context)
+            facts, context = self._gather_facts(request, trouble, drained=drained)
             decision = decide(facts)
         acts = decision.step is Step.ACT and not self._dry_run
-        if not acts or request is None or facts.book is None:
-            self._report(decision, request, facts.now)
+        if not acts or request is None or facts.action_log is None:
+            self._report_decision(decision, request, facts.now)
             return DONE
-        return self._act(decision, request, facts.book, facts.now, wish)
+        return self._record_and_act(decision, request, facts.action_log, facts.now, context)
 
     # --- facts
 
     def _gather_facts(
-        self, request: Request | None, trouble: str, drained: Node | None = None
-    ) -> tuple[Facts, Wish]:
+        self, request: Request | None, trouble: str, drained: SchedulerState | None = None
+    ) -> tuple[Facts, ActionContext]:
         settings = self._settings
         now, clock_trouble = self._read_clock()
         answer = self._query_daemon(self._config)
-        wish = Wish(
+        context = ActionContext(
             action=request.kind.value if request is not None else "",
-            request=request.id if request is not None else "",
+            request_id=request.id if request is not None else "",
             verdict=answer.status,
             boot_id=now.boot_id,
         )
-        book, book_trouble = self._read_action_log()
+        log, log_trouble = self._read_action_log()
         automatic = settings.mode == "automatic"
-        node = drained or Node()
+        scheduler = drained or SchedulerState()
         if drained is None and automatic and request is not None:  # else nothing will be done
-            node = self._read_node(wish)
+            scheduler = self._read_scheduler(context)
         kill_switch = inputs.describe_stop(settings.kill_switch, "the kill switch is thrown")
-        elsewhere = ""
+        other_rebooter = ""
         if self._config.slurm.hyperpod:
-            elsewhere = "[slurm] hyperpod = true: HyperPod reboots this node"
+            other_rebooter = "[slurm] hyperpod = true: HyperPod reboots this node"
         facts = Facts(
             now=now,
             automatic=automatic,
@@ -138,37 +138,37 @@ class RecoveryAttempt:
             maintenance=inputs.describe_stop(settings.maintenance, "the node is under maintenance"),
             request=request,
             request_trouble=trouble,
-            book=book,
-            book_trouble=book_trouble,
-            standing=self._add_steps(answer.standing),
-            standing_trouble=answer.trouble,
-            node=node,
+            action_log=log,
+            action_log_trouble=log_trouble,
+            daemon=self._add_job_steps(answer.state),
+            daemon_trouble=answer.trouble,
+            scheduler=scheduler,
             reboots_per_day=settings.reboots_per_day,
             replacements_per_day=settings.replacements_per_day,
             device_reset=self._config.policy.device_reset,
             replaceable=settings.replace.word != "none",
-            elsewhere=elsewhere,
+            other_rebooter=other_rebooter,
         )
-        return facts, wish
+        return facts, context
 
-    def _read_action_log(self) -> tuple[Book | None, str]:
-        book, trouble = inputs.read_action_log(self._settings.state)
-        if book is not None:
-            volatile = files.forgets(inputs.find_existing_folder(self._settings.state))
+    def _read_action_log(self) -> tuple[ActionLog | None, str]:
+        log, trouble = inputs.read_action_log(self._settings.state)
+        if log is not None:
+            volatile = files.describe_volatility(inputs.find_existing_folder(self._settings.state))
             if volatile:
                 return None, volatile
-        return book, trouble
+        return log, trouble
 
-    def _add_steps(self, standing: Standing | None) -> Standing | None:
-        """With the job steps that run here, which the daemon may not have been notified of."""
-        if standing is None:
+    def _add_job_steps(self, daemon: DaemonState | None) -> DaemonState | None:
+        """Adds the job steps that run here, which the daemon may not have been notified of."""
+        if daemon is None:
             return None
-        steps = cluster.steps(self._config.paths.procfs)
-        return replace(standing, jobs=tuple(dict.fromkeys((*standing.jobs, *steps))))
+        steps = cluster.list_job_steps(self._config.paths.procfs)
+        return replace(daemon, jobs=tuple(dict.fromkeys((*daemon.jobs, *steps))))
 
-    def _read_node(self, wish: Wish) -> Node:
-        trouble = cluster.cut_off(self._settings.drain, self._settings.replace)
-        return Node(trouble=trouble) if trouble else self._scheduler.look(wish)
+    def _read_scheduler(self, context: ActionContext) -> SchedulerState:
+        trouble = cluster.describe_missing_network(self._settings.drain, self._settings.replace)
+        return SchedulerState(trouble=trouble) if trouble else self._scheduler.read_state(context)
 
     def _read_clock(self) -> tuple[BootClock, str]:
         try:
@@ -179,26 +179,32 @@ class RecoveryAttempt:
 
     # --- record and action
 
-    def _act(
-        self, decision: Decision, request: Request, book: Book, now: BootClock, wish: Wish
+    def _record_and_act(
+        self,
+        decision: Decision,
+        request: Request,
+        log: ActionLog,
+        now: BootClock,
+        context: ActionContext,
     ) -> int:
-        trouble = self._record_action(request, book, now)
+        trouble = self._record_action(request, log, now)
         if trouble:
-            because = (("book", f"it cannot be written down: {trouble}"),)
-            refused = replace(decision, step=Step.REFUSED, because=because)
-            self._report(refused, request, now)
+            reasons = (("book", f"it cannot be written down: {trouble}"),)
+            refused = replace(decision, step=Step.REFUSED, reasons=reasons)
+            self._report_decision(refused, request, now)
             return FAILED
-        self._report(decision, request, now, decision_log.BEGUN)
+        self._report_decision(decision, request, now, decision_log.BEGUN)
         if request.kind is Kind.REPLACE:
-            trouble = cluster.of(self._settings.replace, self._config).mark(wish)
+            scheduler = cluster.create_scheduler(self._settings.replace, self._config)
+            trouble = scheduler.mark_for_replacement(context)
         else:
-            environment = wish.told(cluster.name_of(self._config))
+            environment = context.build_environment(cluster.get_node_name(self._config))
             reboot = self._settings.reboot.argv
-            trouble = programs.run(reboot, self._settings.deadline_s, environment).trouble
-        self._report(decision, request, now, f"failed: {trouble}" if trouble else "done")
+            trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
+        self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return FAILED if trouble else DONE
 
-    def _record_action(self, request: Request, book: Book, now: BootClock) -> str:
+    def _record_action(self, request: Request, log: ActionLog, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""
         entry = ActionRecord(
             id=request.id,
@@ -210,21 +216,21 @@ class RecoveryAttempt:
         )
         path = self._settings.state / action_log.FILE
         try:
-            data = action_log.render(book.with_entry(entry, now))
+            data = action_log.render_action_log(log.with_entry(entry, now))
             files.write_durably(path, data, self._reader_group)
         except OSError as error:
             return str(error.strerror)
-        except BookBroken as error:
+        except InvalidActionLog as error:
             return str(error)
         return ""
 
-    def _report(
+    def _report_decision(
         self, decision: Decision, request: Request | None, now: BootClock, outcome: str = ""
     ) -> None:
         """To the journal, and to the decision log that `vitald recovery` reads; a dry run prints
         it instead.
         """
-        record = decision_log.told(decision, request, now.boot_id, now.wall, outcome)
+        record = decision_log.build_record(decision, request, now.boot_id, now.wall, outcome)
         if self._dry_run:
             print(format_decision(record, dry_run=True))
             return
@@ -233,7 +239,7 @@ class RecoveryAttempt:
         pairs = {**{key: record[key] for key in keys}, **_describe_request(request)}
         emit_log_line(level, "recovery_decided", **pairs)
         try:
-            decision_log.add(self._settings.state, record, self._reader_group)
+            decision_log.append_record(self._settings.state, record, self._reader_group)
         except OSError as error:
             emit_log_line("error", "recovery_not_recorded", why=error.strerror)
 
@@ -247,5 +253,5 @@ def _choose_log_level(decision: Decision, outcome: str) -> str:
 def _describe_request(request: Request | None) -> dict[str, object]:
     if request is None:
         return {}
-    findings = [ground.words for ground in request.grounds[:_MAX_LOGGED_FINDINGS]]
-    return {"findings": findings, "asked_by": request.who}
+    findings = [finding.label for finding in request.findings[:_MAX_LOGGED_FINDINGS]]
+    return {"findings": findings, "asked_by": request.requester}

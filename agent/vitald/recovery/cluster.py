@@ -1,16 +1,14 @@
 """
-The node's scheduler: what runs here, keeping new work away, and telling it that the node must be
-replaced.
+The node's scheduler: whether work runs here, draining the node, marking it for replacement.
 
-    none         nothing is kept away; refused where a scheduler of the others is seen to run here
-    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: what somebody else holds is
-                 left alone
-    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and of
-                 the kubelet itself are no work
-    a program    exit 0: kept away, and nothing runs any more; 75: something still does; anything
-    else: it failed
+    none         no draining; refused if the daemon of a scheduler runs here
+    slurm        scontrol, by the rules of agent/vitald/slurm/drain.py: a node that others have
+                 taken out of service is left alone
+    kubernetes   kubectl: the node is cordoned with an annotation of ours; pods of DaemonSets and
+                 static pods do not count as work
+    a program    exit 0: drained, and nothing runs; 75: work still runs; anything else: it failed
 
-Owns     how each of them is asked, and what its answer means.
+Owns     how each scheduler is queried, and what its answer means.
 Refuses  ending work. Nothing here evicts a pod or cancels a job.
 """
 
@@ -25,9 +23,9 @@ from pathlib import Path
 from typing import Protocol
 
 from vitald.config import Config
-from vitald.config_sections import Means
+from vitald.config_sections import Method
 from vitald.recovery import programs
-from vitald.recovery.decision import Node
+from vitald.recovery.decision import SchedulerState
 from vitald.slurm import scontrol
 from vitald.slurm.drain import REPLACE, drain_node
 from vitald.slurm.reasons import is_our_reason
@@ -37,10 +35,10 @@ from vitald.text import join_first, replace_unprintable
 
 Json = dict[str, object]
 
-_SCONTROL_S = 10.0
+_SCONTROL_TIMEOUT_S = 10.0
 _STILL_RUNS = 75  # EX_TEMPFAIL
-_FREE, _BUSY = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
-_OTHERS = {
+_FREE_STATES, _BUSY_STATES = {"IDLE", "DOWN"}, {"ALLOCATED", "MIXED", "COMPLETING"}
+_OPERATOR_STATES = {
     "MAINT",
     "MAINTENANCE",
     "REBOOT",
@@ -52,85 +50,88 @@ _OTHERS = {
 }
 _SCHEDULERS = ("slurmd", "kubelet")
 _ANNOTATION = "vitald/drained"
-_PODS = 1024 * 1024
-_NAMED = 3
+_MAX_OUTPUT_BYTES = 1024 * 1024
+_MAX_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is to be told to whoever drains or replaces: the daemon's verdict, and what is done for
-    it.
+class ActionContext:
+    """What a scheduler or a program is given: the action, the request's id, and the daemon's
+    verdict (the answer of GET /v1/status).
     """
 
     action: str
-    request: str
+    request_id: str
     verdict: Mapping[str, object]
     boot_id: str
 
     @property
     def reason(self) -> str:
+        """The verdict's first reason, at most 500 characters."""
         reasons = self.verdict.get("reasons")
         first = reasons[0] if isinstance(reasons, list) and reasons else self.action
         return replace_unprintable(str(first))[:500]
 
-    def told(self, node: str) -> Mapping[str, str]:
-        """The same for a program, in its environment."""
+    def build_environment(self, node: str) -> Mapping[str, str]:
+        """The same as environment variables of a program."""
         return {
             "VITALD_ACTION": self.action,
             "VITALD_NODE": node,
             "VITALD_REASON": self.reason,
-            "VITALD_REQUEST": self.request,
+            "VITALD_REQUEST": self.request_id,
         }
 
 
 class Scheduler(Protocol):
-    def look(self, wish: Wish) -> Node:
-        """How things are; changes nothing."""
+    def read_state(self, context: ActionContext) -> SchedulerState:
+        """Whether the node is drained, and what runs here. Changes nothing."""
 
-    def drain(self, wish: Wish) -> Node:
-        """Keep new work away, and how things are then."""
+    def drain_node(self, context: ActionContext) -> SchedulerState:
+        """Keep new work away; the state afterwards."""
 
-    def mark(self, wish: Wish) -> str:
-        """Have the node replaced. Why that failed; empty where it did not."""
+    def mark_for_replacement(self, context: ActionContext) -> str:
+        """Have the node replaced. Why that failed; empty if it did not."""
 
 
-def of(means: Means, config: Config) -> Scheduler:
-    if means.argv:
-        return Program(means.argv, config)
-    if means.word == "slurm":
+def create_scheduler(method: Method, config: Config) -> Scheduler:
+    """The scheduler of `[recovery] drain` or `replace`."""
+    if method.argv:
+        return Program(method.argv, config)
+    if method.word == "slurm":
         return SlurmCluster(config)
-    return Kubernetes(config) if means.word == "kubernetes" else Nobody(config)
+    if method.word == "kubernetes":
+        return Kubernetes(config)
+    return NoScheduler(config)
 
 
-def name_of(config: Config) -> str:
+def get_node_name(config: Config) -> str:
     return config.recovery.node or socket.gethostname()
 
 
-def cut_off(*means: Means) -> str:
-    """Why a scheduler cannot be asked by these, as far as it is our unit's sandbox; empty where
-    nothing is in the way.
+def describe_missing_network(*methods: Method) -> str:
+    """Why these methods cannot reach a scheduler, if it is for the sandbox of our unit; empty if
+    they can.
     """
-    if not any(one.word in ("slurm", "kubernetes") for one in means):
+    if not any(method.word in ("slurm", "kubernetes") for method in methods):
         return ""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
     except OSError as error:
-        said = f"no scheduler can be asked without a network: {error.strerror}"
         return (
-            f"{said}: vitald-recover.service needs a drop-in with RestrictAddressFamilies=AF_INET"
-            " AF_INET6"
+            f"no scheduler can be asked without a network: {error.strerror}: vitald-recover.service"
+            " needs a drop-in with RestrictAddressFamilies=AF_INET AF_INET6"
         )
     return ""
 
 
-def steps(procfs: Path) -> tuple[str, ...]:
-    """The jobs of Slurm's that have a process here, whoever is configured to be asked."""
+def list_job_steps(procfs: Path) -> tuple[str, ...]:
+    """Slurm jobs that have a process here, whichever scheduler is configured."""
     return tuple(f"job {job} of Slurm" for job in find_jobs_with_steps(procfs))
 
 
-def _named(procfs: Path, *names: str) -> list[str]:
-    """The processes that are called so, as they call themselves: enough to hold back, never enough
-    to act.
+def _find_processes(procfs: Path, *names: str) -> list[str]:
+    """Ids of the processes with one of these names. A process chooses its own name: this is enough
+    to refuse an action, never enough to take one.
     """
     found = []
     for process in procfs.iterdir():
@@ -141,25 +142,25 @@ def _named(procfs: Path, *names: str) -> list[str]:
     return found
 
 
-class Nobody:
+class NoScheduler:
     def __init__(self, config: Config) -> None:
         self._procfs = config.paths.procfs
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
+    def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
         for name in _SCHEDULERS:
-            if _named(self._procfs, name):
-                return Node(
+            if _find_processes(self._procfs, name):
+                return SchedulerState(
                     trouble=(
                         f'{name} runs here, and [recovery] drain is "none": it could start work at'
                         " any moment"
                     )
                 )
-        return Node(drained=True)
+        return SchedulerState(drained=True)
 
-    def drain(self, wish: Wish) -> Node:
-        return self.look(wish)
+    def drain_node(self, context: ActionContext) -> SchedulerState:
+        return self.read_state(context)
 
-    def mark(self, wish: Wish) -> str:  # noqa: ARG002
+    def mark_for_replacement(self, context: ActionContext) -> str:  # noqa: ARG002
         return '[recovery] replace is "none"'
 
 
@@ -167,18 +168,20 @@ class SlurmCluster:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
-        # Systemd makes the folder
+        # systemd creates the folder
         reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
-        return Node(trouble=known) if isinstance(known, str) else self._read(known)
+    def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+        if isinstance(known, str):
+            return SchedulerState(trouble=known)
+        return self._interpret_state(known)
 
-    def _read(self, known: scontrol.SlurmNode) -> Node:
+    def _interpret_state(self, known: scontrol.SlurmNode) -> SchedulerState:
         state = "+".join(sorted(known.states))
         ours = known.held and is_our_reason(self._settings, known)
-        others = sorted(known.states & _OTHERS)
+        others = sorted(known.states & _OPERATOR_STATES)
         held = ""
         if others:
             held = f"in Slurm the node is {state}: somebody is at work on it"
@@ -187,67 +190,65 @@ class SlurmCluster:
                 f"somebody else holds the node in Slurm: it is {state}, for:"
                 f" {known.reason or 'no reason given'}"
             )
-        free = bool(known.states & _FREE) and not known.states & _BUSY
-        return Node(drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}")
+        free = bool(known.states & _FREE_STATES) and not known.states & _BUSY_STATES
+        return SchedulerState(
+            drained=ours, held=held, busy="" if free else f"in Slurm the node is {state}"
+        )
 
-    def drain(self, wish: Wish) -> Node:
-        self._withdraw(wish, hyperpod=False)
-        after = self.look(wish)
+    def drain_node(self, context: ActionContext) -> SchedulerState:
+        self._withdraw_node(context, hyperpod=False)
+        after = self.read_state(context)
         if after.trouble or after.held or after.drained:
             return after
         return replace(after, trouble="Slurm was told to drain the node, and it is not drained")
 
-    def mark(self, wish: Wish) -> str:
-        self._withdraw(wish, hyperpod=self._hyperpod)
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
+    def mark_for_replacement(self, context: ActionContext) -> str:
+        self._withdraw_node(context, hyperpod=self._hyperpod)
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
         if isinstance(known, str):
             return known
         by_prefix = known.reason.startswith(self._settings.prefix)
-        told = known.reason == REPLACE if self._hyperpod else by_prefix
-        return (
-            ""
-            if known.held and told
-            else (
-                f"the node is not marked: {'+'.join(sorted(known.states))},"
-                f" {known.reason or 'no reason'}"
-            )
-        )
+        marked = known.reason == REPLACE if self._hyperpod else by_prefix
+        if known.held and marked:
+            return ""
+        state = "+".join(sorted(known.states))
+        return f"the node is not marked: {state}, {known.reason or 'no reason'}"
 
-    def _withdraw(self, wish: Wish, *, hyperpod: bool) -> None:
-        known = scontrol.read_node_state(self._node, _SCONTROL_S)
+    def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> None:
+        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
         if not isinstance(known, str):
             changed = self._settings._replace(hyperpod=hyperpod)
-            drain_node(changed, wish.verdict, self._node, known, _SCONTROL_S)
+            drain_node(changed, context.verdict, self._node, known, _SCONTROL_TIMEOUT_S)
 
 
 class Kubernetes:
     def __init__(self, config: Config) -> None:
-        self._node = name_of(config)
-        self._seconds = config.recovery.deadline_s
+        self._node = get_node_name(config)
+        self._deadline_s = config.recovery.deadline_s
         self._label = config.recovery.label
-        self._config = config.recovery.kubeconfig
+        self._kubeconfig = config.recovery.kubeconfig
 
-    def look(self, wish: Wish) -> Node:
-        asked = self._kubectl("get", "node", self._node, "--output=json")
-        if asked.trouble:
-            return Node(trouble=asked.trouble)
+    def read_state(self, context: ActionContext) -> SchedulerState:
+        answer = self._run_kubectl("get", "node", self._node, "--output=json")
+        if answer.trouble:
+            return SchedulerState(trouble=answer.trouble)
         try:
-            shown = json.loads(asked.out)
+            shown = json.loads(answer.output)
             cordoned = shown["spec"].get("unschedulable", False) is True
             mark = str((shown["metadata"].get("annotations") or {}).get(_ANNOTATION, ""))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return Node(trouble="kubectl does not show the node as JSON")
-        if cordoned and mark != wish.boot_id:
+            return SchedulerState(trouble="kubectl does not show the node as JSON")
+        if cordoned and mark != context.boot_id:
             by = "vitald in an earlier boot, and it was not taken back" if mark else "somebody else"
-            return Node(held=f"the node is cordoned by {by}")
-        return self._work(Node(drained=cordoned))
+            return SchedulerState(held=f"the node is cordoned by {by}")
+        return self._add_running_pods(SchedulerState(drained=cordoned))
 
-    def _work(self, node: Node) -> Node:
+    def _add_running_pods(self, state: SchedulerState) -> SchedulerState:
         columns = (
             ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase"
             ",OWNER:.metadata.ownerReferences[*].kind"
         )
-        asked = self._kubectl(
+        answer = self._run_kubectl(
             "get",
             "pods",
             "--all-namespaces",
@@ -255,67 +256,73 @@ class Kubernetes:
             "--no-headers",
             f"--output=custom-columns=NAMESPACE:{columns}",
         )
-        if asked.trouble:
-            return replace(node, trouble=asked.trouble)
-        if len(asked.out) >= _PODS:
-            return replace(node, trouble="kubectl shows too many pods")
+        if answer.trouble:
+            return replace(state, trouble=answer.trouble)
+        if len(answer.output) >= _MAX_OUTPUT_BYTES:
+            return replace(state, trouble="kubectl shows too many pods")
         busy = []
-        for line in asked.out.decode("utf-8", "replace").splitlines():
+        for line in answer.output.decode("utf-8", "replace").splitlines():
             words = line.split()
             if len(words) != 4:
                 if words[:2] == ["No", "resources"]:
                     continue
-                return replace(node, trouble=f"kubectl shows a pod as {line[:80]!r}")
+                return replace(state, trouble=f"kubectl shows a pod as {line[:80]!r}")
             namespace, name, phase, owner = words
             if phase not in ("Succeeded", "Failed") and owner not in ("DaemonSet", "Node"):
                 busy.append(f"{namespace}/{name}")
-        return replace(node, busy=f"pods run here: {join_first(busy, _NAMED)}" if busy else "")
+        if not busy:
+            return replace(state, busy="")
+        return replace(state, busy=f"pods run here: {join_first(busy, _MAX_LISTED)}")
 
-    def drain(self, wish: Wish) -> Node:
+    def drain_node(self, context: ActionContext) -> SchedulerState:
         patch = {
             "spec": {"unschedulable": True},
-            "metadata": {"annotations": {_ANNOTATION: wish.boot_id}},
+            "metadata": {"annotations": {_ANNOTATION: context.boot_id}},
         }
-        done = self._kubectl(
+        done = self._run_kubectl(
             "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"
         )
-        return Node(trouble=done.trouble) if done.trouble else self.look(wish)
+        return SchedulerState(trouble=done.trouble) if done.trouble else self.read_state(context)
 
-    def mark(self, wish: Wish) -> str:  # noqa: ARG002
-        return self._kubectl("label", "node", self._node, self._label, "--overwrite").trouble
+    def mark_for_replacement(self, context: ActionContext) -> str:  # noqa: ARG002
+        return self._run_kubectl("label", "node", self._node, self._label, "--overwrite").trouble
 
-    def _kubectl(self, *arguments: str) -> programs.Done:
-        # It would keep a cache in root's home; there is no folder of this name.
+    def _run_kubectl(self, *arguments: str) -> programs.ProgramResult:
+        # Without a cache, which would be in root's home: no folder can have this name.
         argv = (
             "kubectl",
-            f"--kubeconfig={self._config}",
+            f"--kubeconfig={self._kubeconfig}",
             "--request-timeout=20s",
             "--cache-dir=/dev/null/none",
             *arguments,
         )
-        return programs.run(argv, self._seconds, most=_PODS)
+        return programs.run_program(argv, self._deadline_s, max_output=_MAX_OUTPUT_BYTES)
 
 
 class Program:
-    """The site's own. It is told what for in its environment."""
+    """A program of the site. Its environment says which action it is run for."""
 
     def __init__(self, argv: tuple[str, ...], config: Config) -> None:
         self._argv = argv
-        self._seconds = config.recovery.deadline_s
-        self._node = name_of(config)
+        self._deadline_s = config.recovery.deadline_s
+        self._node = get_node_name(config)
 
-    def look(self, wish: Wish) -> Node:  # noqa: ARG002
-        """Nobody knows before it is run."""
-        return Node()
+    def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
+        """Unknown until the program is run."""
+        return SchedulerState()
 
-    def drain(self, wish: Wish) -> Node:
-        done = programs.run(self._argv, self._seconds, wish.told(self._node))
-        if done.code == _STILL_RUNS:
-            last = done.trouble.partition(": exit 75: ")[2]
-            return Node(
-                drained=True, busy=f"{self._argv[0]} says: {last or 'something still runs here'}"
-            )
-        return Node(trouble=done.trouble) if done.trouble else Node(drained=True)
+    def drain_node(self, context: ActionContext) -> SchedulerState:
+        done = programs.run_program(
+            self._argv, self._deadline_s, context.build_environment(self._node)
+        )
+        if done.exit_code == _STILL_RUNS:
+            message = done.trouble.partition(": exit 75: ")[2] or "something still runs here"
+            return SchedulerState(drained=True, busy=f"{self._argv[0]} says: {message}")
+        if done.trouble:
+            return SchedulerState(trouble=done.trouble)
+        return SchedulerState(drained=True)
 
-    def mark(self, wish: Wish) -> str:
-        return programs.run(self._argv, self._seconds, wish.told(self._node)).trouble
+    def mark_for_replacement(self, context: ActionContext) -> str:
+        return programs.run_program(
+            self._argv, self._deadline_s, context.build_environment(self._node)
+        ).trouble

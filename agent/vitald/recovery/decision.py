@@ -1,15 +1,14 @@
 """
-Whether a request is granted: facts in, a decision out, and every check that failed with its reason
-in words.
+Whether a request is granted: facts in, a decision out, with the reason of every check that failed.
 
-    refused   a check failed: nothing is done
-    drain     nothing stands against it: new work must be kept away first
-    wait      drained, but something still runs here: asked again later. Work is never ended for it
-    act       reboot, or have it marked for replacement
+    refused   a check failed: no action
+    drain     every check passed: the node must be drained first
+    wait      drained, but work still runs here: the request is repeated later. Work is never ended
+    act       reboot the node, or mark it for replacement
 
 Owns     the checks, and their order.
-Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. What is not
-         known counts against it.
+Refuses  reading anything: clocks, files, the daemon and the scheduler come in as facts. An unknown
+         fact counts against the request.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, FindingState
-from vitald.recovery.action_log import Book, BootClock
-from vitald.recovery.request import Kind, Request, asks_for
+from vitald.recovery.action_log import ActionLog, BootClock
+from vitald.recovery.request import FindingRef, Kind, Request, choose_kind
 from vitald.text import join_first
 
-MOST_AGE_S = 300.0
-_NAMED = 3
+MAX_AGE_S = 300.0
+_MAX_LISTED = 3
 
 
 class Step(Enum):
@@ -36,7 +35,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFinding:
-    """One open finding, in the daemon's own words over its socket."""
+    """One open finding, as the daemon reports it over its socket."""
 
     component: str
     code: str
@@ -44,14 +43,14 @@ class OpenFinding:
     state: str
     simulated: bool
     deferred: bool = False  # accepted by a person, or left to the next maintenance
-    # By a second source, or the one that saw it: not by the text of a log alone
-    confirmed: bool = False
+    confirmed: bool = False  # not known from the text of a log alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What the daemon says now. `simulated`: what it reads is not real. `released`: who has the
-    devices, and why.
+class DaemonState:
+    """What the daemon reports now. `findings`: by their number in the ledger. `simulated`: the
+    devices it reads are not real. `released`: who holds the devices, and why; empty if it reads
+    them. `jobs`: what runs here.
     """
 
     findings: Mapping[int, OpenFinding] = field(default_factory=dict)
@@ -66,9 +65,9 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """What its scheduler says. `held`: somebody else has taken it out of service. `busy`: what
-    still runs. `trouble`: why nothing is known.
+class SchedulerState:
+    """What the scheduler reports of the node. `held`: who else has taken it out of service. `busy`:
+    what still runs. `trouble`: why nothing is known. Each is empty if it does not apply.
     """
 
     drained: bool = False
@@ -79,250 +78,255 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that counts. Where something is None or in trouble, the text beside it says why."""
+    """Everything that the checks use. If a fact is None, the text `..._trouble` beside it says
+    why.
+    """
 
     now: BootClock
     automatic: bool
-    kill_switch: str  # why it stops everything; empty where it does not
-    maintenance: str
+    kill_switch: str  # why it stops recovery; empty if it does not
+    maintenance: str  # likewise
     request: Request | None
     request_trouble: str = ""
-    book: Book | None
-    book_trouble: str = ""
-    standing: Standing | None
-    standing_trouble: str = ""
-    node: Node
+    action_log: ActionLog | None
+    action_log_trouble: str = ""
+    daemon: DaemonState | None
+    daemon_trouble: str = ""
+    scheduler: SchedulerState
     reboots_per_day: int
     replacements_per_day: int
     device_reset: bool = False  # the site resets devices itself
-    replaceable: bool = False  # somebody is configured to be told
-    elsewhere: str = ""  # who reboots this node instead
+    replaceable: bool = False  # a method of replacement is configured
+    other_rebooter: str = ""  # what reboots this node instead; empty if nothing does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`because`: the failed checks by name, or what it waits for."""
+    """`reasons`: the failed checks with their texts, or what it waits for."""
 
     step: Step
     kind: Kind | None
-    because: tuple[tuple[str, str], ...] = ()
+    reasons: tuple[tuple[str, str], ...] = ()
 
     @property
-    def words(self) -> str:
-        return "; ".join(said for _, said in self.because)
+    def why(self) -> str:
+        return "; ".join(text for _, text in self.reasons)
 
 
 def decide(facts: Facts) -> Decision:
-    """Every check is asked, so that a person sees all that stands in the way."""
+    """Runs every check, so that a person sees all reasons against the request."""
     kind = facts.request.kind if facts.request is not None else None
-    failed = tuple((name, said) for name, check in CHECKS.items() if (said := check(facts)))
+    failed = tuple((name, text) for name, check in CHECKS.items() if (text := check(facts)))
     if failed or kind is None:
-        return Decision(step=Step.REFUSED, kind=kind, because=failed)
-    if not facts.node.drained:
+        return Decision(step=Step.REFUSED, kind=kind, reasons=failed)
+    if not facts.scheduler.drained:
         return Decision(step=Step.DRAIN, kind=kind)
-    if busy := _busy(facts):
-        return Decision(step=Step.WAIT, kind=kind, because=(("work", busy),))
+    if busy := _describe_running_work(facts):
+        return Decision(step=Step.WAIT, kind=kind, reasons=(("work", busy),))
     return Decision(step=Step.ACT, kind=kind)
 
 
-def _mode(facts: Facts) -> str:
+def _check_mode(facts: Facts) -> str:
     return "" if facts.automatic else '[recovery] mode is "none": say, do not act'
 
 
-def _kill_switch(facts: Facts) -> str:
+def _check_kill_switch(facts: Facts) -> str:
     return facts.kill_switch
 
 
-def _maintenance(facts: Facts) -> str:
+def _check_maintenance(facts: Facts) -> str:
     return facts.maintenance
 
 
-def _request(facts: Facts) -> str:
+def _check_request(facts: Facts) -> str:
     if facts.request is not None:
         return ""
     return facts.request_trouble or "there is no request"
 
 
-def _boot(facts: Facts) -> str:
+def _check_boot(facts: Facts) -> str:
     request = facts.request
     if request is None or request.boot_id == facts.now.boot_id:
         return ""
     return f"it was made in another boot ({request.boot_id})"
 
 
-def _age(facts: Facts) -> str:
-    """By the clock that counts from the boot: setting the wall clock makes no request young."""
+def _check_age(facts: Facts) -> str:
+    """By the clock that counts from the boot: setting the wall clock does not change the age."""
     request = facts.request
     if request is None:
         return ""
     age = facts.now.uptime - request.uptime
     if age < 0:
         return "it was made after this moment"
-    return (
-        f"it is {age:.0f} s old, and more than {MOST_AGE_S:.0f} s is too old"
-        if age > MOST_AGE_S
-        else ""
-    )
-
-
-def _daemon(facts: Facts) -> str:
-    """Its own answer, not the file, says what stands now."""
-    standing, request = facts.standing, facts.request
-    if standing is None:
-        return (
-            "the daemon cannot be asked whether it still holds:"
-            f" {facts.standing_trouble or 'no answer'}"
-        )
-    if standing.boot_id != facts.now.boot_id:
-        return "the daemon speaks of another boot"
-    if standing.simulated:
-        return "what is read on this node is simulated"
-    if request is None:
-        return ""
-    replace = request.kind is Kind.REPLACE
-    word = "replacement" if replace else "reboot"
-    if not (standing.replacement_required if replace else standing.reboot_required):
-        return f"the daemon does not say {word}Required any more"
-    confirmed = standing.replacement_confirmed if replace else standing.reboot_confirmed
-    return (
-        ""
-        if confirmed
-        else f"the daemon does not say {word}Confirmed: only the text of a log asks for it"
-    )
-
-
-def _findings(facts: Facts) -> str:
-    """Each finding that it names must be open, real, and ask for what is requested."""
-    request, standing = facts.request, facts.standing
-    if request is None or standing is None:
-        return ""
-    wrong = []
-    for ground in request.grounds:
-        told = standing.findings.get(ground.id)
-        if told is None:
-            wrong.append(f"finding {ground.words} is not open")
-        elif (told.component, told.code) != ground.cause:
-            wrong.append(
-                f"finding #{ground.id} is {told.code} of {told.component}, not {ground.code} of"
-                f" {ground.component}"
-            )
-        elif told.simulated:
-            wrong.append(f"finding {ground.words} is a drill's")
-        elif told.state != FindingState.OPEN.value:
-            wrong.append(f"somebody is at work on finding {ground.words}")
-        elif told.deferred:
-            wrong.append(f"finding {ground.words} is accepted, or waits for maintenance")
-        elif _kind_of(told.action, device_reset=facts.device_reset) is not request.kind:
-            wrong.append(f"finding {ground.words} asks for {told.action}")
-        elif not told.confirmed:
-            wrong.append(f"finding {ground.words} is not confirmed by a second source")
-    return join_first(wrong, _NAMED, before=", and ")
-
-
-def _released(facts: Facts) -> str:
-    return (
-        f"somebody has the devices: {facts.standing.released}"
-        if facts.standing is not None and facts.standing.released
-        else ""
-    )
-
-
-def _book(facts: Facts) -> str:
-    if facts.book is None:
-        return f"what was done before is not known: {facts.book_trouble or 'no book'}"
-    ahead = facts.book.ahead(facts.now)
-    return (
-        f"the book has a {ahead.kind.value} that lies in the future: the clock was set back, or the"
-        " book is wrong"
-        if ahead
-        else ""
-    )
-
-
-def _cause(facts: Facts) -> str:
-    """Once a day for one cause. What it did not help with it will not help with now, whatever else
-    has come to it.
-    """
-    request, book = facts.request, facts.book
-    if request is None or book is None:
-        return ""
-    for entry in reversed(book.recent(request.kind, facts.now)):
-        again = [cause for cause in request.causes if cause in entry.causes]
-        if again:
-            component, code = again[0]
-            done = (
-                "it was rebooted" if entry.kind is Kind.REBOOT else "it was marked for replacement"
-            )
-            return (
-                f"{done} for {code} of {component} {_hours(entry.ago(facts.now))} ago, and that is"
-                " done once a day"
-            )
+    if age > MAX_AGE_S:
+        return f"it is {age:.0f} s old, and more than {MAX_AGE_S:.0f} s is too old"
     return ""
 
 
-def _budget(facts: Facts) -> str:
-    request, book = facts.request, facts.book
-    if request is None or book is None:
+def _check_daemon(facts: Facts) -> str:
+    """Its own answer says what holds now, not the file."""
+    daemon, request = facts.daemon, facts.request
+    if daemon is None:
+        trouble = facts.daemon_trouble or "no answer"
+        return f"the daemon cannot be asked whether it still holds: {trouble}"
+    if daemon.boot_id != facts.now.boot_id:
+        return "the daemon speaks of another boot"
+    if daemon.simulated:
+        return "what is read on this node is simulated"
+    if request is None:
         return ""
-    reboot = request.kind is Kind.REBOOT
-    most = facts.reboots_per_day if reboot else facts.replacements_per_day
-    used = len(book.recent(request.kind, facts.now))
-    what = "reboots" if reboot else "replacements"
+    if request.kind is Kind.REPLACE:
+        flag, required, confirmed = (
+            "replacement",
+            daemon.replacement_required,
+            daemon.replacement_confirmed,
+        )
+    else:
+        flag, required, confirmed = "reboot", daemon.reboot_required, daemon.reboot_confirmed
+    if not required:
+        return f"the daemon does not say {flag}Required any more"
+    if not confirmed:
+        return f"the daemon does not say {flag}Confirmed: only the text of a log asks for it"
+    return ""
+
+
+def _check_findings(facts: Facts) -> str:
+    """Each finding that the request names must be open and real, and require what is requested."""
+    request, daemon = facts.request, facts.daemon
+    if request is None or daemon is None:
+        return ""
+    problems = []
+    for finding in request.findings:
+        found = daemon.findings.get(finding.id)
+        problem = _describe_finding_problem(facts, request, finding, found)
+        if problem:
+            problems.append(problem)
+    return join_first(problems, _MAX_LISTED, before=", and ")
+
+
+def _describe_finding_problem(
+    facts: Facts, request: Request, finding: FindingRef, found: OpenFinding | None
+) -> str:
+    """`finding`: from the request; `found`: as the daemon reports it. Empty if nothing is wrong."""
+    if found is None:
+        return f"finding {finding.label} is not open"
+    if (found.component, found.code) != finding.cause:
+        return (
+            f"finding #{finding.id} is {found.code} of {found.component}, not {finding.code} of"
+            f" {finding.component}"
+        )
+    if found.simulated:
+        return f"finding {finding.label} is a drill's"
+    if found.state != FindingState.OPEN.value:
+        return f"somebody is at work on finding {finding.label}"
+    if found.deferred:
+        return f"finding {finding.label} is accepted, or waits for maintenance"
+    if _find_kind(found.action, device_reset=facts.device_reset) is not request.kind:
+        return f"finding {finding.label} asks for {found.action}"
+    if not found.confirmed:
+        return f"finding {finding.label} is not confirmed by a second source"
+    return ""
+
+
+def _check_released(facts: Facts) -> str:
+    if facts.daemon is None or not facts.daemon.released:
+        return ""
+    return f"somebody has the devices: {facts.daemon.released}"
+
+
+def _check_action_log(facts: Facts) -> str:
+    if facts.action_log is None:
+        return f"what was done before is not known: {facts.action_log_trouble or 'no book'}"
+    future = facts.action_log.find_future_entry(facts.now)
+    if future is None:
+        return ""
     return (
-        f"{used} {what} within a day, and [recovery] {what}_per_day is {most}"
-        if used >= most
-        else ""
+        f"the book has a {future.kind.value} that lies in the future: the clock was set back, or"
+        " the book is wrong"
     )
 
 
-def _means(facts: Facts) -> str:
+def _check_cause(facts: Facts) -> str:
+    """One action a day for one cause, whatever other causes there are: if the action did not help
+    with it, it will not help now.
+    """
+    request, action_log = facts.request, facts.action_log
+    if request is None or action_log is None:
+        return ""
+    for entry in reversed(action_log.list_recent(request.kind, facts.now)):
+        again = [cause for cause in request.causes if cause in entry.causes]
+        if again:
+            component, code = again[0]
+            is_reboot = entry.kind is Kind.REBOOT
+            done = "it was rebooted" if is_reboot else "it was marked for replacement"
+            age = _format_age(entry.measure_age(facts.now))
+            return f"{done} for {code} of {component} {age} ago, and that is done once a day"
+    return ""
+
+
+def _check_budget(facts: Facts) -> str:
+    request, action_log = facts.request, facts.action_log
+    if request is None or action_log is None:
+        return ""
+    if request.kind is Kind.REBOOT:
+        actions, budget = "reboots", facts.reboots_per_day
+    else:
+        actions, budget = "replacements", facts.replacements_per_day
+    used = len(action_log.list_recent(request.kind, facts.now))
+    if used >= budget:
+        return f"{used} {actions} within a day, and [recovery] {actions}_per_day is {budget}"
+    return ""
+
+
+def _check_method(facts: Facts) -> str:
     if facts.request is None:
         return ""
-    if facts.request.kind is Kind.REPLACE:
-        return (
-            ""
-            if facts.replaceable
-            else '[recovery] replace is "none": nobody is configured to be told'
-        )
-    return facts.elsewhere
+    if facts.request.kind is Kind.REBOOT:
+        return facts.other_rebooter
+    if facts.replaceable:
+        return ""
+    return '[recovery] replace is "none": nobody is configured to be told'
 
 
-def _node(facts: Facts) -> str:
-    if facts.node.trouble:
-        return f"what runs on the node is not known: {facts.node.trouble}"
-    return facts.node.held
+def _check_scheduler(facts: Facts) -> str:
+    if facts.scheduler.trouble:
+        return f"what runs on the node is not known: {facts.scheduler.trouble}"
+    return facts.scheduler.held
 
 
+# A check returns the reason against the request, or an empty text. The names are in the decision
+# log and the documentation.
 CHECKS: Mapping[str, Callable[[Facts], str]] = {
-    "mode": _mode,
-    "kill_switch": _kill_switch,
-    "maintenance": _maintenance,
-    "request": _request,
-    "boot": _boot,
-    "age": _age,
-    "daemon": _daemon,
-    "findings": _findings,
-    "released": _released,
-    "book": _book,
-    "cause": _cause,
-    "budget": _budget,
-    "means": _means,
-    "node": _node,
+    "mode": _check_mode,
+    "kill_switch": _check_kill_switch,
+    "maintenance": _check_maintenance,
+    "request": _check_request,
+    "boot": _check_boot,
+    "age": _check_age,
+    "daemon": _check_daemon,
+    "findings": _check_findings,
+    "released": _check_released,
+    "book": _check_action_log,
+    "cause": _check_cause,
+    "budget": _check_budget,
+    "means": _check_method,
+    "node": _check_scheduler,
 }
 
 
-def _busy(facts: Facts) -> str:
-    jobs = facts.standing.jobs if facts.standing is not None else ()
-    told = f"{join_first(jobs, _NAMED)} still run here" if jobs else ""
-    return "; ".join(filter(None, [facts.node.busy, told]))
+def _describe_running_work(facts: Facts) -> str:
+    jobs = facts.daemon.jobs if facts.daemon is not None else ()
+    running = f"{join_first(jobs, _MAX_LISTED)} still run here" if jobs else ""
+    return "; ".join(filter(None, [facts.scheduler.busy, running]))
 
 
-def _kind_of(action: str, *, device_reset: bool) -> Kind | None:
+def _find_kind(action: str, *, device_reset: bool) -> Kind | None:
     try:
-        return asks_for(Action(action), device_reset=device_reset)
+        return choose_kind(Action(action), device_reset=device_reset)
     except ValueError:
         return None
 
 
-def _hours(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

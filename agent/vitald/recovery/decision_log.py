@@ -1,11 +1,12 @@
 """
-What was decided, for people and programs: `decisions.jsonl`, one decision a line, the newest last.
+The decision log, for people and programs: `decisions.jsonl`, one decision per line, the newest
+last.
 
-A decision that is the same as the one before it is not told again: it is counted. What is counted
-for a budget is not here but in the book: this file may be lost.
+A decision that equals the one before it is counted there instead of written again. Rate limits do
+not depend on this file but on the action log: it may be lost.
 
-Owns     the file's form, and that it stays small.
-Refuses  being read back as fact.
+Owns     the file's format, and that it stays small.
+Refuses  to be an input of decisions.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from vitald.timestamps import format_rfc3339
 Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
-_MOST, _MOST_BYTES, _TOLD = 500, 4 * 1024 * 1024, 8
-# Not `why`: it tells how long ago
-_SAME = (
+_MAX_RECORDS, _MAX_BYTES, _MAX_FINDINGS = 500, 4 * 1024 * 1024, 8
+# Without `why`, which may contain an age
+_COMPARED_KEYS = (
     "request",
     "bootId",
     "action",
@@ -34,9 +35,11 @@ _SAME = (
 )
 
 
-def told(
+def build_record(
     decision: Decision, request: Request | None, boot_id: str, now: float, outcome: str = ""
 ) -> Json:
+    """A decision as the file has it. `now`: Unix time; `outcome`: empty if no action was taken."""
+    findings = request.findings[:_MAX_FINDINGS] if request is not None else ()
     return {
         "time": format_rfc3339(now),
         "last": format_rfc3339(now),
@@ -45,50 +48,52 @@ def told(
         "request": request.id if request is not None else None,
         "action": decision.kind.value if decision.kind is not None else None,
         "step": decision.step.value,
-        "checks": [name for name, _ in decision.because],
-        "why": decision.words,
+        "checks": [name for name, _ in decision.reasons],
+        "why": decision.why,
         "outcome": outcome,
         "findings": [
-            {"id": one.id, "component": one.component, "code": one.code}
-            for one in request.grounds[:_TOLD]
-        ]
-        if request
-        else [],
+            {"id": finding.id, "component": finding.component, "code": finding.code}
+            for finding in findings
+        ],
     }
 
 
-def read(folder: Path) -> list[Json]:
-    """The decisions; none where they cannot be read or are none."""
+def read_records(folder: Path) -> list[Json]:
+    """The decisions, the newest last; none if the file is missing or rejected. Lines that are not
+    JSON objects are left out.
+    """
     try:
-        data = files.read(folder / FILE, {0}, _MOST_BYTES)
+        data = files.read_owned_file(folder / FILE, {0}, _MAX_BYTES)
     except files.Untrusted:
         return []
-    found = []
+    records = []
     for line in data.decode("utf-8", "replace").splitlines():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            records.append(value)
+    return records
 
 
-def add(folder: Path, decision: Json, group: int) -> None:
-    """Raises OSError."""
-    known = read(folder)
-    if known and _same(known[-1], decision):
-        times = known[-1].get("times")
-        count = times + 1 if isinstance(times, int) and known[-1].get("outcome") != BEGUN else 1
-        decision = {**decision, "time": known[-1].get("time"), "times": count}
-        known.pop()
-    kept = [*known, decision][-_MOST:]
-    files.write_durably(
-        folder / FILE, b"".join(json.dumps(one).encode() + b"\n" for one in kept), group
-    )
+def append_record(folder: Path, record: Json, group: int) -> None:
+    """Adds a decision, or counts it if it equals the last one. Readable by `group`. Raises
+    OSError.
+    """
+    records = read_records(folder)
+    if records and _is_repetition(records[-1], record):
+        last = records.pop()
+        times = last.get("times")
+        count = times + 1 if isinstance(times, int) and last.get("outcome") != BEGUN else 1
+        record = {**record, "time": last.get("time"), "times": count}
+    kept = [*records, record][-_MAX_RECORDS:]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+    files.write_durably(folder / FILE, data, group)
 
 
-def _same(one: Json, other: Json) -> bool:
-    """What has begun and then ended is one, too."""
-    ended = {**one, "outcome": other.get("outcome")} if one.get("outcome") == BEGUN else one
-    return all(ended.get(key) == other.get(key) for key in _SAME)
+def _is_repetition(last: Json, record: Json) -> bool:
+    """Whether both are the same decision; an action that began and one that ended are, too."""
+    if last.get("outcome") == BEGUN:
+        last = {**last, "outcome": record.get("outcome")}
+    return all(last.get(key) == record.get(key) for key in _COMPARED_KEYS)

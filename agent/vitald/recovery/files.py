@@ -1,9 +1,10 @@
 """
-Files that root reads and writes where others may have had a hand in them.
+Files that root reads and writes in places that other users may have changed.
 
-Owns     what a file must be before a word of it counts, durable writing, and the question whether a
-         file survives a reboot.
-Refuses  meaning. Every function raises Untrusted, with the reason, rather than give half an answer.
+Owns     the conditions under which a file is trusted, durable writing, and whether a file survives
+         a reboot.
+Refuses  interpreting contents. A function raises Untrusted, with the reason, rather than return a
+         part.
 """
 
 from __future__ import annotations
@@ -18,45 +19,44 @@ from vitald import lock
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _KMSG = os.makedev(1, 11)  # Linux Documentation/admin-guide/devices.txt
-_FORGETFUL = {"tmpfs", "ramfs", "rootfs", "devtmpfs"}
+_VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs", "rootfs", "devtmpfs"}
 
 
 class Untrusted(Exception):
-    """A file that does not count, or cannot be read; the text says why."""
+    """A file that is not trusted, or cannot be read; the text says why."""
 
 
 class Absent(Untrusted):
-    """There is no such file, which may be as good an answer."""
+    """There is no such file, which may be a valid state."""
 
 
-def read(path: Path, owners: Collection[int], most: int) -> bytes:
-    """What an ordinary file has, that only its owner may write, and who owns it is one of
-    `owners`.
+def read_owned_file(path: Path, owners: Collection[int], max_bytes: int) -> bytes:
+    """Contents of a regular file owned by one of `owners` (user ids) and not writable by others.
+    Raises Untrusted.
     """
     try:
-        # Not blocking: a pipe would hold us up for ever.
+        # Not blocking: opening a pipe would wait for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Absent(f"{path}: there is no such file") from None
     except OSError as error:
-        raise Untrusted(
-            f"{path}: {'a symbolic link' if _is_link(path) else error.strerror}"
-        ) from None
+        problem = "a symbolic link" if _is_link(path) else error.strerror
+        raise Untrusted(f"{path}: {problem}") from None
     try:
-        _judge(path, os.fstat(fd), owners)
+        _check_owned_file(path, os.fstat(fd), owners)
         data = b""
-        while len(data) <= most and (part := os.read(fd, most + 1 - len(data))):
+        while len(data) <= max_bytes and (part := os.read(fd, max_bytes + 1 - len(data))):
             data += part
     except OSError as error:
         raise Untrusted(f"{path}: {error.strerror}") from None
     finally:
         os.close(fd)
-    if len(data) > most:
-        raise Untrusted(f"{path}: larger than {most} bytes")
+    if len(data) > max_bytes:
+        raise Untrusted(f"{path}: larger than {max_bytes} bytes")
     return data
 
 
-def _judge(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
+def _check_owned_file(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise Untrusted(f"{path}: not an ordinary file")
     if found.st_uid not in owners:
@@ -75,29 +75,29 @@ def _is_link(path: Path) -> bool:
     return False
 
 
-def judge_folders(folder: Path, owners: Collection[int]) -> None:
-    """No folder on the way may be a link, or writable by others than `owners`: they could put
-    another file there.
+def check_folders(folder: Path, owners: Collection[int]) -> None:
+    """No folder of the path may be a link, or writable by others than `owners` (user ids), who
+    could put another file there. Raises Untrusted.
     """
-    for one in (folder, *folder.parents):
+    for path in (folder, *folder.parents):
         try:
-            found = one.lstat()
+            found = path.lstat()
         except OSError as error:
-            raise Untrusted(f"{one}: {error.strerror}") from None
+            raise Untrusted(f"{path}: {error.strerror}") from None
         if not stat.S_ISDIR(found.st_mode):
-            raise Untrusted(f"{one}: not a folder")
+            raise Untrusted(f"{path}: not a folder")
         if found.st_uid not in owners:
-            raise Untrusted(f"{one}: it belongs to uid {found.st_uid}")
+            raise Untrusted(f"{path}: it belongs to uid {found.st_uid}")
         if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
             raise Untrusted(
-                f"{one}: others than its owner may write it (mode"
+                f"{path}: others than its owner may write it (mode"
                 f" {stat.S_IMODE(found.st_mode):04o})"
             )
 
 
-def read_roots(path: Path, most: int) -> bytes:
-    """A file that nobody but root can have written. A link to one is followed: what counts is where
-    it leads.
+def read_root_file(path: Path, max_bytes: int) -> bytes:
+    """Contents of a file that only root can have written. A link to one is followed: its target
+    counts. Raises Untrusted.
     """
     try:
         real = path.resolve(strict=True)
@@ -105,18 +105,20 @@ def read_roots(path: Path, most: int) -> bytes:
         raise Absent(f"{path}: there is no such file") from None
     except (OSError, RuntimeError) as error:
         raise Untrusted(f"{path}: {error}") from None
-    judge_folders(real.parent, {0})
-    return read(real, {0}, most)
+    check_folders(real.parent, {0})
+    return read_owned_file(real, {0}, max_bytes)
 
 
-def judge_program(path: Path) -> None:
-    """What root runs must be root's, and the folders on the way to it. Raises Untrusted."""
+def check_program(path: Path) -> None:
+    """A program that root runs must be owned by root, and so must the folders of its path. Raises
+    Untrusted.
+    """
     try:
         real = path.resolve(strict=True)
         found = real.stat()
     except (OSError, RuntimeError) as error:
         raise Untrusted(f"{path}: {error}") from None
-    judge_folders(real.parent, {0})
+    check_folders(real.parent, {0})
     if found.st_uid != 0:
         raise Untrusted(f"{real}: it belongs to uid {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
@@ -126,17 +128,18 @@ def judge_program(path: Path) -> None:
 
 
 def open_kernel_log(path: Path, *, device: bool) -> int:
-    """For one more line at its end: the kernel log's own device, or an ordinary file. Root writes
-    only what is root's, and reached by folders that nobody else can write; another user only what
-    is his own. Looked at before it is opened, for to open another device may be to act. Raises
-    Untrusted, OSError.
+    """A file descriptor for appending: of the kernel log's device, or of a regular file.
+
+    Root writes only to root's files in folders that only root can write to; other users only to
+    their own files. The file is checked before it is opened: opening another device may have
+    effects. Raises Untrusted, OSError.
     """
     if not device and os.geteuid() == 0:
-        judge_folders(path.parent, {0})
+        check_folders(path.parent, {0})
     named = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _judge_kernel_log(path, os.fstat(named), device=device)
-        # The same file, by its descriptor: whatever is at the path meanwhile.
+        _check_kernel_log(path, os.fstat(named), device=device)
+        # By its descriptor, so that it is the file that was checked.
         return os.open(
             f"/proc/self/fd/{named}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
         )
@@ -144,7 +147,7 @@ def open_kernel_log(path: Path, *, device: bool) -> int:
         os.close(named)
 
 
-def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> None:
+def _check_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise Untrusted(f"{path}: a symbolic link")
     if device and not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG):
@@ -152,14 +155,14 @@ def _judge_kernel_log(path: Path, found: os.stat_result, *, device: bool) -> Non
     if device:
         return
     if os.geteuid() == 0:
-        _judge(path, found, {0})
+        _check_owned_file(path, found, {0})
     elif not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         raise Untrusted(f"{path}: not an ordinary file of your own")
 
 
-def stands(path: Path) -> str:
-    """Whether something of this name is there, in words; empty where there certainly is not. Who
-    cannot tell must stop.
+def describe_existing(path: Path) -> str:
+    """That something exists at the path, or that this is unknown, which must stop the caller, too.
+    Empty if there certainly is nothing.
     """
     try:
         path.lstat()
@@ -171,8 +174,8 @@ def stands(path: Path) -> str:
 
 
 def write_durably(path: Path, data: bytes, group: int) -> None:
-    """All of it or nothing, and on the disk when this returns. Readable by `group`. Raises
-    OSError.
+    """Replaces the file as a whole; it is on the disk on return. Readable by `group` (a group id).
+    Raises OSError.
     """
     fresh = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
@@ -196,9 +199,9 @@ def write_durably(path: Path, data: bytes, group: int) -> None:
         os.close(folder)
 
 
-def prepare(folder: Path, group: int) -> None:
-    """The folder of what root remembers: made where it is missing, then judged. Raises
-    Untrusted.
+def prepare_folder(folder: Path, group: int) -> None:
+    """The folder of root's records: created if it is missing, then checked. Readable by `group` (a
+    group id). Raises Untrusted.
     """
     try:
         folder.mkdir(mode=0o750, parents=True)
@@ -207,12 +210,12 @@ def prepare(folder: Path, group: int) -> None:
         pass
     except OSError as error:
         raise Untrusted(f"{folder}: {error.strerror}") from None
-    judge_folders(folder.resolve(), {0})
+    check_folders(folder.resolve(), {0})
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """One at a time. Raises Untrusted where another one is at work."""
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Holds the lock of the folder. Raises Untrusted if another process holds it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(lock.hold_lock(folder))
@@ -223,11 +226,11 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Why what is written here is gone after a reboot; empty where nothing says so.
+def describe_volatility(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Why files of the folder do not survive a reboot; empty if nothing says so.
 
-    A book that is forgotten would let a node be rebooted for the same fault for ever. Of an overlay
-    it cannot be told.
+    Without its action log a node would be rebooted for the same fault for ever. For an overlay the
+    answer is not known, and empty.
     """
     try:
         device = folder.stat().st_dev
@@ -235,11 +238,9 @@ def forgets(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
             fields, _, kind = line.partition(" - ")
             if fields.split()[2] == f"{os.major(device)}:{os.minor(device)}":
                 name = kind.split()[0]
-                return (
-                    f"{folder} is on a {name}, which does not survive a reboot"
-                    if name in _FORGETFUL
-                    else ""
-                )
+                if name in _VOLATILE_FILESYSTEMS:
+                    return f"{folder} is on a {name}, which does not survive a reboot"
+                return ""
     except (OSError, IndexError) as error:
         return f"{folder}: whether it survives a reboot cannot be told: {error}"
-    return ""  # such as btrfs, whose files are on another device than it says
+    return ""  # such as btrfs, whose files have another device number than its mount

@@ -1,5 +1,6 @@
-"""What a decision of `vitald recover` is made from, as it lies on this machine: configuration,
-request, action log, clock and the files that stop recovery.
+"""
+The inputs of a decision of `vitald recover`: configuration, request, action log, clock and the
+files that stop recovery.
 
 Refuses  files that others than their owner could have written (agent/vitald/recovery/files.py).
 """
@@ -14,9 +15,8 @@ from vitald import tomlfile
 from vitald.config import Config, ConfigError
 from vitald.config import parse as parse_config
 from vitald.recovery import action_log, files
-from vitald.recovery.action_log import Book, BookBroken, BootClock
-from vitald.recovery.request import FILE, MOST_BYTES, Request, RequestBroken
-from vitald.recovery.request import parse as parse_request
+from vitald.recovery.action_log import ActionLog, BootClock, InvalidActionLog
+from vitald.recovery.request import FILE, MAX_BYTES, InvalidRequest, Request, parse_request
 
 _MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -26,7 +26,7 @@ def read_config(path: Path) -> Config:
     take no action. Raises Untrusted, ConfigError.
     """
     try:
-        data = files.read_roots(path, _MAX_CONFIG_BYTES)
+        data = files.read_root_file(path, _MAX_CONFIG_BYTES)
     except files.Absent:
         return Config()
     try:
@@ -52,33 +52,33 @@ def read_request(config: Config, owners: Collection[int]) -> tuple[Request | Non
     """
     path = config.paths.runtime / FILE
     try:
-        data = files.read(path, owners, MOST_BYTES)
-        files.judge_folders(path.parent.parent.resolve(strict=True) / path.parent.name, owners)
+        data = files.read_owned_file(path, owners, MAX_BYTES)
+        files.check_folders(path.parent.parent.resolve(strict=True) / path.parent.name, owners)
         return parse_request(data), ""
     except files.Absent:
         return None, ""
     except (files.Untrusted, OSError) as error:
         return None, f"the request does not count: {error}"
-    except RequestBroken as error:
+    except InvalidRequest as error:
         return None, f"the request is broken: {error}"
 
 
-def read_action_log(folder: Path) -> tuple[Book | None, str]:
+def read_action_log(folder: Path) -> tuple[ActionLog | None, str]:
     """The action log; or None and why it cannot be read. Without a file: an empty one."""
     try:
-        data = files.read(folder / action_log.FILE, {0}, action_log.MOST_BYTES)
-        return action_log.parse(data), ""
+        data = files.read_owned_file(folder / action_log.FILE, {0}, action_log.MAX_BYTES)
+        return action_log.parse_action_log(data), ""
     except files.Absent:
-        return Book(), ""
+        return ActionLog(), ""
     except files.Untrusted as error:
         return None, str(error)
-    except BookBroken as error:
+    except InvalidActionLog as error:
         return None, f"{folder / action_log.FILE}: {error}"
 
 
 def describe_stop(path: Path, why: str) -> str:
     """`why`, with what is known of the file, if the file at `path` stops recovery; else empty."""
-    found = files.stands(path)
+    found = files.describe_existing(path)
     return f"{why}: {found}" if found else ""
 
 

@@ -1,7 +1,8 @@
 """
-Running a program as root: by its own arguments, with a clean environment, and not for ever.
+Runs a program as root: without a shell, with a clean environment and a time limit.
 
-Owns     what programs are given, and that one that does not end is ended with all that it started.
+Owns     what programs are given, and that one that exceeds its time limit is killed with all
+         processes that it started.
 Refuses  shells, and deciding what is run.
 """
 
@@ -20,16 +21,18 @@ from vitald.programs import RECOVERY_PATH
 from vitald.recovery import files
 from vitald.text import replace_unprintable
 
-_KEPT = ("SLURM_CONF",)  # what only the unit can know: where Slurm's configuration is
-_SAID = 300
+_KEPT_VARIABLES = ("SLURM_CONF",)  # the path of Slurm's configuration, which only the unit knows
+_MAX_MESSAGE = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """How it went. `trouble` is empty where it ended with 0; `out` is what it printed, cut."""
+class ProgramResult:
+    """How a program ended. `exit_code`: None if it did not run or was killed for its time limit.
+    `output`: the end of what it printed. `trouble`: why it failed; empty for exit code 0.
+    """
 
-    code: int | None
-    out: bytes = b""
+    exit_code: int | None
+    output: bytes = b""
     trouble: str = ""
 
 
@@ -38,29 +41,34 @@ def clean_environment(given: Mapping[str, str]) -> dict[str, str]:
         "PATH": RECOVERY_PATH,
         "LC_ALL": "C.UTF-8",
         "HOME": "/",
-        **{name: given[name] for name in _KEPT if name in given},
+        **{name: given[name] for name in _KEPT_VARIABLES if name in given},
     }
 
 
-def run(
-    argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None, most: int = 4096
-) -> Done:
-    """Its exit code and what it printed. `more`: what it is told in its environment."""
+def run_program(
+    argv: Sequence[str],
+    timeout_s: float,
+    variables: Mapping[str, str] | None = None,
+    max_output: int = 4096,
+) -> ProgramResult:
+    """Runs it until it ends. `variables`: added to its environment; `max_output`: bytes that are
+    kept of what it prints, the last ones.
+    """
     environment = clean_environment(os.environ)
     program = shutil.which(argv[0], path=environment["PATH"])
     if program is None:
-        return Done(code=None, trouble=f"{argv[0]}: there is no such program")
+        return ProgramResult(exit_code=None, trouble=f"{argv[0]}: there is no such program")
     try:
-        files.judge_program(Path(program))
+        files.check_program(Path(program))
     except files.Untrusted as error:
-        return Done(code=None, trouble=f"not run: {error}")
-    # A file in memory and not a pipe: what the program leaves running would hold a pipe open.
+        return ProgramResult(exit_code=None, trouble=f"not run: {error}")
+    # A file in memory and not a pipe: processes that the program leaves would hold a pipe open.
     out = os.memfd_create("out", os.MFD_CLOEXEC)
     try:
         try:
             process = subprocess.Popen(
                 [program, *argv[1:]],
-                env={**environment, **(more or {})},
+                env={**environment, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -68,24 +76,39 @@ def run(
                 start_new_session=True,
             )
         except OSError as error:
-            return Done(code=None, trouble=f"{program} cannot be run: {error.strerror}")
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-            return Done(code=None, trouble=f"{program} did not end within {seconds:g} s")
+            return ProgramResult(
+                exit_code=None, trouble=f"{program} cannot be run: {error.strerror}"
+            )
+        code = _wait_or_kill(process, timeout_s)
+        if code is None:
+            return ProgramResult(
+                exit_code=None, trouble=f"{program} did not end within {timeout_s:g} s"
+            )
         size = os.fstat(out).st_size
-        told = os.pread(out, most, 0 if most >= size else size - most)
+        output = os.pread(out, max_output, 0 if max_output >= size else size - max_output)
     finally:
         os.close(out)
-    if code == 0:
-        return Done(code=0, out=told)
-    lines = told.decode("utf-8", "replace").strip().splitlines()
-    how = f"signal {-code}" if code < 0 else f"exit {code}"
-    last = replace_unprintable(lines[-1][:_SAID]) if lines else ""
-    return Done(
-        code=code, out=told, trouble=f"{program} failed: {how}{f': {last}' if last else ''}"
-    )
+    trouble = _describe_failure(program, code, output) if code != 0 else ""
+    return ProgramResult(exit_code=code, output=output, trouble=trouble)
+
+
+def _describe_failure(program: str, code: int, output: bytes) -> str:
+    """How it ended, and the last line that it printed."""
+    trouble = f"{program} failed: " + (f"signal {-code}" if code < 0 else f"exit {code}")
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    last = replace_unprintable(lines[-1][:_MAX_MESSAGE]) if lines else ""
+    return f"{trouble}: {last}" if last else trouble
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """The exit code, negative for a signal; None if the process group was killed after the time
+    limit.
+    """
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        return None

@@ -1,12 +1,12 @@
 """
-A request: the daemon asks root to have this node rebooted or replaced, and says for which findings.
+A request of the daemon: root is to have this node rebooted or replaced, for the findings it names.
 
-Owns     what may be asked for, which findings ask for it, and the file's form: written here, read
+Owns     what can be requested, which findings require it, and the file's format: written here, read
          back strictly.
-Refuses  files, clocks, and whether it is granted.
+Refuses  files, clocks, and deciding whether it is granted.
 
-Source of trust: none. Whoever can write the file can ask; what is asked is held against the
-daemon's own answers and root's book.
+Source of trust: none. Anyone who can write the file can make a request; it is checked against the
+daemon's own answers and root's action log.
 """
 
 from __future__ import annotations
@@ -23,32 +23,28 @@ from vitald.model import Action, Finding, FindingState
 T = TypeVar("T")
 
 VERSION = 1
-MOST_BYTES = 128 * 1024  # what is written is never so long
+MAX_BYTES = 128 * 1024  # more than is ever written
 FILE = "recovery/request.json"  # in the runtime folder
-_FINDINGS, _REASONS = 16, 8
-_TEXT, _RAW = 256, 512
-_NUMBER = 2**53
+_MAX_FINDINGS, _MAX_REASONS = 16, 8
+_MAX_TEXT, _MAX_RAW = 256, 512
+_MAX_NUMBER = 2**53
 
 
-class RequestBroken(Exception):
-    """Not a request; the text says why."""
+class InvalidRequest(Exception):
+    """The file is not a request; the text says why."""
 
 
 class Kind(Enum):
     REBOOT = "reboot"
     REPLACE = "replace"
 
-    @property
-    def words(self) -> str:
-        return "reboot the node" if self is Kind.REBOOT else "have the node replaced"
 
-
-Cause = tuple[str, str]  # component and code: what is counted for, however often it is opened anew
+Cause = tuple[str, str]  # component and code: the same for every new finding of one fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """One finding that asks for it, by its number in the ledger."""
+class FindingRef:
+    """One finding that requires the action. `id`: its number in the ledger."""
 
     id: int
     component: str
@@ -63,14 +59,14 @@ class Ground:
         return self.component, self.code
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"#{self.id} {self.code} of {self.component}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`uptime` is when it was written, on the clock that counts from the boot and that nobody can
-    set; `time` is for people.
+    """`uptime`: when it was written, in seconds since the boot, by a clock that cannot be set;
+    `time`: the same as Unix time, for people.
     """
 
     id: str
@@ -79,117 +75,119 @@ class Request:
     uptime: float
     kind: Kind
     host: str
-    who: str
+    requester: str
     status: str
     reasons: tuple[str, ...]
-    grounds: tuple[Ground, ...]
+    findings: tuple[FindingRef, ...]
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        return tuple(dict.fromkeys(ground.cause for ground in self.grounds))
+        return tuple(dict.fromkeys(finding.cause for finding in self.findings))
 
 
-def asks_for(action: Action, *, device_reset: bool) -> Kind | None:
-    """As the verdict's flags have it: a reset that the site does not do itself needs a reboot."""
+def choose_kind(action: Action, *, device_reset: bool) -> Kind | None:
+    """What an action requires of root: as in the verdict, resetting a device requires a reboot,
+    unless the site resets devices itself (`device_reset`).
+    """
     if action is Action.REPLACE_NODE:
         return Kind.REPLACE
-    wanted = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    return Kind.REBOOT if action in wanted else None
+    rebooting = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
+    return Kind.REBOOT if action in rebooting else None
 
 
-def wanted(
+def select_action(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
 ) -> tuple[Kind, tuple[Finding, ...]] | None:
-    """What real findings ask for that a second source confirmed, and which. Replacing outranks
-    rebooting, and is waited for where it is not settled yet.
+    """What the confirmed real findings require, and which of them do. A replacement outranks a
+    reboot, which therefore waits until the replacement is `settled`.
 
-    Nothing while somebody is at work on one of them.
+    None while work on one of them is under way.
     """
-    asking = [
-        (kind, one)
-        for one in findings
-        if not (one.is_simulated or one.on_trial or one.is_deferred)
-        and (kind := asks_for(one.action, device_reset=device_reset))
+    requiring = [
+        (kind, finding)
+        for finding in findings
+        if not (finding.is_simulated or finding.on_trial or finding.is_deferred)
+        and (kind := choose_kind(finding.action, device_reset=device_reset))
     ]
-    if any(one.state is not FindingState.OPEN for _, one in asking):
+    if any(finding.state is not FindingState.OPEN for _, finding in requiring):
         return None
-    asking = [(kind, one) for kind, one in asking if one.is_confirmed]
-    kinds = {kind for kind, _ in asking}
+    requiring = [(kind, finding) for kind, finding in requiring if finding.is_confirmed]
+    kinds = {kind for kind, _ in requiring}
     strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
-    ready = tuple(one for kind, one in asking if kind is strongest and settled(one))
-    return (strongest, ready[:_FINDINGS]) if ready else None
+    ready = tuple(finding for kind, finding in requiring if kind is strongest and settled(finding))
+    return (strongest, ready[:_MAX_FINDINGS]) if ready else None
 
 
-def ground_of(found: Finding, plain: Callable[[str], str]) -> Ground:
-    """`plain` makes text presentable: lines of the log are anybody's."""
-    return Ground(
-        id=found.id,
-        component=plain(found.component.name)[:_TEXT],
-        code=plain(found.code)[:_TEXT],
-        since=found.since,
-        action=found.action.value,
-        count=found.count,
-        raw=plain(found.raw)[:_RAW],
+def make_finding_ref(finding: Finding, sanitize: Callable[[str], str]) -> FindingRef:
+    """`sanitize` makes text printable: any user may have written a line of the log."""
+    return FindingRef(
+        id=finding.id,
+        component=sanitize(finding.component.name)[:_MAX_TEXT],
+        code=sanitize(finding.code)[:_MAX_TEXT],
+        since=finding.since,
+        action=finding.action.value,
+        count=finding.count,
+        raw=sanitize(finding.raw)[:_MAX_RAW],
     )
 
 
-def render(request: Request) -> bytes:
-    told = {
+def render_request(request: Request) -> bytes:
+    document = {
         "version": VERSION,
         "id": request.id,
         "bootId": request.boot_id,
         "time": request.time,
         "uptime": request.uptime,
         "action": request.kind.value,
-        "host": request.host[:_TEXT],
-        "who": request.who,
+        "host": request.host[:_MAX_TEXT],
+        "who": request.requester,
         "status": request.status,
-        "reasons": [reason[:_RAW] for reason in request.reasons[:_REASONS]],
+        "reasons": [reason[:_MAX_RAW] for reason in request.reasons[:_MAX_REASONS]],
         "findings": [
             {
-                "id": one.id,
-                "component": one.component,
-                "code": one.code,
-                "since": one.since,
-                "action": one.action,
-                "count": one.count,
-                "raw": one.raw,
+                "id": finding.id,
+                "component": finding.component,
+                "code": finding.code,
+                "since": finding.since,
+                "action": finding.action,
+                "count": finding.count,
+                "raw": finding.raw,
             }
-            for one in request.grounds
+            for finding in request.findings
         ],
     }
-    return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def parse(data: bytes) -> Request:
-    """Exactly what `render` writes, and nothing else. Raises RequestBroken."""
-    if len(data) > MOST_BYTES:
-        raise RequestBroken(f"longer than {MOST_BYTES} bytes")
-    told = table(strict_json(data), "the request", _REQUEST)
-    if whole(told, "version") != VERSION:
-        raise RequestBroken(f"version {told['version']}, not {VERSION}")
-    findings = items(told, "findings", 1, _FINDINGS)
+def parse_request(data: bytes) -> Request:
+    """Read what `render_request` writes. Raises InvalidRequest for anything else."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"longer than {MAX_BYTES} bytes")
+    members = read_object(parse_strict_json(data), "the request", _REQUEST_KEYS)
+    if get_whole_number(members, "version") != VERSION:
+        raise InvalidRequest(f"version {members['version']}, not {VERSION}")
+    findings = get_items(members, "findings", 1, _MAX_FINDINGS)
     try:
-        kind = Kind(told["action"])
+        kind = Kind(members["action"])
     except ValueError:
-        raise RequestBroken(
-            f"action: {str(told['action'])[:80]!r} is none of reboot, replace"
+        raise InvalidRequest(
+            f"action: {str(members['action'])[:80]!r} is none of reboot, replace"
         ) from None
     return Request(
-        id=text(told, "id", 64, least=8),
-        boot_id=text(told, "bootId", 64, least=1),
-        time=number(told, "time"),
-        uptime=number(told, "uptime"),
+        id=get_text(members, "id", 64, min_length=8),
+        boot_id=get_text(members, "bootId", 64, min_length=1),
+        time=get_number(members, "time"),
+        uptime=get_number(members, "uptime"),
         kind=kind,
-        host=text(told, "host", _TEXT),
-        who=text(told, "who", _TEXT),
-        status=text(told, "status", _TEXT),
-        reasons=_texts(told, "reasons"),
-        grounds=tuple(_ground(one) for one in findings),
+        host=get_text(members, "host", _MAX_TEXT),
+        requester=get_text(members, "who", _MAX_TEXT),
+        status=get_text(members, "status", _MAX_TEXT),
+        reasons=_read_texts(members, "reasons"),
+        findings=tuple(_read_finding(finding) for finding in findings),
     )
 
 
-_REQUEST = frozenset(
+_REQUEST_KEYS = frozenset(
     {
         "version",
         "id",
@@ -204,81 +202,95 @@ _REQUEST = frozenset(
         "findings",
     }
 )
-_GROUND = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
+_FINDING_KEYS = frozenset({"id", "component", "code", "since", "action", "count", "raw"})
 
 
-def _ground(value: object) -> Ground:
-    told = table(value, "a finding", _GROUND)
-    return Ground(
-        id=whole(told, "id"),
-        component=text(told, "component", _TEXT, least=1),
-        code=text(told, "code", _TEXT, least=1),
-        since=number(told, "since"),
-        action=text(told, "action", _TEXT, least=1),
-        count=whole(told, "count"),
-        raw=text(told, "raw", _RAW),
+def _read_finding(value: object) -> FindingRef:
+    members = read_object(value, "a finding", _FINDING_KEYS)
+    return FindingRef(
+        id=get_whole_number(members, "id"),
+        component=get_text(members, "component", _MAX_TEXT, min_length=1),
+        code=get_text(members, "code", _MAX_TEXT, min_length=1),
+        since=get_number(members, "since"),
+        action=get_text(members, "action", _MAX_TEXT, min_length=1),
+        count=get_whole_number(members, "count"),
+        raw=get_text(members, "raw", _MAX_RAW),
     )
 
 
-def _texts(told: Mapping[str, object], key: str) -> tuple[str, ...]:
-    return tuple(text({key: member}, key, _RAW) for member in items(told, key, 0, _REASONS))
+def _read_texts(members: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(
+        get_text({key: item}, key, _MAX_RAW) for item in get_items(members, key, 0, _MAX_REASONS)
+    )
 
 
-# What the book's reader needs, too.
+# --- checks of JSON, also for the action log
 
 
-def strict_json(data: bytes) -> object:
-    """One JSON document without what JSON does not know, and no key twice. Raises RequestBroken."""
+def parse_strict_json(data: bytes) -> object:
+    """One JSON document, without the constants that Python adds to JSON and without duplicate keys.
 
-    def once(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
+    Raises InvalidRequest.
+    """
+
+    def reject_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+        members: dict[str, object] = {}
         for key, value in pairs:
-            if key in found:
+            if key in members:
                 raise ValueError(f"{key[:80]!r} twice")
-            found[key] = value
-        return found
+            members[key] = value
+        return members
 
-    def never(word: str) -> object:
+    def reject_constant(word: str) -> object:
         raise ValueError(f"{word} is no number")
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=never)
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=reject_duplicates, parse_constant=reject_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestBroken(f"not JSON: {str(error)[:120]}") from None
+        raise InvalidRequest(f"not JSON: {str(error)[:120]}") from None
 
 
-def table(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+def read_object(value: object, what: str, keys: frozenset[str]) -> dict[str, object]:
+    """An object with exactly these keys. `what`: its name in errors. Raises InvalidRequest, as do
+    the functions below.
+    """
     if not isinstance(value, dict):
-        raise RequestBroken(f"{what} is not a JSON object")
+        raise InvalidRequest(f"{what} is not a JSON object")
     if unknown := sorted(set(value) - keys):
-        raise RequestBroken(f"{what}: unknown key {unknown[0][:80]!r}")
+        raise InvalidRequest(f"{what}: unknown key {unknown[0][:80]!r}")
     if missing := sorted(keys - set(value)):
-        raise RequestBroken(f"{what}: no {missing[0]!r}")
+        raise InvalidRequest(f"{what}: no {missing[0]!r}")
     return value
 
 
-def text(told: Mapping[str, object], key: str, most: int, least: int = 0) -> str:
-    expected = f"{least} to {most} printable characters"
-    return _checked(told, key, lambda value: read_line(value, least, most, expected))
+def get_text(members: Mapping[str, object], key: str, max_length: int, min_length: int = 0) -> str:
+    """One line of printable characters."""
+    expected = f"{min_length} to {max_length} printable characters"
+    return _get_checked(
+        members, key, lambda value: read_line(value, min_length, max_length, expected)
+    )
 
 
-def number(told: Mapping[str, object], key: str) -> float:
+def get_number(members: Mapping[str, object], key: str) -> float:
     expected = "a number from 0 to 2^53"
-    return _checked(told, key, lambda value: read_number(value, 0, _NUMBER, expected))
+    return _get_checked(members, key, lambda value: read_number(value, 0, _MAX_NUMBER, expected))
 
 
-def whole(told: Mapping[str, object], key: str) -> int:
+def get_whole_number(members: Mapping[str, object], key: str) -> int:
     expected = "a whole number from 0 to 2^53"
-    return _checked(told, key, lambda value: read_whole(value, 0, _NUMBER, expected))
+    return _get_checked(members, key, lambda value: read_whole(value, 0, _MAX_NUMBER, expected))
 
 
-def items(told: Mapping[str, object], key: str, least: int, most: int) -> list[object]:
-    return _checked(told, key, lambda value: read_list(value, least, most))
+def get_items(
+    members: Mapping[str, object], key: str, min_length: int, max_length: int
+) -> list[object]:
+    return _get_checked(members, key, lambda value: read_list(value, min_length, max_length))
 
 
-def _checked(told: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
-    """Does not repeat the value: whoever wrote the file may be anybody."""
+def _get_checked(members: Mapping[str, object], key: str, read: Callable[[object], T]) -> T:
+    """The error does not quote the value: any user may have written the file."""
     try:
-        return read(told[key])
+        return read(members[key])
     except Unexpected as error:
-        raise RequestBroken(f"{key}: expected {error.expected}") from None
+        raise InvalidRequest(f"{key}: expected {error.expected}") from None

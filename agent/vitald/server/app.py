@@ -37,9 +37,9 @@ from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
-_CLIENTS = 128
+_MAX_CLIENTS = 128
 # Of the clients: places for root and the daemon's own user, and the share of any other user.
-_RESERVED, _EACH = 32, 24
+_RESERVED, _MAX_PER_USER = 32, 24
 _BODY_BYTES = 16 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,7 +56,7 @@ class Api:
     def __init__(
         self,
         *,
-        board: NodeState,
+        node_state: NodeState,
         pipeline: Pipeline,
         catalog: Catalog,
         interpreter: Interpreter,
@@ -69,15 +69,21 @@ class Api:
         more: Sequence[Routes] = (),
     ) -> None:
         self.group = group
-        self.gate = ConnectionLimit(_CLIENTS, reserved=_RESERVED, each=_EACH)
+        self.connection_limit = ConnectionLimit(
+            _MAX_CLIENTS, reserved=_RESERVED, max_per_user=_MAX_PER_USER
+        )
         self._context = RouteContext(
-            board=board, pipeline=pipeline, catalog=catalog, inventory=inventory, reader=reader
+            node_state=node_state,
+            pipeline=pipeline,
+            catalog=catalog,
+            inventory=inventory,
+            reader=reader,
         )
         self._routes: tuple[Routes, ...] = (
             NodeRoutes(self._context, interpreter, diagnostics, recovery),
             FindingRoutes(self._context),
-            EventRoutes(self._context, self.gate),
-            DrillRoutes(board, interpreter, inject_path),
+            EventRoutes(self._context, self.connection_limit),
+            DrillRoutes(node_state, interpreter, inject_path),
             *more,
         )
 
@@ -95,7 +101,7 @@ class Api:
     @web.middleware
     async def _handle_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check that the peer may read, and answer every error as JSON."""
-        self.gate.restart_timer(request.transport)
+        self.connection_limit.restart_timer(request.transport)
         try:
             peer = _read_peer(request)
             if not peer.may_read(self.group):

@@ -33,25 +33,30 @@ def _format_refusal(status: int, reason: str, error: str, hint: str) -> bytes:
 
 
 class ConnectionLimit:
-    """Counts the clients of one listener. `gate(factory)` makes the protocols that it watches.
+    """Counts the clients of one listener. `wrap_factory` makes the protocols that it watches.
 
-    Of the `most` clients, `reserved` places are kept for those who may change something, and any
-    other user has `each` at most. `newest_first`: a new client is never refused, but takes the
+    Of the `max_clients` places, `reserved` are kept for users who may change something, and any
+    other user has `max_per_user`. `newest_first`: a new client is never refused, but takes the
     place of another one.
     """
 
     def __init__(
-        self, most: int, *, reserved: int = 0, each: int | None = None, newest_first: bool = False
+        self,
+        max_clients: int,
+        *,
+        reserved: int = 0,
+        max_per_user: int | None = None,
+        newest_first: bool = False,
     ) -> None:
-        self.most = most
+        self.max_clients = max_clients
         self.reserved = reserved
-        self.each = most if each is None else each
+        self.max_per_user = max_clients if max_per_user is None else max_per_user
         self.newest_first = newest_first
         self.refused = 0
         self.timed_out = 0
-        # Whoever was served longest ago comes first
+        # In the order in which they were served
         self._open: dict[asyncio.BaseTransport, _LimitedProtocol] = {}
-        self.quiet = asyncio.Event()  # all who are here have said what they want
+        self.quiet = asyncio.Event()  # every client has sent its request
         self.quiet.set()
 
     @property
@@ -68,23 +73,23 @@ class ConnectionLimit:
         empty where there is.
         """
         if self.newest_first:
-            while self.clients >= self.most:
+            while self.clients >= self.max_clients:
                 self.refused += 1
                 oldest, _ = next(iter(self._open.items()))
                 self.forget_client(oldest)
                 if isinstance(oldest, asyncio.Transport):
                     oldest.abort()
         others = [watched.uid for watched in self._open.values() if watched.uid is not None]
-        if self.clients >= self.most or (
-            uid is not None and len(others) >= self.most - self.reserved
+        if self.clients >= self.max_clients or (
+            uid is not None and len(others) >= self.max_clients - self.reserved
         ):
             return (
-                f"{self.most} at once, {self.reserved} of them kept for root"
+                f"{self.max_clients} at once, {self.reserved} of them kept for root"
                 if self.reserved
-                else f"{self.most} at once"
+                else f"{self.max_clients} at once"
             )
-        if uid is not None and others.count(uid) >= self.each:
-            return f"{self.each} at once for one user"
+        if uid is not None and others.count(uid) >= self.max_per_user:
+            return f"{self.max_per_user} at once for one user"
         return ""
 
     def admit_client(self, transport: asyncio.BaseTransport, watched: _LimitedProtocol) -> None:
@@ -98,8 +103,8 @@ class ConnectionLimit:
     def restart_timer(
         self, transport: asyncio.BaseTransport | None, *, streaming: bool = False
     ) -> None:
-        """A whole request has come: its time starts anew. A stream has no end; its writer watches
-        over itself.
+        """A complete request has arrived: restart its time limit. A stream has none; its writer has
+        limits of its own.
         """
         if transport is not None and (watched := self._open.pop(transport, None)) is not None:
             self._open[transport] = watched
@@ -112,9 +117,9 @@ class ConnectionLimit:
 
 
 class _LimitedProtocol(asyncio.Protocol):
-    def __init__(self, gate: ConnectionLimit, inner: asyncio.Protocol) -> None:
+    def __init__(self, connection_limit: ConnectionLimit, inner: asyncio.Protocol) -> None:
         self.uid: int | None = None  # of another user than root and the daemon's own
-        self._gate = gate
+        self._connection_limit = connection_limit
         self._inner = inner
         self._transport: asyncio.Transport | None = None  # once admitted
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +145,7 @@ class _LimitedProtocol(asyncio.Protocol):
         )
 
     def _close_expired(self) -> None:
-        self._gate.timed_out += 1
+        self._connection_limit.timed_out += 1
         if self._transport is None or self._expired:
             return
         if self._served:
@@ -160,8 +165,8 @@ class _LimitedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.uid = _read_uid(transport)
-        if full := self._gate.find_refusal(self.uid):
-            self._gate.refused += 1
+        if full := self._connection_limit.find_refusal(self.uid):
+            self._connection_limit.refused += 1
             transport.write(
                 _format_refusal(
                     503, "Service Unavailable", "too many clients", f"{full}; try again later"
@@ -170,7 +175,7 @@ class _LimitedProtocol(asyncio.Protocol):
             transport.close()
             return
         self._transport = transport
-        self._gate.admit_client(transport, self)
+        self._connection_limit.admit_client(transport, self)
         self.set_time_limit(_FIRST_S)
         self._inner.connection_made(transport)
 
@@ -192,14 +197,12 @@ class _LimitedProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
             self.set_time_limit(None)
-            self._gate.forget_client(self._transport)
+            self._connection_limit.forget_client(self._transport)
             self._inner.connection_lost(error)
 
 
 def _read_uid(transport: asyncio.Transport) -> int | None:
-    """Who connected, where the kernel says so; None for those who may change something, and on a
-    port, where nobody knows.
-    """
+    """The peer's user; None if it may change something, and on a port, where it is unknown."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return None

@@ -36,7 +36,7 @@ class CannotStart(Exception):
 @asynccontextmanager
 async def serve_application(
     app: web.Application,
-    gate: ConnectionLimit,
+    connection_limit: ConnectionLimit,
     listeners: list[socket.socket],
     *,
     patient: bool = False,
@@ -57,8 +57,10 @@ async def serve_application(
     loop = asyncio.get_running_loop()
     try:
         servers = [
-            await loop.create_server(gate.wrap_factory(protocol), sock=one, backlog=_BACKLOG)
-            for one in listeners
+            await loop.create_server(
+                connection_limit.wrap_factory(protocol), sock=listener, backlog=_BACKLOG
+            )
+            for listener in listeners
         ]
         try:
             yield
@@ -69,7 +71,7 @@ async def serve_application(
             if patient:
                 for _ in range(_HANDED_OVER):
                     await asyncio.sleep(0)
-                await wait_until(gate.quiet, _NO_REQUEST_S)
+                await wait_until(connection_limit.quiet, _NO_REQUEST_S)
             for server in servers:
                 server.close()
     finally:
@@ -113,7 +115,7 @@ def open_unix_socket(path: Path, group: int) -> socket.socket:
             os.umask(before)
         if path.stat().st_gid != group:
             os.chown(path, -1, group)
-        made.listen(_BACKLOG)  # at once: who finds the file may connect
+        made.listen(_BACKLOG)  # at once: a client that finds the file may connect
     except OSError as error:
         made.close()
         raise CannotStart(

@@ -1,7 +1,7 @@
 """
-Who is at the other end of the socket, by SO_PEERCRED, and what that one may do.
+The peer of a connection, by SO_PEERCRED, and its rights.
 
-The kernel vouches for uid, gid and pid; nothing that the client says counts. Reading is for root,
+The kernel vouches for uid, gid and pid; nothing that the client sends counts. Reading is for root,
 the daemon's own user and the members of the socket's group (SO_PEERGROUPS gives the supplementary
 groups); changing is for root and the daemon's own user. Source: unix(7), socket(7).
 """

@@ -31,7 +31,14 @@ from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, SourceState
-from vitald.recovery.request import FILE, Kind, Request, ground_of, render, wanted
+from vitald.recovery.request import (
+    FILE,
+    Kind,
+    Request,
+    make_finding_ref,
+    render_request,
+    select_action,
+)
 from vitald.server import serialize
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -41,34 +48,34 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger("recovery")
 
 _TICK_S = 1.0
-_REPEAT_S = 180.0  # younger than root takes for too old, at any moment
-_LEAST_S = 10.0  # between two that ask for different things: each starts a process as root
+_REPEAT_S = 180.0  # less than the age at which root ignores a request
+_MIN_INTERVAL_S = 10.0  # between two different requests: each starts a process as root
 _WRITE_S = 5.0
 _REASONS = 8
 
 
 class RecoveryRequester:
-    """What is asked for now. `settings` gives those in force; `ready` is set once the past has been
-    told.
+    """The current request. `settings` returns those in force; `ready` is set once the past has been
+    read.
     """
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         runtime: Path,
-        lane: WorkerThread,
+        worker_thread: WorkerThread,
         settings: Callable[[], Recovery],
         ready: asyncio.Event,
     ) -> None:
         self.request: Request | None = None
         self.requested_at: float | None = None  # since when for the same
-        self._board = board
+        self._node_state = node_state
         self._path = runtime / FILE
-        self._lane = lane
+        self._worker_thread = worker_thread
         self._settings = settings
         self._ready = ready
-        # Finding and what it asks for: since when, on the monotonic clock
-        self._stands: dict[tuple[int, str], float] = {}
+        # By finding and action: since when it is required, on the monotonic clock
+        self._required_since: dict[tuple[int, str], float] = {}
         self._written = float("-inf")
         self._trouble = ""
 
@@ -78,22 +85,21 @@ class RecoveryRequester:
 
     def describe_request(self) -> schema.ApiRecovery:
         """For /v1/status."""
-        asked = self.request
-        if asked is None:
+        request = self.request
+        if request is None:
             return {"mode": self.mode, "request": None}
-        findings = [one.id for one in asked.grounds]
-        told: schema.RecoveryRequest = {
-            "id": asked.id,
-            "action": asked.kind.value,
-            "since": serialize.format_moment(self.requested_at or asked.time),
-            "findings": findings,
+        described: schema.RecoveryRequest = {
+            "id": request.id,
+            "action": request.kind.value,
+            "since": serialize.format_moment(self.requested_at or request.time),
+            "findings": [finding.id for finding in request.findings],
         }
-        return {"mode": self.mode, "request": told}
+        return {"mode": self.mode, "request": described}
 
     def collect_metrics(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "vitald_recovery_requested",
-            "1 while root is asked to do this to the node.",
+            "1 while root is requested to do this to the node.",
             labels=["action"],
         )
         for kind in Kind:
@@ -101,9 +107,7 @@ class RecoveryRequester:
         yield family
 
     async def run(self) -> None:
-        """Until cancelled. The request goes with us: nobody could say then whether it still
-        holds.
-        """
+        """Until cancelled. The request is removed then: it could not be withdrawn any more."""
         await self._ready.wait()
         with suppress(OSError):
             self._remove_file()  # of a daemon before this one
@@ -123,83 +127,88 @@ class RecoveryRequester:
             if trouble != self._trouble:
                 log.error("recovery_not_requested", error=trouble, path=str(self._path))
             self._trouble = trouble
-        except Exception:  # whatever is wrong with asking must not end the watching
+        except Exception:  # a defect here must not end the daemon
             log.exception("recovery_failed")
         else:
             self._trouble = ""
 
     async def update_request(self, now: float) -> None:
-        """Have the file say what holds at this moment. Raises OSError, LaneStuck."""
-        asked = self._select_action(now)
-        if asked is None:
+        """Write or remove the request, as the findings require now. Raises OSError, ThreadStuck."""
+        required = self._select_action(now)
+        if required is None:
             if self.request is not None:
-                await self._lane.call(self._remove_file, _WRITE_S)
+                await self._worker_thread.call(self._remove_file, _WRITE_S)
                 log.info(
                     "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
                 )
                 self.request = self.requested_at = None
             return
-        kind, findings = asked
-        ids = tuple(one.id for one in findings)
+        kind, findings = required
+        ids = tuple(finding.id for finding in findings)
         former = self.request
-        same = former is not None and (former.kind, tuple(one.id for one in former.grounds)) == (
+        same = former is not None and (
+            former.kind,
+            tuple(finding.id for finding in former.findings),
+        ) == (
             kind,
             ids,
         )
-        if now - self._written < (_REPEAT_S if same else _LEAST_S):
+        if now - self._written < (_REPEAT_S if same else _MIN_INTERVAL_S):
             return
         fresh = self._make_request(kind, findings)
         if same and former is not None:
             fresh = replace(fresh, id=former.id)
-        # Before it is written: whatever becomes of that, it is taken away again
+        # Before it is written: it is then withdrawn even if writing it fails.
         self.request = fresh
         self.requested_at = self.requested_at if same else fresh.time
-        await self._lane.call(lambda: self._write_file(render(fresh)), _WRITE_S)
+        await self._worker_thread.call(lambda: self._write_file(render_request(fresh)), _WRITE_S)
         self._written = now
         if not same:
             log.warning(
                 "recovery_requested",
                 request=fresh.id,
                 action=kind.value,
-                findings=[one.words for one in fresh.grounds],
+                findings=[finding.label for finding in fresh.findings],
             )
 
     def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
-        settings, board = self._settings(), self._board
-        held = any(source.state is SourceState.RELEASED for source in board.sources.values())
+        settings, node_state = self._settings(), self._node_state
+        held = any(source.state is SourceState.RELEASED for source in node_state.sources.values())
         if (
             settings.mode != "automatic"
             or held
-            or board.simulated
-            or not board.ledger.ok
-            or board.ledger.unsaved
+            or node_state.simulated
+            or not node_state.ledger.ok
+            or node_state.ledger.unsaved
         ):
-            self._stands = {}
+            self._required_since = {}
             return None
-        keys = [(one.id, one.action.value) for one in board.findings]
-        self._stands = {key: self._stands.get(key, now) for key in keys}
-        return wanted(
-            board.findings,
-            lambda one: now - self._stands[one.id, one.action.value] >= settings.after_s,
-            device_reset=board.device_reset,
+        keys = [(finding.id, finding.action.value) for finding in node_state.findings]
+        self._required_since = {key: self._required_since.get(key, now) for key in keys}
+        return select_action(
+            node_state.findings,
+            lambda finding: (
+                now - self._required_since[finding.id, finding.action.value] >= settings.after_s
+            ),
+            device_reset=node_state.device_reset,
         )
 
     def _make_request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
-        verdict = self._board.verdict()
+        verdict = self._node_state.verdict()
         return Request(
             id=uuid.uuid4().hex,
-            boot_id=self._board.boot_id,
+            boot_id=self._node_state.boot_id,
             time=time.time(),
             uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
             kind=kind,
             host=presentable(socket.gethostname()),
-            who=f"vitald {os.getpid()}",
+            requester=f"vitald {os.getpid()}",
             status=verdict.status.value,
             reasons=tuple(presentable(reason) for reason in verdict.reasons[:_REASONS]),
-            grounds=tuple(ground_of(one, presentable) for one in findings),
+            findings=tuple(make_finding_ref(finding, presentable) for finding in findings),
         )
 
-    # --- the file; in the lane
+    # --- the file; in the worker thread
 
     def _write_file(self, data: bytes) -> None:
         """Whole or not at all, and through no link: the folder is opened first, and everything is

@@ -1,6 +1,6 @@
 """
-What a request may say, and what a bad one is told: parameters, bodies, who may change something,
-and the refusal that the outermost handler turns into JSON.
+Reading of requests: parameters, bodies, the right to change something, and the refusal that the
+outermost handler turns into JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 T = TypeVar("T")
 
-PAGE, PAGE_MOST = 100, 1000
+PAGE, MAX_PAGE = 100, 1000
 _BODY_S = 5.0
 _SECONDS = (1.0, 86400.0)
 _REASON = 500
@@ -55,9 +55,9 @@ def read_query(request: web.Request, *known: str) -> dict[str, str]:
 
 def read_limit(query: dict[str, str]) -> int:
     text = query.get("limit", str(PAGE))
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= PAGE_MOST:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_PAGE:
         raise RequestRefused(
-            400, f"limit: expected a number from 1 to {PAGE_MOST}, found {text[:80]!r}"
+            400, f"limit: expected a number from 1 to {MAX_PAGE}, found {text[:80]!r}"
         )
     return int(text)
 
@@ -145,7 +145,7 @@ def read_reason(body: dict[str, object]) -> str:
 
 
 def require_change_right(request: web.Request) -> Peer:
-    """Who asks for a change, and may: root, or the daemon's own user. No change has a query."""
+    """The peer, if it may change something: root or the daemon's user. A change has no query."""
     read_query(request)
     peer: Peer = request["peer"]
     if not peer.may_change:

@@ -1,6 +1,4 @@
-"""What the nouns look like as JSON: one place, so that the API, the command line and `scan` say the
-same.
-"""
+"""The types of the data model as JSON, for the API, the command line and `scan`."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ def format_event(stored: StoredEvent) -> schema.ApiEvent:
 def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
     entry = find_rule(found, catalog)
     ruling = entry.apply_to(found.fields)
-    asked = found.requirement
+    requirement = found.requirement
     return {
         "id": found.id,
         "incident": found.incident,
@@ -82,11 +80,11 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
         "kind": found.kind,
         "code": found.code,
         "title": found.title,
-        "action": asked.action.value,
-        "when": asked.when.value,
+        "action": requirement.action.value,
+        "when": requirement.when.value,
         "unusable": found.unusable,
-        "todo": asked.action.phrase,
-        "because": asked.because,
+        "todo": requirement.action.phrase,
+        "because": requirement.because,
         "class": entry.fault_class.value,
         "meaning": entry.meaning,
         "advice": ruling.advice,
@@ -115,7 +113,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
 
 
 def format_acceptance(accepted: Acceptance | None) -> schema.ApiAcceptance | None:
-    """Who lives with a finding until when; null where nobody does."""
+    """Who accepted a finding, and until when; null if it is not accepted."""
     if accepted is None:
         return None
     return {
@@ -127,7 +125,7 @@ def format_acceptance(accepted: Acceptance | None) -> schema.ApiAcceptance | Non
 
 
 def format_flags(judged: Verdict) -> schema.Flags:
-    """What is asked for, and whether it rests on more than the text of a log."""
+    """What is required, and whether a source besides the kernel log confirms it."""
     return {
         "rebootRequired": judged.reboot_required,
         "rebootConfirmed": judged.reboot_confirmed,
@@ -156,7 +154,7 @@ def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFind
 
 
 def format_source(health: SourceHealth) -> schema.ApiSource:
-    """`deadline` is the moment by which it must have looked again."""
+    """`deadline` is the moment by which it must be read again."""
     fresh = health.is_fresh(time.monotonic())
     return {
         "name": health.name,
@@ -185,8 +183,8 @@ def _plain_part(value: float | str) -> float | str | None:
 
 
 def format_job(seen: Job) -> schema.ApiJob:
-    """`state`: `lost` where nobody told its end; `ended` is then when it cannot have run
-    any more.
+    """`state`: `lost` if its end was not reported; `ended` is then when it cannot have run any
+    more.
     """
     state: Literal["running", "ended", "died", "lost"]
     if seen.ended is None:
@@ -209,44 +207,47 @@ def format_job(seen: Job) -> schema.ApiJob:
 
 
 def format_incident(
-    told: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
+    incident: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
 ) -> schema.ApiIncident:
-    """One story: its root, what it asks for, and its members, the root first. `findings` are its
-    open ones, `jobs` the work near it.
+    """One incident: its root, what it requires, and its members, the root first. `findings` are its
+    open ones, `jobs` those near it.
     """
     own = sort_by_strength(list(findings))
-    root = catalog.find_rule(told.root.code)
-    story = next((one for one in catalog.correlation.rules if one.name == told.story), None)
+    root_code = incident.root.code
+    root = catalog.find_rule(incident.root.code)
+    story = next((rule for rule in catalog.correlation.rules if rule.name == incident.story), None)
     strongest = own[0] if own else None
     return {
-        "id": told.id,
-        "state": "open" if told.closed_at is None else "over",
-        "component": told.root.component.name,
-        "code": told.root.code,
+        "id": incident.id,
+        "state": "open" if incident.closed_at is None else "over",
+        "component": incident.root.component.name,
+        "code": incident.root.code,
         "title": (
             root.apply_to({}).title
             if not own
-            else next((one.title for one in own if one.code == told.root.code), root.title)
+            else next(
+                (finding.title for finding in own if finding.code == incident.root.code), root.title
+            )
         ),
         "action": (strongest.action if strongest else Action.NONE).value,
         "when": strongest.when.value if strongest else None,
         "todo": (strongest.action if strongest else Action.NONE).phrase,
         "line": next(
-            iter(format_reasons(own, {told.id: told})),
-            f"{told.root.component.name}: {root.title} ({told.root.code}): {Action.NONE.phrase}",
+            iter(format_reasons(own, {incident.id: incident})),
+            f"{incident.root.component.name}: {root.title} ({root_code}): {Action.NONE.phrase}",
         ),
-        "findings": [one.id for one in own],
+        "findings": [finding.id for finding in own],
         "story": story.title if story is not None else "",
-        "since": format_moment(told.since),
-        "last": format_moment(told.last),
-        "count": told.event_count,
-        "closedAt": format_moment(told.closed_at),
-        "simulated": told.simulated,
+        "since": format_moment(incident.since),
+        "last": format_moment(incident.last),
+        "count": incident.event_count,
+        "closedAt": format_moment(incident.closed_at),
+        "simulated": incident.simulated,
         "members": [
             _format_member(member, number == 0, catalog)
-            for number, member in enumerate(told.members)
+            for number, member in enumerate(incident.members)
         ],
-        "jobs": [format_job(one) for one in jobs],
+        "jobs": [format_job(job) for job in jobs],
     }
 
 
@@ -265,59 +266,63 @@ def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Ap
 
 def format_history(
     past: FindingHistory,
-    told: Incident | None,
-    own: Iterable[Finding],
+    incident: Incident | None,
+    findings: Iterable[Finding],
     catalog: Catalog,
     flags: schema.Flags,
     jobs: Iterable[Job] = (),
 ) -> schema.Why:
-    """The chain of one finding: lines, events, incident, rule, layers of what is asked for, flags,
-    and every transition.
+    """The chain of one finding: lines, events, incident, rule, layers of the required action,
+    flags, and every transition. `findings` are those of the incident.
     """
-    found = past.finding
-    entry = find_rule(found, catalog)
-    layers = (
-        (
-            "table",
-            found.base,
-            f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})",
-        ),
-        (
-            "company",
-            found.catalog_requirement if found.catalog_requirement is not found.base else None,
-            "",
-        ),
-        ("driver", found.driver, ""),
-        ("escalation", found.escalation, ""),
-    )
+    formatted = None
+    if incident is not None:
+        formatted = format_incident(incident, findings, catalog, jobs)
     return {
-        "finding": format_finding(found, catalog),
-        "events": [format_event(one) for one in past.events],
-        "incident": format_incident(told, own, catalog, jobs) if told is not None else None,
-        "rule": format_rule(entry),
-        "asked": [
-            {
-                "layer": name,
-                "action": one.action.value,
-                "when": one.when.value,
-                "because": one.because or source,
-                "decides": one == found.requirement,
-            }
-            for name, one, source in layers
-            if one is not None
-        ],
+        "finding": format_finding(past.finding, catalog),
+        "events": [format_event(stored) for stored in past.events],
+        "incident": formatted,
+        "rule": format_rule(find_rule(past.finding, catalog)),
+        "asked": _format_layers(past.finding, catalog),
         "flags": flags,
         "transitions": [
             {
-                "time": format_moment(one.time),
-                "state": one.state,
-                "action": one.action,
-                "cause": one.cause,
-                "event": one.event,
+                "time": format_moment(transition.time),
+                "state": transition.state,
+                "action": transition.action,
+                "cause": transition.cause,
+                "event": transition.event,
             }
-            for one in past.transitions
+            for transition in past.transitions
         ],
     }
+
+
+def _format_layers(finding: Finding, catalog: Catalog) -> list[schema.Layer]:
+    """What the finding requires, by what requires it. A layer that equals the finding's requirement
+    decides.
+    """
+    entry = find_rule(finding, catalog)
+    table = f"{entry.source} (profile {catalog.profile}, {entry.origin or 'not listed'})"
+    raised = finding.catalog_requirement is not finding.base
+    co_occurrence = finding.catalog_requirement if raised else None
+    layers = (
+        ("table", finding.base, table),
+        ("company", co_occurrence, ""),
+        ("driver", finding.driver, ""),
+        ("escalation", finding.escalation, ""),
+    )
+    return [
+        {
+            "layer": name,
+            "action": requirement.action.value,
+            "when": requirement.when.value,
+            "because": requirement.because or source,
+            "decides": requirement == finding.requirement,
+        }
+        for name, requirement, source in layers
+        if requirement is not None
+    ]
 
 
 def format_suspects(
@@ -336,7 +341,7 @@ def format_suspects(
                 {"kind": kind, "count": count, "points": points} for kind, count, points in parts
             ],
         }
-        for device, (score, parts) in sorted(scored.items(), key=lambda one: -one[1][0])
+        for device, (score, parts) in sorted(scored.items(), key=lambda item: -item[1][0])
     ]
 
 

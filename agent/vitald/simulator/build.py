@@ -1,7 +1,6 @@
 """
-Compiling the simulated library, once per source: it is never shipped built.
-
-Owns     where the built library is kept, and what to say on a machine without a compiler.
+Compiles the simulated library on first use and keeps it in a cache, by a digest of its source. It
+is never shipped built.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ FLAGS = (
     f"-Wl,-soname,{SONAME}",
     "-pthread",
 )
-_LONGEST_S = 120.0
+_MAX_COMPILE_S = 120.0
+_MAX_ERRORS = 5
 
 
 class CannotBuild(Exception):
-    """No library, and why; the text is for whoever started this."""
+    """There is no library; the text says why, for a person."""
 
 
-def library(cache: Path | None = None) -> Path:
+def build_library(cache: Path | None = None) -> Path:
     """The simulated library, compiled unless the cache has it already. Raises CannotBuild."""
-    compiler = next(
-        (found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None
-    )
+    compilers = (shutil.which(name) for name in ("cc", "gcc", "clang"))
+    compiler = next(filter(None, compilers), None)
     if compiler is None:
         raise CannotBuild(
             "the simulated NVML is compiled on first use, and no C compiler is installed (cc, gcc"
@@ -49,20 +48,20 @@ def library(cache: Path | None = None) -> Path:
     except OSError as error:
         raise CannotBuild(f"{SOURCE}: cannot be read: {error.strerror}") from None
     name = f"nvml-{hashlib.sha256(source + os.fsencode(compiler)).hexdigest()[:16]}"
-    places = [cache] if cache is not None else _places()
-    for place in places:
-        if (place / name / SONAME).is_file():
-            return place / name / SONAME
-    for place in places:
-        if _writable(place / name):
-            return _compile(compiler, place / name)
+    folders = [cache] if cache is not None else _list_cache_folders()
+    for folder in folders:
+        if (folder / name / SONAME).is_file():
+            return folder / name / SONAME
+    for folder in folders:
+        if _is_writable(folder / name):
+            return _compile_library(compiler, folder / name)
     if cache is not None:
         raise CannotBuild(f"{cache}: cannot be written")
-    return _compile(compiler, _private(name))
+    return _compile_library(compiler, _make_private_folder(name))
 
 
-def _places() -> list[Path]:
-    """The user's cache folder, where there is one."""
+def _list_cache_folders() -> list[Path]:
+    """The user's cache folder, if there is one."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     if chosen.startswith("/"):
         return [Path(chosen) / "vitald"]
@@ -72,7 +71,7 @@ def _places() -> list[Path]:
         return []
 
 
-def _writable(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -80,9 +79,9 @@ def _writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _private(name: str) -> Path:
-    """A folder below the temporary one that nobody else can have prepared: what lies in it gets
-    loaded.
+def _make_private_folder(name: str) -> Path:
+    """A folder below the temporary one that no other user can have written to: the library in it
+    is loaded.
     """
     root = Path(tempfile.gettempdir()) / f"vitald-{os.geteuid()}"
     try:
@@ -105,9 +104,9 @@ def _private(name: str) -> Path:
     return root / name
 
 
-def _compile(compiler: str, folder: Path) -> Path:
-    """Compile under another name first: whoever looks at the same time finds a whole library or
-    none.
+def _compile_library(compiler: str, folder: Path) -> Path:
+    """Compiles under another name first, so that a process that looks for it at the same time finds
+    a whole library or none.
     """
     target = folder / SONAME
     if target.is_file():
@@ -121,15 +120,17 @@ def _compile(compiler: str, folder: Path) -> Path:
     try:
         command = [compiler, *FLAGS, "-o", str(made), str(SOURCE)]
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S
+            command, capture_output=True, text=True, errors="replace", timeout=_MAX_COMPILE_S
         )
         if done.returncode:
-            raise CannotBuild(f"{compiler} could not compile {SOURCE}:\n{_errors(done.stderr)}")
+            raise CannotBuild(
+                f"{compiler} could not compile {SOURCE}:\n{_select_errors(done.stderr)}"
+            )
         made.chmod(0o755)
         made.replace(target)
     except subprocess.TimeoutExpired:
         raise CannotBuild(
-            f"{compiler} did not compile {SOURCE} within {_LONGEST_S:.0f} s"
+            f"{compiler} did not compile {SOURCE} within {_MAX_COMPILE_S:.0f} s"
         ) from None
     except OSError as error:
         raise CannotBuild(f"{compiler} could not compile {SOURCE}: {error.strerror}") from None
@@ -138,10 +139,8 @@ def _compile(compiler: str, folder: Path) -> Path:
     return target
 
 
-def _errors(text: str, most: int = 5) -> str:
-    """The compiler's first errors; where none is called that, its first lines."""
+def _select_errors(text: str) -> str:
+    """The compiler's first errors, or its first lines if none has the word."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return (
-        "\n".join(([line for line in lines if "error" in line] or lines)[:most])
-        or "it said nothing"
-    )
+    errors = [line for line in lines if "error" in line]
+    return "\n".join((errors or lines)[:_MAX_ERRORS]) or "it said nothing"

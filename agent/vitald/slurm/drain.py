@@ -1,9 +1,10 @@
 """
-Taking a node out of Slurm's service, and giving it back: by draining it, or by a state and a reason
-on which SageMaker HyperPod acts.
+Takes a node out of service in Slurm and resumes it: by draining it, or with a state and a reason on
+which SageMaker HyperPod acts.
 
-Owns     which nodes may be touched: never one that somebody else holds, or that HyperPod acts on.
-Refuses  judging, and waiting until the node is free.
+Owns     which nodes may be changed: never one that others took out of service, or on which HyperPod
+         acts.
+Refuses  verdicts, and waiting until the node is free.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from vitald.slurm.report import report
 from vitald.slurm.scontrol import SlurmNode
 from vitald.slurm.settings import Settings
 
-ACTION = "Action:"  # HyperPod acts on a node whose reason begins so: nobody may touch it meanwhile
-# These words and no others: with anything around them HyperPod does not see them.
+ACTION = "Action:"  # HyperPod acts on a node whose reason begins so: it must not be changed then
+# Exactly these reasons: HyperPod ignores any other text.
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 
 
@@ -35,9 +36,9 @@ def drain_node(
     node: SlurmNode,
     seconds: float,
 ) -> None:
-    """Take a node out of service for the verdict's reason, within so many seconds, and report it.
+    """Take a node out of service for the verdict's reason, within `seconds`, and report it.
 
-    `node` is what Slurm has just said of it. One that somebody else holds is left as it is.
+    `node`: its present state in Slurm. A node that others took out of service is left as it is.
     """
     ours = is_our_reason(settings, node)
     if node.reason.startswith(ACTION):
@@ -60,7 +61,7 @@ def drain_node(
 
 
 def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> None:
-    """Give back a node that we drained for `reason`, since its status allows it, and report it."""
+    """Resume a node that we drained for `reason`, since its status allows it, and report it."""
     problem = scontrol.update_node(name, ["state=resume"], seconds)
     if problem:
         report(f"{name}: not resumed: {problem}")
@@ -76,15 +77,15 @@ def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: floa
 
 
 def choose_hyperpod_action(verdict: Verdict) -> str:
-    """What HyperPod is to do for a confirmed reboot or replacement; empty for anything else.
+    """HyperPod's action for a confirmed reboot or replacement; empty for anything else.
 
-    A drill asks for nothing: no instance is replaced for one.
+    A drill requires no action: no instance is replaced for it.
     """
     replace = verdict.get("replacementConfirmed") is True
     reboot = verdict.get("rebootConfirmed") is True
     if verdict.get("simulated"):
         findings = cast("list[Verdict]", verdict.get("findings") or [])
-        # Where no finding is a drill's, what is read is simulated: then nothing here is real.
+        # If no finding is a drill's, the devices themselves are simulated: no finding is real.
         drill = any(finding["simulated"] for finding in findings)
         real = [finding for finding in findings if drill and not finding["simulated"]]
         actions = [finding["action"] for finding in real if finding.get("confirmed")]
@@ -103,7 +104,7 @@ def _set_reason(
     changes: list[str],
     seconds: float,
 ) -> None:
-    """Give a node our reason. Until Slurm has taken it, the former one counts as ours, too."""
+    """Give a node our reason. Until Slurm has accepted it, the former one counts as ours, too."""
     changes = [*changes, f"reason={reason}"]
     record_reasons(settings, former, reason)
     problem = scontrol.update_node(name, changes, seconds)
@@ -115,12 +116,12 @@ def _set_reason(
 
 
 def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> None:
-    """Hand a node to HyperPod. What happened goes into the comment, where that is free or ours."""
+    """Hand a node to HyperPod. The reason goes into the comment, if that is free or ours."""
     end = time.monotonic() + seconds
     changes = ["state=fail", f"reason={action}"]
     problem = ""
     if comment:
-        # In one call: between two of them others could change the node.
+        # In one call: between two calls others could change the node.
         problem = scontrol.update_node(name, [*changes, f"comment={reason}"], seconds / 2)
         if problem:
             report(f"{name}: not with a comment: {problem}")

@@ -1,10 +1,10 @@
 """
-A node's reason in Slurm: the one that we give it, and whether the one that it has is ours.
+A node's reason in Slurm: the one that we give it, and whether its present reason is ours.
 
-A person may add a note to our reason, or put another behind our prefix; the node is theirs from
-then on. To see that, the reasons that we gave last are recorded in a file.
+A person may add a note to our reason, or write another one after our prefix; from then on the node
+is theirs. To notice that, the last reasons that we gave are recorded in a file.
 
-Owns     the words of a reason, and the record of the last ones.
+Owns     the text of a reason, and the record of the last ones.
 Refuses  changing a node.
 """
 
@@ -26,22 +26,22 @@ _MAX_REASON = 200  # characters
 
 
 def first_reason(verdict: Verdict) -> str:
-    """The strongest reason of a verdict, or its status where it has none."""
+    """The strongest reason of a verdict, or its status if it has none."""
     reasons = cast("list[str]", verdict["reasons"])
     return reasons[0] if reasons else str(verdict["status"])
 
 
 def format_reason(settings: Settings, verdict: Verdict) -> str:
-    """Our prefix and the strongest reason, in a short line of ASCII that Slurm keeps as it is."""
+    """Our prefix and the strongest reason, as one short line of ASCII, which Slurm stores as is."""
     plain = re.sub(r"[^\x20-\x7e]+", " ", first_reason(verdict))
     reason = f"{settings.prefix}{' '.join(plain.split())}"
-    return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a quote at the end for one of its own
+    return reason[:_MAX_REASON].rstrip(' "')  # scontrol takes a final quote for its own
 
 
 def is_our_reason(settings: Settings, node: SlurmNode) -> bool:
     """Whether a node's reason is one that we gave it, unchanged.
 
-    Where nothing is recorded, as after a boot without a disk, the prefix decides.
+    If no reason is recorded, as after the boot of a diskless node, the prefix decides.
     """
     if not node.reason.startswith(settings.prefix):
         return False
@@ -50,7 +50,7 @@ def is_our_reason(settings: Settings, node: SlurmNode) -> bool:
 
 
 def record_reasons(settings: Settings, *reasons: str) -> None:
-    """Record the reasons that the node may have from us, instead of those recorded before."""
+    """Record the reasons of ours that the node may have now, instead of those recorded before."""
     path = settings.reasons_file
     if path is None:
         return

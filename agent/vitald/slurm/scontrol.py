@@ -1,8 +1,8 @@
 """
-scontrol: running it with a time limit, and reading what it prints about nodes and jobs.
+Runs scontrol with a time limit, and parses what it prints about nodes and jobs.
 
 Owns     how scontrol is found and run, and the meaning of its output and of its failures.
-Refuses  deciding: what follows from a node's or a job's state is up to the caller.
+Refuses  deciding what follows from the state of a node or a job.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _ENDED = {
 _REQUEUED = "PENDING"
 _UNKNOWN_JOB = "Invalid job id"
 _SIGTERM = 15
-_MAX_MESSAGE = 300  # characters of what scontrol says of a failure
+_MAX_MESSAGE = 300  # characters of scontrol's error message
 
 
 class SlurmNode(NamedTuple):
-    """A node as Slurm has it: the words of its state, its reason, its comment."""
+    """A node in Slurm: the parts of its state, its reason, its comment."""
 
     states: frozenset[str]
     reason: str
@@ -34,14 +34,14 @@ class SlurmNode(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether it has been taken out of service, by whomever."""
+        """Whether it is out of service, by us or by others."""
         return bool(self.states & _HELD)
 
 
 class JobEnd(NamedTuple):
-    """A job that has ended: its state, empty where Slurm has forgotten the job; and how it ended.
+    """A job that has ended: its state, empty if Slurm no longer knows the job, and how it ended.
 
-    `exit_state` has `exitCode`, `signal` and `reason`, each only where it is known.
+    `exit_state` has `exitCode`, `signal` and `reason`, each only if it is known.
     """
 
     state: str
@@ -49,13 +49,13 @@ class JobEnd(NamedTuple):
 
 
 def read_node_state(name: str, seconds: float) -> SlurmNode | str:
-    """A node's state, reason and comment; or why they are not known."""
+    """A node's state, reason and comment, or why they are not known."""
     shown, problem = run_scontrol(["show", "node", name], seconds)
     return problem or parse_node_state(shown) or f"scontrol shows no state of node {name}"
 
 
 def parse_node_state(shown: str) -> SlurmNode | None:
-    """What `scontrol show node` prints. None where it has no state."""
+    """Parse the output of `scontrol show node`. None if it has no state."""
     state = re.search(r"^\s+State=(\S+)", shown, re.MULTILINE)
     if state is None:
         return None
@@ -63,24 +63,24 @@ def parse_node_state(shown: str) -> SlurmNode | None:
     comment = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
     return SlurmNode(
         states=frozenset(re.findall(r"[A-Z_]+", state[1])),
-        # Behind the reason stands who set it, and when: `[root@2026-11-21T21:12:13]`.
+        # The reason is followed by who set it, and when: `[root@2026-11-21T21:12:13]`.
         reason=re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1]) if reason else "",
         comment=comment[1] if comment else "",
     )
 
 
 def update_node(name: str, changes: Sequence[str], seconds: float) -> str:
-    """Change a node, such as by `state=resume`. Why that failed; empty where it did not."""
+    """Change a node, for example by `state=resume`. Why that failed; empty if it did not."""
     return run_scontrol(["update", f"nodename={name}", *changes], seconds)[1]
 
 
 def read_exit_state(job: str, seconds: float) -> dict[str, object]:
-    """A job's `exitCode`, `signal` and `reason`; empty where Slurm does not tell them in time."""
+    """A job's `exitCode`, `signal` and `reason`; empty if Slurm does not report them in time."""
     return parse_exit_state(_show_job(job, seconds)[0])
 
 
 def read_job_end(job: str, seconds: float) -> JobEnd | None:
-    """How a job ended. None where it has not, or where Slurm does not say so for certain."""
+    """How a job ended. None if it has not, or if that is not certain."""
     shown, problem = _show_job(job, seconds)
     if problem and _UNKNOWN_JOB not in problem:
         return None
@@ -95,7 +95,9 @@ def read_job_end(job: str, seconds: float) -> JobEnd | None:
 
 
 def parse_exit_state(shown: str) -> dict[str, object]:
-    """How a job ended, by its line of `scontrol show job -o`; empty where it says nothing of it."""
+    """How a job ended, from its line of `scontrol show job -o`; empty if the line has no exit
+    code.
+    """
     found = re.search(r" ExitCode=([0-9]{1,3}):([0-9]{1,3})( |$)", shown)
     if not found:
         return {}
@@ -111,7 +113,7 @@ def parse_exit_state(shown: str) -> dict[str, object]:
 def _show_job(job: str, seconds: float) -> tuple[str, str]:
     """A job's line of `scontrol show job -o`, and why there is none.
 
-    By the number of an array, or of a job of several components, scontrol prints all of them.
+    For an array or a heterogeneous job scontrol prints a line for each member.
     """
     shown, problem = run_scontrol(["show", "job", job, "-o"], seconds)
     lines = [line for line in shown.splitlines() if line.startswith(f"JobId={job} ")]
@@ -119,8 +121,8 @@ def _show_job(job: str, seconds: float) -> tuple[str, str]:
 
 
 def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
-    """What scontrol printed, and why it failed; empty where it did not."""
-    import subprocess  # a large part of what a prolog costs, and most prologs need no scontrol
+    """What scontrol printed, and why it failed; empty if it did not."""
+    import subprocess  # a large part of a prolog's cost, and most prologs need no scontrol
 
     if seconds <= 0.0:
         return "", f"no time left to ask scontrol to {arguments[0]}"

@@ -1,9 +1,9 @@
 """
 `[slurm]` of the configuration file, as Slurm's scripts read it: at every call, and cheaply.
 
-Owns     what these scripts need of the file; a mistake in it costs no other key.
-Refuses  importing `vitald.config`, which costs more than all the rest of a prolog: a test compares
-         the two.
+Owns     what these scripts need of the file; an invalid value has no effect on other keys.
+Refuses  importing `vitald.config`, which takes longer than all the rest of a prolog: a test
+         compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vitald.slurm.report import report
 
 T = TypeVar("T")
 
-REASONS_FILE = Path("/var/lib/vitald-recover/slurm-reason")  # in a folder that only root can write
+REASONS_FILE = Path("/var/lib/vitald-recover/slurm-reason")  # only root can write to the folder
 
 
 class Settings(NamedTuple):
@@ -34,14 +34,14 @@ class Settings(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """How the reasons begin that we give to a node."""
+        """The beginning of every reason that we give a node."""
         return f"{self.reason}: "
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings of a file, or the defaults where there is none.
+    """The settings of a file, or the defaults if there is none.
 
-    Raises nothing for a mistake in the file: it is reported, and the default is used.
+    Raises nothing for an invalid value: it is reported, and the default is used.
     """
     if not path.exists():
         return Settings()

@@ -1,7 +1,7 @@
 """
-What slurmd tells the scripts that it runs, in their environment: the node, the job, how it ended.
+The environment that slurmd gives the scripts that it runs: the node, the job, how the job ended.
 
-Owns     the names and forms of these variables.
+Owns     the names and formats of these variables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def read_node_name() -> str:
 
 
 def read_job() -> dict[str, object]:
-    """The job that slurmd calls us for; empty where there is none."""
+    """The job that slurmd runs the script for; empty if there is none."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job:
         return {}

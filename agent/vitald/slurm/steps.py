@@ -1,8 +1,8 @@
 """
-Job steps of Slurm on this node, by their processes.
+Job steps of Slurm on this node, found by their processes.
 
 Owns     how a step's process is recognised.
-Refuses  asking Slurm: a job may hold the node without a step, and scontrol knows that.
+Refuses  querying Slurm: a job may have the node without a step, which only scontrol knows.
 """
 
 from __future__ import annotations

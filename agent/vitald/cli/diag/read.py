@@ -142,14 +142,14 @@ def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
-    if "body" in (tool.find_document(text) or {}) or answers.no_watches(text):
+    if "body" in (tool.find_document(text) or {}) or answers.has_no_watches(text):
         return "health"
-    if answers.gpus_found(text) is not None:
+    if answers.find_gpu_count(text) is not None:
         return "discovery"
-    if answers.version_found(text):
+    if answers.find_version(text):
         return "version"
     # health and discovery report a missing engine in the same two lines; diag does not.
-    return "no engine" if answers.no_engine(text) and "the specified host" in text else "diag"
+    return "no engine" if answers.has_no_engine(text) and "the specified host" in text else "diag"
 
 
 # --- the short answers
@@ -172,16 +172,16 @@ def _read_answer(kind: str, text: str) -> tuple[Json, list[str], int]:
     from vitald.diagnostics.dcgm import answers
 
     if kind == "version":
-        version = answers.version_found(text)
+        version = answers.find_version(text)
         reason = "" if version else "no version in it"
         lines = [f"dcgmi {render.escape_text(version)}"]
         return {"version": version or None, "reason": reason}, lines, 0 if version else 30
-    if kind == "no engine" or answers.no_engine(text):
+    if kind == "no engine" or answers.has_no_engine(text):
         reason = "nothing answers where DCGM's host engine should: systemctl start nvidia-dcgm"
         unreachable = {"error": "engine unreachable", "reason": reason}
         return {**_NO_VALUES.get(kind, {"gpu_count": None}), **unreachable}, [], 30
     if kind == "discovery":
-        count = answers.gpus_found(text)
+        count = answers.find_gpu_count(text)
         lines = [f"{count} GPU{'' if count == 1 else 's'}"]
         reason = "" if count else "no GPU is listed"
         error: Json = {} if count is not None else {"error": "not understood"}
@@ -194,7 +194,7 @@ def _read_health(text: str) -> tuple[Json, list[str]]:
     from vitald.diagnostics.checks import dcgm_health
     from vitald.diagnostics.dcgm import answers
 
-    if answers.no_watches(text):
+    if answers.has_no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
     answer = dcgm_health.read_answer(text)
@@ -255,8 +255,8 @@ def _detect_level(report: Report) -> int:
 
     names = [test.name for test in report.tests]
     version = report.dcgm_version or ("4" if "software" in names else "3")
-    if names and run_context.whole_level(names, version):
-        return run_context.level_of(names)
+    if names and run_context.is_whole_level(names, version):
+        return run_context.find_level(names)
     return 0
 
 
@@ -306,7 +306,7 @@ def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -
     """The limits of this reading."""
     from vitald.diagnostics.dcgm import answers, document
 
-    if report.tests and answers.no_engine(document.read_output(printed).outside):
+    if report.tests and answers.has_no_engine(document.read_output(printed).outside):
         yield (
             "the requested host engine did not answer: this ran in a private engine, on the node"
             " where dcgmi was called"

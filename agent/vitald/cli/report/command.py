@@ -37,6 +37,13 @@ _MAX_AGE_S = 3650 * words.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    _add_archive_options(parser)
+    _add_content_options(parser)
+    _add_daemon_options(parser)
+    parser.add_argument("--json", action="store_true", help="report as JSON what was written")
+
+
+def _add_archive_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         "-o",
@@ -46,6 +53,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="where to (default: here, named after host and time)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+
+
+def _add_content_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
         type=words.parse_duration(1, _MAX_AGE_S, "1s to 3650d"),
@@ -68,6 +78,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with the ledger itself, unchanged: nothing is redacted in it",
     )
+
+
+def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
@@ -89,7 +102,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="timeout per answer (default: 10)",
     )
-    parser.add_argument("--json", action="store_true", help="report as JSON what was written")
 
 
 def _parse_size(text: str) -> int:

@@ -375,7 +375,7 @@ def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
 
 def _list_pci_devices(sysfs: Path) -> list[Json]:
     inventory = PciInventory(sysfs)
-    inventory.read()
+    inventory.scan_bus()
     if inventory.error:
         raise OSError(inventory.error)
     return [

@@ -77,6 +77,10 @@ def _is_secret_name(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
+def _is_secret_option(argument: object) -> bool:
+    return isinstance(argument, str) and _OPTION.fullmatch(argument) is not None
+
+
 def _redact_match(found: re.Match[str]) -> str:
     begin, end = found.start("secret") - found.start(), found.end("secret") - found.start()
     return found[0][:begin] + REDACTED + found[0][end:]
@@ -110,28 +114,28 @@ class Redactor:
         )
 
     def _redact_value(self, place: str, value: object, secret: bool) -> object:
+        """`place`: of the value in the configuration. `secret`: by the name of a key."""
         if isinstance(value, dict):
             return {
                 self.redact_text(name): self._redact_value(
-                    f"{place}.{name}", one, secret or _is_secret_name(name)
+                    f"{place}.{name}", inner, secret or _is_secret_name(name)
                 )
-                for name, one in value.items()
+                for name, inner in value.items()
             }
         if isinstance(value, list):
-            after = [
-                False,
-                *(isinstance(one, str) and _OPTION.fullmatch(one) is not None for one in value),
-            ]
+            # The value after an option such as --password
+            follows = [False, *map(_is_secret_option, value)]
             return [
-                self._redact_value(place, one, secret or follows)
-                for one, follows in zip(value, after)
+                self._redact_value(place, item, secret or is_argument)
+                for item, is_argument in zip(value, follows)
             ]
         if isinstance(value, bool) or value in ("", 0):
             return value
         if secret:
             return self._take_out(place, str(value), "by its name")
-        if not isinstance(value, str):
-            return value
+        return self._redact_string(place, value) if isinstance(value, str) else value
+
+    def _redact_string(self, place: str, value: str) -> str:
         if _OPAQUE.fullmatch(value) and not _UUID.fullmatch(value):
             return self._take_out(place, value, "by its shape")
         for shape in _SHAPES:
@@ -193,10 +197,9 @@ def _redact_lines(text: str, redactor: Redactor) -> Iterator[str]:
             (shown,) = redactor.redact_tables(
                 {f"{table}.{name}" if table else name: value.strip("\"'")}
             ).values()
-            yield (
-                f"{redactor.redact_text(name)} ="
-                f" {shown if value[0] not in _QUOTES and shown != REDACTED else json.dumps(shown)}"
-            )
+            if value[0] in _QUOTES or shown == REDACTED:
+                shown = json.dumps(shown)
+            yield f"{redactor.redact_text(name)} = {shown}"
         elif line.strip() and not line.lstrip().startswith("#"):
             yield "# [a line that is not shown]"
 

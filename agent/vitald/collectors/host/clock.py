@@ -19,8 +19,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look, why
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import RawReadings, describe_error
 from vitald.model import Component, ComponentKind
 
 _UNSYNC, _NANO = 0x0040, 0x2000
@@ -97,34 +97,34 @@ class SystemClock:
         self._kept = False
         self._ask_at = float("-inf")
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         yield PolledDevice(Component(ComponentKind.NODE, "clock"), self._read_clock)
 
-    def _read_clock(self) -> Look:
-        look = Look()
+    def _read_clock(self) -> RawReadings:
+        raw = RawReadings()
         try:
             timex = self.adjtimex()
         except OSError as error:
-            refused = f"adjtimex: {why(error)}"
-            look.missing["clock_offset_seconds"] = refused
-            self._ask_timedated(look, refused)
-            return look
-        look.values["unsynchronised"] = float(bool(timex.status & _UNSYNC))
-        look.values["clock_error_seconds"] = timex.maxerror / 1e6
-        look.values["clock_offset_seconds"] = abs(timex.offset) / (
+            refused = f"adjtimex: {describe_error(error)}"
+            raw.missing["clock_offset_seconds"] = refused
+            self._ask_timedated(raw, refused)
+            return raw
+        raw.values["unsynchronised"] = float(bool(timex.status & _UNSYNC))
+        raw.values["clock_error_seconds"] = timex.maxerror / 1e6
+        raw.values["clock_offset_seconds"] = abs(timex.offset) / (
             1e9 if timex.status & _NANO else 1e6
         )
-        return look
+        return raw
 
-    def _ask_timedated(self, look: Look, refused: str) -> None:
+    def _ask_timedated(self, raw: RawReadings, refused: str) -> None:
         """The synchronisation state according to timedated."""
         if time.monotonic() >= self._ask_at:
             try:
                 self._kept = self.timedated()
             except OSError as error:
-                look.missing["unsynchronised"] = f"{refused}; {error}"
+                raw.missing["unsynchronised"] = f"{refused}; {error}"
                 return
             self._ask_at = time.monotonic() + _AGAIN_S[self._kept]
-        look.values["unsynchronised"] = float(not self._kept)
+        raw.values["unsynchronised"] = float(not self._kept)
         if not self._kept:
-            look.values["clock_error_seconds"] = _MAX_ERROR_S
+            raw.values["clock_error_seconds"] = _MAX_ERROR_S

@@ -1,9 +1,8 @@
 """
-The host as the kernel's small files show it.
+The host: memory, processors, disks, file systems, processes, clock and services.
 
-Owns     which parts are looked at.
-Refuses  meaning, and all reading: each part knows its own files. What a machine does not have is
-         `missing` with a reason, never a fault.
+Each part reads its own files. What a machine does not have is `missing` with a reason, never a
+fault.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.host.clock import SystemClock
 from vitald.collectors.host.filesystems import FileSystems
@@ -23,22 +23,21 @@ from vitald.collectors.host.processors import Processors
 from vitald.collectors.host.readings import READINGS
 from vitald.collectors.host.settings import SECTION, HostSettings
 from vitald.collectors.host.units import Units
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, why
+from vitald.collectors.small_files import Files, describe_error
 from vitald.model import Component, Readings
 
 
 class HostPart(Protocol):
-    """A part of the host. Called at each round; may raise OSError where nothing can be said of what
-    there is.
-    """
+    """A part of the host."""
 
-    def devices(self) -> Iterator[PolledDevice]: ...
+    def list_devices(self) -> Iterator[PolledDevice]:
+        """Called in each round. Raises OSError if the devices cannot be listed."""
+        ...
 
 
 class Host:
-    """The subject of the host source. `state` is the folder that vitald writes its ledger to,
-    `also` is done at each look for devices.
+    """The collector. It is polled. `state` is the folder of the ledger; `also` is called each time
+    that devices are listed.
     """
 
     name = "host"
@@ -62,7 +61,7 @@ class Host:
         self.clock = SystemClock()
         self.units = Units(settings.units, settings.units_if_enabled)
         memory, processors = HostMemory(sysfs, procfs, files), Processors(sysfs, files)
-        self._recalled = False
+        self._has_restored = False
         self._parts: tuple[HostPart, ...] = (
             memory,
             processors,
@@ -73,39 +72,36 @@ class Host:
             self.units,
         )
 
-    def find(self) -> Found:
-        """All parts; one that cannot be listed leaves the others alone."""
-        self._fstab.read()
+    def find_devices(self) -> Found:
+        """The devices of all parts. A part that cannot be listed does not affect the others."""
+        self._fstab.read_table()
         if self._also is not None:
             self._also()
-        if not self._recalled:
+        if not self._has_restored:
             stored = self.memory.get("units")
-            self.units.restore_watched(
-                [unit for unit in stored if isinstance(unit, str)]
-                if isinstance(stored, list)
-                else []
-            )
-            self._recalled = True
+            units = stored if isinstance(stored, list) else []
+            self.units.restore_watched([unit for unit in units if isinstance(unit, str)])
+            self._has_restored = True
         devices: dict[Component, PolledDevice] = {}
         trouble: list[str] = []
         for part in self._parts:
             try:
-                devices.update({one.component: one for one in part.devices()})
+                devices.update({device.component: device for device in part.list_devices()})
             except OSError as error:
-                trouble.append(f"{error.filename or type(part).__name__}: {why(error)}")
+                trouble.append(f"{error.filename or type(part).__name__}: {describe_error(error)}")
         self.memory["units"] = self.units.watched
         return Found(tuple(devices.values()), trouble="; ".join(trouble))
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,  # noqa: ARG002
     ) -> Iterable[Readings]:
-        """Its parts have nothing to say of each other."""
+        """Nothing: each device is judged by its own readings."""
         return ()
 
 
-def _build(context: CollectorContext) -> Host:
+def _build_host(context: CollectorContext) -> Host:
     paths, settings = context.paths, context.settings[HostSettings]
     return Host(
         paths.sysfs,
@@ -124,5 +120,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=("host", "edac", "thermal", "fs", "nvme", "clock", "unit"),
     counted=("nvme",),
     subsystems=("nvme",),
-    build_collector=_build,
+    build_collector=_build_host,
 )

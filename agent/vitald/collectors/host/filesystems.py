@@ -24,17 +24,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vitald.collectors.collector import PolledDevice
 from vitald.collectors.host.fstab import Fstab, unescape_text
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look, attribute, names, read, why
+from vitald.collectors.small_files import (
+    RawReadings,
+    describe_error,
+    list_names,
+    read_attribute,
+    read_text,
+)
 from vitald.model import Component, ComponentKind
 
 _GAVE_UP = frozenset({"emergency_ro", "shutdown"})
 _SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")
 _OTHERS = "[host] mounts does not name it: those who use it may fill it"
-# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_of_the_node) says of
+# An image, a disk over the network, memory, a disc: what storage.toml (fs/not_is_built_in) says of
 # them holds here too.
-_NOT_OF_THE_NODE = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
+_NOT_BUILT_IN = re.compile(r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?")
 _UNKNOWN_MOUNT = "no mount is known that holds it"
 _UNTRACEABLE = frozenset(
     {"zfs", "bcachefs", "overlay"}
@@ -83,17 +89,16 @@ class FileSystems:
         self._disks, self._disks_at = frozenset[str](), -_KNOWN_S
         self._drives: frozenset[str] | None = None
         self._drives_at = -_KNOWN_S
-        self._beneath: dict[
-            str, frozenset[str]
-        ] = {}  # of each disk, when something was last seen there
+        # Drives beneath each disk, as last found
+        self._beneath: dict[str, frozenset[str]] = {}
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         mounts = self._read_mounts()
         held: dict[Component, tuple[Mount | None, list[str]]] = {}
         for path in self._paths:
             mount = max(
-                (one for one in mounts if one.contains_path(path)),
-                key=lambda one: len(one.point),
+                (mount for mount in mounts if mount.contains_path(path)),
+                key=lambda mount: len(mount.point),
                 default=None,
             )
             held.setdefault(
@@ -107,25 +112,25 @@ class FileSystems:
             if (
                 mount.point in points
                 and component not in held
-                and self._of_the_node(mount, component.id)
+                and self._is_built_in(mount, component.id)
             ):
                 held[component] = (mount, [])
                 yield PolledDevice(component, partial(self._read_filesystem, mount, []))
 
     def list_disks(self) -> frozenset[str]:
-        """The names of the disks that hold them, as the kernel's lines call them. Read anew after
-        some seconds: such lines come in storms.
+        """The names of the disks that hold them, as in kernel log lines. They are cached for some
+        seconds, as such lines come in bursts.
 
-        Raises OSError where the mounts cannot be read.
+        Raises OSError if the mounts cannot be read.
         """
         if time.monotonic() - self._disks_at >= _KNOWN_S:
-            self._disks = frozenset(device.component.id for device in self.devices())
+            self._disks = frozenset(device.component.id for device in self.list_devices())
             self._disks_at = time.monotonic()
         return self._disks
 
     def list_mounted(self) -> frozenset[str]:
-        """The disks that anything is mounted from, by what the mounts call them: a disk that has
-        gone still stands there. Raises OSError.
+        """The disks that anything is mounted from, as named in the mount table, which still lists a
+        disk that is gone. Raises OSError.
         """
         return frozenset(
             Path(mount.source).name
@@ -134,8 +139,8 @@ class FileSystems:
         )
 
     def list_drives(self) -> frozenset[str] | None:
-        """The NVMe controllers beneath them (`nvme0`); None where that cannot be told. Read anew as
-        `list_disks` is, and raises OSError as it does.
+        """The NVMe controllers beneath them (`nvme0`); None if unknown. Cached as `list_disks` is,
+        and raises OSError as it does.
         """
         if time.monotonic() - self._drives_at >= _KNOWN_S:
             self._drives, self._drives_at = self._trace_drives(), time.monotonic()
@@ -145,8 +150,8 @@ class FileSystems:
         mounts = self._read_mounts()
         held = [
             max(
-                (one for one in mounts if one.contains_path(path)),
-                key=lambda one: len(one.point),
+                (mount for mount in mounts if mount.contains_path(path)),
+                key=lambda mount: len(mount.point),
                 default=None,
             )
             for path in self._paths
@@ -161,17 +166,19 @@ class FileSystems:
         )
 
     def _find_carriers(self, disk: str, mount: Mount) -> frozenset[str]:
-        """What was beneath it stays known when the kernel has taken it away."""
+        """The drives beneath a disk, also when the kernel has removed them."""
         disks = {disk, *(self._list_btrfs_members(disk) if mount.type == "btrfs" else ())}
-        found = frozenset(drive for one in disks for drive in self._walk_below(one, _MAX_DEPTH))
+        found = frozenset(
+            drive for member in disks for drive in self._walk_below(member, _MAX_DEPTH)
+        )
         self._beneath[disk] = found or self._beneath.get(disk, found)
         return self._beneath[disk]
 
     def _list_btrfs_members(self, disk: str) -> list[str]:
         """The disks of a btrfs file system that lies on several."""
         groups = [
-            names(self._sysfs / "fs/btrfs" / uuid / "devices")
-            for uuid in names(self._sysfs / "fs/btrfs")
+            list_names(self._sysfs / "fs/btrfs" / uuid / "devices")
+            for uuid in list_names(self._sysfs / "fs/btrfs")
         ]
         return next((group for group in groups if disk in group), [])
 
@@ -181,21 +188,23 @@ class FileSystems:
             yield namespace[1]
         folder = self._sysfs / "class/block" / disk
         whole = folder.resolve().parent.name if (folder / "partition").exists() else disk
-        for slave in names(folder / "slaves") + names(
+        for slave in list_names(folder / "slaves") + list_names(
             self._sysfs / "class/block" / whole / "slaves"
         ):
             if depth:
                 yield from self._walk_below(slave, depth - 1)
 
     def _read_mounts(self) -> list[Mount]:
-        """The youngest of those on one mount point hides the others."""
+        """The mounts; of several on one mount point, the last, which hides the others."""
         lines: list[str] = []
         for process in ("1", "self"):
             with suppress(FileNotFoundError, PermissionError):
-                lines = read(self._procfs / process / "mountinfo").splitlines()
+                lines = read_text(self._procfs / process / "mountinfo").splitlines()
                 break
         return list(
-            {one.point: one for line in lines if (one := _parse_mount(line)) is not None}.values()
+            {
+                mount.point: mount for line in lines if (mount := _parse_mount(line)) is not None
+            }.values()
         )
 
     def _get_disk_name(self, mount: Mount | None, path: str) -> str:
@@ -211,64 +220,61 @@ class FileSystems:
                 else f"{mount.type}:{mount.point}"
             )
 
-    def _of_the_node(self, mount: Mount, name: str) -> bool:
-        """A disk that is built into the machine is mounted there."""
-        if not mount.source.startswith("/dev/") or _NOT_OF_THE_NODE.fullmatch(name):
+    def _is_built_in(self, mount: Mount, name: str) -> bool:
+        """Whether a built-in disk is mounted there."""
+        if not mount.source.startswith("/dev/") or _NOT_BUILT_IN.fullmatch(name):
             return False
         block = self._sysfs / "dev/block" / mount.number
-        for disk in (
-            block,
-            Path(os.path.realpath(block)).parent,
-        ):  # only the whole disk says it, not its partitions
+        # Only the whole disk has the attribute, not its partitions.
+        for disk in (block, Path(os.path.realpath(block)).parent):
             with suppress(OSError):
-                return attribute(disk / "removable") != "1"
+                return read_attribute(disk / "removable") != "1"
         return True
 
-    def _read_filesystem(self, mount: Mount | None, paths: Sequence[str]) -> Look:
-        """Without paths it is one of fstab's."""
+    def _read_filesystem(self, mount: Mount | None, paths: Sequence[str]) -> RawReadings:
+        """`paths`: the configured ones on it; none for a file system of fstab."""
         where = mount.point if mount is not None else paths[0]
-        look = Look(
-            words=f"{where} ({mount.source}, {mount.type})" if mount is not None else where,
+        raw = RawReadings(
+            display_name=f"{where} ({mount.source}, {mount.type})" if mount is not None else where,
             fields={"mount": where},
         )
         if mount is None:
-            look.missing["read_only"] = _UNKNOWN_MOUNT
+            raw.missing["read_only"] = _UNKNOWN_MOUNT
         else:
-            look.values["read_only"] = float(mount.gave_up)
+            raw.values["read_only"] = float(mount.gave_up)
         if mount is not None and mount.read_only:
-            look.missing |= dict.fromkeys(_SPACE, "mounted read-only on purpose: it cannot fill up")
-            return look
+            raw.missing |= dict.fromkeys(_SPACE, "mounted read-only on purpose: it cannot fill up")
+            return raw
         if not paths:
-            look.missing |= dict.fromkeys(_SPACE, _OTHERS)
-            return look
+            raw.missing |= dict.fromkeys(_SPACE, _OTHERS)
+            return raw
         try:
             found = self.statvfs(where)
         except FileNotFoundError:
-            look.missing["free_bytes"] = "there is no such folder"
-            return look
+            raw.missing["free_bytes"] = "there is no such folder"
+            return raw
         except OSError as error:
-            look.missing["free_bytes"] = why(error)
-            return look
-        usable = (
-            found.f_blocks - found.f_bfree + found.f_bavail
-        )  # without what is kept for root, as df counts
+            raw.missing["free_bytes"] = describe_error(error)
+            return raw
+        # Without the blocks reserved for root, as df counts
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
         if usable > 0:
-            look.values["free_bytes"] = float(found.f_bavail * found.f_frsize)
-            look.values["free_ratio"] = round(found.f_bavail / usable, 4)
+            raw.values["free_bytes"] = float(found.f_bavail * found.f_frsize)
+            raw.values["free_ratio"] = round(found.f_bavail / usable, 4)
         else:
-            look.missing["free_bytes"] = "it has no size"
+            raw.missing["free_bytes"] = "it has no size"
         if found.f_files > 0:
-            look.values["free_inodes_ratio"] = round(found.f_favail / found.f_files, 4)
+            raw.values["free_inodes_ratio"] = round(found.f_favail / found.f_files, 4)
         else:
-            look.missing["free_inodes_ratio"] = (
+            raw.missing["free_inodes_ratio"] = (
                 f"{mount.type if mount is not None else 'it'} makes inodes as it needs them"
             )
-        return look
+        return raw
 
 
 def _parse_mount(line: str) -> Mount | None:
     """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
-    what is none.
+    anything else.
     """
     mine, _, superblock = line.partition(" - ")
     words, own = mine.split(), superblock.split(" ")

@@ -25,7 +25,7 @@ _AT_START = ("/boot", "/efi")
 
 
 class Fstab:
-    """Its mount points. `read` may block on a disk; `points` never does."""
+    """Its mount points. `read_table` may block on a disk; `points` never does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Fstab:
         """Of the last two reads: a file that is being rewritten may be incomplete once."""
         return self._last | self._before
 
-    def read(self) -> None:
+    def read_table(self) -> None:
         """Reads the file again. If it cannot be read, nothing changes; if it does not exist, there
         are no mount points.
         """
@@ -64,7 +64,7 @@ def unescape_text(text: str) -> str:
 
 
 def _parse_line(line: str) -> str | None:
-    """`UUID=5ad1 /data xfs defaults,noatime 0 2`; None for what does not count."""
+    """`UUID=5ad1 /data xfs defaults,noatime 0 2`; None for a line that does not count."""
     words = line.split()
     if len(words) < 3 or words[0].startswith("#"):
         return None
@@ -78,7 +78,7 @@ def _parse_line(line: str) -> str | None:
         return None
     point = os.path.normpath(point)
     if not point.startswith("/") or any(
-        point == one or point.startswith(f"{one}/") for one in _AT_START
+        point == folder or point.startswith(f"{folder}/") for folder in _AT_START
     ):
         return None
     return point

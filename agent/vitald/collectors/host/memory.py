@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
 from vitald.model import Component, ComponentKind
 
 _CONTROLLER = re.compile(r"mc\d{1,3}")
@@ -36,13 +36,15 @@ class HostMemory:
         self._procfs = procfs
         self._files = files
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         yield PolledDevice(Component(ComponentKind.NODE, "memory"), self._read_meminfo)
-        controllers = [name for name in names(self._controllers) if _CONTROLLER.fullmatch(name)]
+        controllers = [
+            name for name in list_names(self._controllers) if _CONTROLLER.fullmatch(name)
+        ]
         if not controllers:
             yield PolledDevice(
                 Component(ComponentKind.DIMM),
-                lambda: Look(
+                lambda: RawReadings(
                     missing={"corrected_errors": _NO_EDAC, "uncorrected_errors": _NO_EDAC}
                 ),
             )
@@ -51,7 +53,7 @@ class HostMemory:
             above = name.upper()
             dimms = [
                 dimm
-                for dimm in names(folder)
+                for dimm in list_names(folder)
                 if _DIMM.fullmatch(dimm) and (folder / dimm / "dimm_ce_count").exists()
             ]
             yield PolledDevice(
@@ -64,35 +66,35 @@ class HostMemory:
                     partial(self._read_dimm, folder / dimm, above),
                 )
 
-    def _read_controller(self, folder: Path, by_dimm: bool) -> Look:
-        look = Look(fields={"port": folder.name.upper()})
+    def _read_controller(self, folder: Path, by_dimm: bool) -> RawReadings:
+        raw = RawReadings(fields={"port": folder.name.upper()})
         part = "_noinfo" if by_dimm else ""
-        self._files.number(look, "corrected_errors", folder / f"ce{part}_count")
-        self._files.number(look, "uncorrected_errors", folder / f"ue{part}_count")
-        look.needs("uncorrected_errors")
-        look.words = (
+        self._files.read_number(raw, "corrected_errors", folder / f"ce{part}_count")
+        self._files.read_number(raw, "uncorrected_errors", folder / f"ue{part}_count")
+        raw.require("uncorrected_errors")
+        raw.display_name = (
             f"memory controller {folder.name.upper()}{', no DIMM named' if by_dimm else ''}"
         )
-        return look
+        return raw
 
-    def _read_dimm(self, folder: Path, above: str) -> Look:
-        look = Look(fields={"port": above})
-        self._files.number(look, "corrected_errors", folder / "dimm_ce_count")
-        self._files.number(look, "uncorrected_errors", folder / "dimm_ue_count")
-        look.needs("uncorrected_errors")
+    def _read_dimm(self, folder: Path, above: str) -> RawReadings:
+        raw = RawReadings(fields={"port": above})
+        self._files.read_number(raw, "corrected_errors", folder / "dimm_ce_count")
+        self._files.read_number(raw, "uncorrected_errors", folder / "dimm_ue_count")
+        raw.require("uncorrected_errors")
         for name, file in (("label", "dimm_label"), ("location", "dimm_location")):
             try:
-                look.fields[name] = read(folder / file)
+                raw.fields[name] = read_text(folder / file)
             except OSError as error:
-                look.fields[name] = ""
-                look.missing[name] = str(error.strerror)
-        look.words = look.fields["label"] or look.fields["location"] or f"{above} {folder.name}"
-        return look
+                raw.fields[name] = ""
+                raw.missing[name] = str(error.strerror)
+        raw.display_name = raw.fields["label"] or raw.fields["location"] or f"{above} {folder.name}"
+        return raw
 
-    def _read_meminfo(self) -> Look:
-        look = Look()
-        text = self._files.value(
-            look, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]
+    def _read_meminfo(self) -> RawReadings:
+        raw = RawReadings()
+        text = self._files.read_value(
+            raw, "memory_available_bytes", self._procfs / "meminfo", lambda text: [text]
         )
         lines = (
             dict(line.split(":", 1) for line in text[0].splitlines() if ":" in line) if text else {}
@@ -100,7 +102,7 @@ class HostMemory:
         for line, name in _MEMINFO.items() if text else ():
             words = lines.get(line, "").split()
             if words and words[0].isdigit():
-                look.values[name] = float(words[0]) * _KIB
+                raw.values[name] = float(words[0]) * _KIB
             else:
-                look.missing[name] = f"this kernel's meminfo has no {line}"
-        return look
+                raw.missing[name] = f"this kernel's meminfo has no {line}"
+        return raw

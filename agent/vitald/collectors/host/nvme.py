@@ -17,8 +17,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
 from vitald.model import Component, ComponentKind, Value
 
 _DRIVE = re.compile(r"nvme\d{1,4}")
@@ -39,9 +39,8 @@ class NvmeDrives:
         self._root = sysfs / "class/nvme"
         self._files = files
         self._needed = needed
-        self._seen: dict[
-            str, dict[str, str]
-        ] = {}  # who the drives are, those that are gone included; by name and by address
+        # Identities of the drives, also of those that are gone; by name and by address
+        self._seen: dict[str, dict[str, str]] = {}
 
     def describe_drive(self, name: str) -> dict[str, Value]:
         """Role of a drive that a kernel log line names: by its own name, its namespace's, or its
@@ -49,7 +48,7 @@ class NvmeDrives:
         """
         found = _NAMED.match(name)
         with suppress(OSError):
-            for _ in self.devices():
+            for _ in self.list_devices():
                 pass
         who = self._seen.get(found[0] if found is not None else name)
         return self._derive_role(who["name"], who) if who is not None else {}
@@ -72,26 +71,25 @@ class NvmeDrives:
                 role["needed"] = int(name in needed)
         return role
 
-    def devices(self) -> Iterator[PolledDevice]:
-        who = {
+    def list_devices(self) -> Iterator[PolledDevice]:
+        identities = {
             name: self._read_identity(self._root / name)
-            for name in names(self._root)
+            for name in list_names(self._root)
             if _DRIVE.fullmatch(name)
         }
-        for name, fields in who.items():
+        for name, fields in identities.items():
             self._remember_drive({**fields, "name": name})
-        twins = Counter(
-            fields.get("serial", "") for fields in who.values()
-        )  # two paths to one drive, or a simulator's
-        for name, fields in who.items():
+        # Two paths to one drive, or a simulator's drives, have the same serial number
+        serials = Counter(fields.get("serial", "") for fields in identities.values())
+        for name, fields in identities.items():
             serial = fields.get("serial", "")
             own = fields.get("transport") == "pcie" and not fields.get("model", "").startswith(
                 _VOLUMES
             )
-            look = partial(
-                self._read_drive, self._root / name, fields, serial if twins[serial] == 1 else ""
+            read = partial(
+                self._read_drive, self._root / name, fields, serial if serials[serial] == 1 else ""
             )
-            yield PolledDevice(Component(ComponentKind.DISK, name), look, expected=own)
+            yield PolledDevice(Component(ComponentKind.DISK, name), read, expected=own)
 
     def _read_identity(self, folder: Path) -> dict[str, str]:
         fields = {}
@@ -102,43 +100,41 @@ class NvmeDrives:
             ("transport", "transport"),
             ("pci", "address"),
         ):
-            with suppress(OSError):  # what it does not say is not said of it
-                fields[name] = read(folder / file)
+            with suppress(OSError):  # not every drive has all of these
+                fields[name] = read_text(folder / file)
         return fields
 
-    def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> Look:
+    def _read_drive(self, folder: Path, who: dict[str, str], serial: str) -> RawReadings:
         fields = {name: value for name, value in who.items() if name != "serial" and value}
-        look = Look(
+        raw = RawReadings(
             serial=serial,
-            words=" ".join((folder.name, *filter(None, (who.get("model"), serial)))),
+            display_name=" ".join((folder.name, *filter(None, (who.get("model"), serial)))),
             fields=fields,
         )
-        look.missing["wear"] = _NO_WEAR
-        look.values |= {
+        raw.missing["wear"] = _NO_WEAR
+        raw.values |= {
             key: float(value)
             for key, value in self._derive_role(folder.name, who).items()
             if isinstance(value, int)
         }
-        state = self._files.text(look, "state", folder / "state")
-        look.needs("state")
+        state = self._files.read_text(raw, "state", folder / "state")
+        raw.require("state")
         if state != "live":
-            look.missing["temperature_celsius"] = (
-                f"the controller is {state or 'in no known state'}"
-            )
-            return look
+            raw.missing["temperature_celsius"] = f"the controller is {state or 'in no known state'}"
+            return raw
         sensor = self._find_sensor(folder)
         if sensor is None:
-            look.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
-            return look
-        self._files.value(
-            look, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000
+            raw.missing["temperature_celsius"] = "the kernel shows no sensor of this drive"
+            return raw
+        self._files.read_value(
+            raw, "temperature_celsius", sensor / "temp1_input", lambda text: int(text) / 1000
         )
-        self._files.number(look, "temperature_alarm", sensor / "temp1_alarm")
-        return look
+        self._files.read_number(raw, "temperature_alarm", sensor / "temp1_alarm")
+        return raw
 
     def _find_sensor(self, folder: Path) -> Path | None:
         for place in (folder, folder / "device/hwmon", folder / "hwmon"):
-            for name in names(place):
+            for name in list_names(place):
                 if name.startswith("hwmon") and name != "hwmon":
                     return place / name
         return None

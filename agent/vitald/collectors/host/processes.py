@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, read
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import Files, RawReadings, read_text
 from vitald.model import Component, ComponentKind
 from vitald.text import join_first, replace_unprintable
 
@@ -60,59 +60,60 @@ class WaitingProcess:
 
 
 class StuckProcesses:
-    """What waits. Most processes are found to be kernel threads once and are left alone
-    after that.
+    """Processes that wait. Kernel threads, most of all processes, are recognised once and not read
+    again.
     """
 
     def __init__(self, procfs: Path, files: Files) -> None:
         self._procfs = procfs
         self._files = files
-        self._inodes: dict[int, int] = {}  # of all that were there when the turn began
-        self._threads: dict[
-            int, int
-        ] = {}  # kernel threads: number and inode, which is another's for another task
+        self._inodes: dict[int, int] = {}  # of all processes when the turn began
+        # Kernel threads: inode by number; another task with the same number has another inode
+        self._threads: dict[int, int] = {}
         self._turn: list[int] = []  # processes still to be read before the turn begins anew
         self._waiting: dict[int, WaitingProcess] = {}
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         yield PolledDevice(Component(ComponentKind.NODE, "processes"), self._read_processes)
 
-    def _read_processes(self) -> Look:
-        look, began = Look(), time.monotonic()
-        load = self._files.value(look, "load", self._procfs / "loadavg", _parse_load)
+    def _read_processes(self) -> RawReadings:
+        raw, began = RawReadings(), time.monotonic()
+        load = self._files.read_value(raw, "load", self._procfs / "loadavg", _parse_load)
         if load is None:
-            return look
-        look.values["load"], look.values["tasks"] = load
+            return raw
+        raw.values["load"], raw.values["tasks"] = load
         most = [
-            self._files.number(look, f"{name}_most", self._procfs / file) for name, file in _LIMITS
+            self._files.read_number(raw, f"{name}_most", self._procfs / file)
+            for name, file in _LIMITS
         ]
         if limits := [limit for limit in most if limit]:
-            look.values["tasks_used_ratio"] = round(load[1] / min(limits), 4)
+            raw.values["tasks_used_ratio"] = round(load[1] / min(limits), 4)
         if not os.access(self._procfs / "1/stat", os.R_OK):
-            look.missing["stuck"] = "other users' processes are hidden (hidepid)"
-            return look
+            raw.missing["stuck"] = "other users' processes are hidden (hidepid)"
+            return raw
         if load[0] < _MIN_LOAD:
             self._waiting, self._turn = {}, []
         else:
             self._scan_processes()
-        self._report_waiting(look, began)
-        return look
+        self._report_waiting(raw, began)
+        return raw
 
-    def _report_waiting(self, look: Look, now: float) -> None:
+    def _report_waiting(self, raw: RawReadings, now: float) -> None:
         """Processes found now for the first time are most likely healthy and not named."""
         longest = dict.fromkeys((*_DRIVERS, OTHER), 0.0)
-        for one in self._waiting.values():
-            longest[one.driver] = max(longest[one.driver], now - one.since)
-        look.values |= {
+        for process in self._waiting.values():
+            longest[process.driver] = max(longest[process.driver], now - process.since)
+        raw.values |= {
             f"stuck_in_{driver}_seconds": round(seconds, 1) for driver, seconds in longest.items()
         }
         oldest = sorted(
-            (one for one in self._waiting.values() if one.since < now), key=lambda one: one.since
+            (process for process in self._waiting.values() if process.since < now),
+            key=lambda process: process.since,
         )
-        named = [f"{one.name} ({one.pid}) in {one.where}" for one in oldest]
-        look.words = join_first(named, _MAX_NAMED)
+        named = [f"{process.name} ({process.pid}) in {process.where}" for process in oldest]
+        raw.display_name = join_first(named, _MAX_NAMED)
         if oldest:
-            look.fields = {"process": oldest[0].name, "where": oldest[0].where}
+            raw.fields = {"process": oldest[0].name, "where": oldest[0].where}
 
     def _scan_processes(self) -> None:
         """Reads those that waited before, and the next ones in turn; the youngest first, as kernel
@@ -120,12 +121,12 @@ class StuckProcesses:
         """
         if not self._turn:
             self._turn = self._list_candidates()
-        before = dict(islice(self._waiting.items(), _MAX_READ))  # the oldest; so many say enough
+        before = dict(islice(self._waiting.items(), _MAX_READ))  # the oldest
         next_ = [self._turn.pop() for _ in range(min(_MAX_READ, len(self._turn)))]
         found = (
             self._read_waiting(pid, before.get(pid)) for pid in dict.fromkeys((*before, *next_))
         )
-        self._waiting = {one.pid: one for one in found if one is not None}
+        self._waiting = {process.pid: process for process in found if process is not None}
 
     def _list_candidates(self) -> list[int]:
         with os.scandir(self._procfs) as entries:
@@ -139,7 +140,7 @@ class StuckProcesses:
     def _read_waiting(self, pid: int, before: WaitingProcess | None) -> WaitingProcess | None:
         folder = f"{self._procfs}/{pid}"
         try:
-            head, _, tail = read(f"{folder}/stat").rpartition(")")
+            head, _, tail = read_text(f"{folder}/stat").rpartition(")")
             words = tail.split()
             if int(words[6]) & _KERNEL_THREAD:
                 self._threads[pid] = self._inodes.get(pid, 0)
@@ -147,7 +148,9 @@ class StuckProcesses:
             if words[0] != _WAITING:
                 return None
             switches = "".join(
-                line for line in read(f"{folder}/status").splitlines() if "ctxt_switches" in line
+                line
+                for line in read_text(f"{folder}/status").splitlines()
+                if "ctxt_switches" in line
             )
         except (OSError, ValueError, IndexError):
             return None  # it has ended meanwhile
@@ -173,7 +176,7 @@ def _read_stack(folder: str) -> str:
     """Its stack, else the one function that it waits in; empty where neither may be read."""
     for file in ("stack", "wchan"):
         with suppress(OSError):
-            text = read(f"{folder}/{file}")
+            text = read_text(f"{folder}/{file}")
             if text and text != "0":
                 return text
     return ""

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import Files, RawReadings, list_names, read_text
 from vitald.model import Component, ComponentKind
 
 _CPU = re.compile(r"cpu\d{1,5}")
@@ -33,9 +33,9 @@ class Processors:
         self._online = ""
         self._packages: dict[str, Path] = {}
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         try:
-            online = read(self._root / "online")
+            online = read_text(self._root / "online")
         except FileNotFoundError:
             online = ""
         if online != self._online or not online:
@@ -48,29 +48,29 @@ class Processors:
         if not self._packages:
             yield PolledDevice(
                 Component(ComponentKind.CPU),
-                lambda: Look(missing={"package_throttles": _NOT_COUNTED}),
+                lambda: RawReadings(missing={"package_throttles": _NOT_COUNTED}),
             )
 
     def _read_topology(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
-        for name in names(self._root):
+        for name in list_names(self._root):
             cpu = self._root / name
             if _CPU.fullmatch(name) and (cpu / "thermal_throttle").is_dir():
                 try:
                     found.setdefault(
-                        read(cpu / "topology/physical_package_id"), cpu / "thermal_throttle"
+                        read_text(cpu / "topology/physical_package_id"), cpu / "thermal_throttle"
                     )
                 except FileNotFoundError:
                     continue  # it went offline meanwhile
         return found
 
-    def _read_throttling(self, folder: Path) -> Look:
-        look = Look()
-        self._files.number(look, "package_throttles", folder / "package_throttle_count")
-        self._files.value(
-            look,
+    def _read_throttling(self, folder: Path) -> RawReadings:
+        raw = RawReadings()
+        self._files.read_number(raw, "package_throttles", folder / "package_throttle_count")
+        self._files.read_value(
+            raw,
             "package_throttled_seconds",
             folder / "package_throttle_total_time_ms",
             lambda text: int(text) / 1000,
         )
-        return look
+        return raw

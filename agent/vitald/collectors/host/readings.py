@@ -94,7 +94,11 @@ _HOST = ReadingTable(
                 for driver in ("nvidia", "neuron", "efa", "mlx5", "nvme", "nfs", "lustre", "other")
             },
         ),
-        flag("clock_unsynchronised", "1 while nobody keeps the clock.", "unsynchronised"),
+        flag(
+            "clock_unsynchronised",
+            "1 if the system clock is not synchronised.",
+            "unsynchronised",
+        ),
         gauge("clock_error_seconds", "Most that the clock may be wrong, by the kernel's estimate."),
         gauge("clock_offset_seconds", "How far the clock is from its reference."),
         gauge("nvme_drives", "NVMe drives that belong to the machine."),

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from vitald.collectors.polling import PolledDevice
-from vitald.collectors.small_files import Look
+from vitald.collectors.collector import PolledDevice
+from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, ComponentKind
 
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "NRestarts", "Result")
@@ -25,7 +25,7 @@ _ANSWER_S = 5.0
 _SERVES_S = 2.0  # an answer is valid for all units of one poll
 # How long a unit that is no longer required is read: longer than any of its findings takes to be
 # resolved.
-_LOOKED_AT_S = 3600.0
+_READ_AFTER_RELEASE_S = 3600.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
@@ -63,8 +63,8 @@ def show_units(units: Sequence[str]) -> str:
     except OSError as error:
         raise Unanswered(f"systemctl: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise Unanswered(f"systemctl: {said[0] if said else f'exit code {done.returncode}'}")
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Unanswered(f"systemctl: {errors[0]}")
     return done.stdout
 
 
@@ -85,11 +85,9 @@ class Units:
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []
         self._asked = -_SERVES_S
-        self._released: dict[str, float] = {}  # since when those that had to run need not any more
-        self._enabled: set[str] = (
-            set()
-        )  # the optional ones that had to run when systemd last answered
-        self._heard = False  # it answered since the daemon's start
+        self._released: dict[str, float] = {}  # since when a unit is no longer required (monotonic)
+        self._enabled: set[str] = set()  # optional units that were enabled at systemd's last answer
+        self._has_answered = False  # since the daemon's start
 
     @property
     def watched(self) -> list[str]:
@@ -102,21 +100,21 @@ class Units:
         self._released = {unit: now for unit in watched if unit not in self._required}
         self._units = tuple(dict.fromkeys((*self._configured, *watched)))
 
-    def devices(self) -> Iterator[PolledDevice]:
+    def list_devices(self) -> Iterator[PolledDevice]:
         if not self._units:
-            return  # systemctl would tell of itself
+            return  # without a name, systemctl shows the manager's own properties
         answer = self._ask_systemd()
         if not isinstance(answer, Unanswered):
             enabled = {
                 unit
-                for unit, said in zip(self._units, answer)
-                if said.get("UnitFileState") in ("enabled", "enabled-runtime")
+                for unit, properties in zip(self._units, answer)
+                if properties.get("UnitFileState") in ("enabled", "enabled-runtime")
             }
-            self._heard = True
+            self._has_answered = True
             self._note_enabled(enabled.intersection(self._configured) - self._required)
         for number, unit in enumerate(self._units):
             must_run = unit in self._required or unit in self._enabled
-            if must_run or unit in self._released or not self._heard:
+            if must_run or unit in self._released or not self._has_answered:
                 yield PolledDevice(
                     Component(ComponentKind.NODE, unit),
                     partial(self._read_unit, number, unit, must_run=must_run),
@@ -128,57 +126,57 @@ class Units:
         kept = {
             unit: since
             for unit, since in self._released.items()
-            if unit not in enabled and now - since < _LOOKED_AT_S
+            if unit not in enabled and now - since < _READ_AFTER_RELEASE_S
         }
         self._released, self._enabled = {**released, **kept}, enabled
 
-    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> Look:
-        look = Look(words=unit, fields={"unit": unit})
+    def _read_unit(self, number: int, unit: str, *, must_run: bool) -> RawReadings:
+        raw = RawReadings(display_name=unit, fields={"unit": unit})
         answer = self._ask_systemd()
         if isinstance(answer, Unanswered):
-            look.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
-            if must_run:  # else it may well be that it need not run here
-                look.needs("active_state")
-            return look
-        said = answer[number]
-        look.values["required"] = float(must_run)
+            raw.missing |= dict.fromkeys(("load_state", "active_state", "restarts"), str(answer))
+            if must_run:  # otherwise it may not be required here
+                raw.require("active_state")
+            return raw
+        properties = answer[number]
+        raw.values["required"] = float(must_run)
         for name, key in (
             ("load_state", "LoadState"),
             ("active_state", "ActiveState"),
             ("sub_state", "SubState"),
             ("result", "Result"),
         ):
-            if said.get(key):
-                look.values[name] = said[key]
+            if properties.get(key):
+                raw.values[name] = properties[key]
             else:
-                look.missing[name] = f"systemd does not say {key} of it"
+                raw.missing[name] = f"systemd does not say {key} of it"
         if must_run:
-            look.needs("active_state")
-        restarts = said.get("NRestarts", "")
+            raw.require("active_state")
+        restarts = properties.get("NRestarts", "")
         if restarts.isdigit():
-            look.values["restarts"] = float(restarts)
+            raw.values["restarts"] = float(restarts)
         else:
-            look.missing["restarts"] = "only services are restarted"
-        return look
+            raw.missing["restarts"] = "only services are restarted"
+        return raw
 
     def _ask_systemd(self) -> list[dict[str, str]] | Unanswered:
         with self._lock:
             if time.monotonic() - self._asked >= _SERVES_S:
                 try:
-                    self._answer = self._parse(self.show(self._units))
+                    self._answer = self._parse_properties(self.show(self._units))
                 except Unanswered as error:
                     self._answer = error
                 self._asked = time.monotonic()
             return self._answer
 
-    def _parse(self, text: str) -> list[dict[str, str]]:
-        """A name may be an alias of another unit: they are told apart by their order. Raises
+    def _parse_properties(self, text: str) -> list[dict[str, str]]:
+        """The properties of each unit, matched by their order, as a name may be an alias. Raises
         Unanswered.
         """
-        said = [
+        units = [
             dict(line.split("=", 1) for line in part.splitlines() if "=" in line)
             for part in text.strip().split("\n\n")
         ]
-        if len(said) != len(self._units):
-            raise Unanswered(f"systemctl spoke of {len(said)} units, asked of {len(self._units)}")
-        return said
+        if len(units) != len(self._units):
+            raise Unanswered(f"systemctl spoke of {len(units)} units, asked of {len(self._units)}")
+        return units

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.hwmon.readings import READINGS
 from vitald.collectors.hwmon.settings import SECTION
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look, attribute, names
+from vitald.collectors.small_files import Files, RawReadings, list_names, read_attribute
 from vitald.model import Component, ComponentKind, Readings
 
 NAME = "hwmon"
@@ -50,16 +50,16 @@ class Hwmon:
         self._root = sysfs / "class/hwmon"
         self._files = Files()
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         """Chips with a temperature or a fan. Raises OSError."""
         devices: dict[str, PolledDevice] = {}
-        for name in names(self._root)[:_MAX_CHIPS]:
+        for name in list_names(self._root)[:_MAX_CHIPS]:
             folder = self._root / name
             if not _FOLDER.fullmatch(name):
                 continue
             with suppress(OSError):  # it went away meanwhile
-                chip = _clean_name(attribute(folder / "name"))
-                if chip in _READ_ELSEWHERE or not any(map(_INPUT.fullmatch, names(folder))):
+                chip = _clean_name(read_attribute(folder / "name"))
+                if chip in _READ_ELSEWHERE or not any(map(_INPUT.fullmatch, list_names(folder))):
                     continue
                 id_ = f"{chip}-{_find_device(folder) or _NO_DEVICE}"
                 id_ = f"{id_}-{name}" if id_ in devices else id_
@@ -67,7 +67,7 @@ class Hwmon:
                 devices[id_] = PolledDevice(component, partial(self._read_chip, folder, chip, id_))
         return Found(tuple(devices.values()), absent="" if devices else "hwmon shows no sensor")
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,  # noqa: ARG002
@@ -75,26 +75,26 @@ class Hwmon:
         """Nothing: chips are judged one by one."""
         return ()
 
-    def _read_chip(self, folder: Path, chip: str, id_: str) -> Look:
-        look = Look(words=f"sensors {id_}", fields={"chip": chip})
+    def _read_chip(self, folder: Path, chip: str, id_: str) -> RawReadings:
+        raw = RawReadings(display_name=f"sensors {id_}", fields={"chip": chip})
         numbers: dict[str, list[int]] = {"temp": [], "fan": []}
-        for file in names(folder):
+        for file in list_names(folder):
             if found := _INPUT.fullmatch(file):
                 numbers[found[1]].append(int(found[2]))
-        self._read_temperatures(look, folder, sorted(numbers["temp"]))
-        self._read_fans(look, folder, sorted(numbers["fan"]))
-        return look
+        self._read_temperatures(raw, folder, sorted(numbers["temp"]))
+        self._read_fans(raw, folder, sorted(numbers["fan"]))
+        return raw
 
-    def _read_temperatures(self, look: Look, folder: Path, numbers: list[int]) -> None:
+    def _read_temperatures(self, raw: RawReadings, folder: Path, numbers: list[int]) -> None:
         values: dict[int, float] = {}
         limits: dict[str, dict[int, float]] = {"crit": {}, "max": {}}
         critical = []
         for number in numbers:
             sensor = folder / f"temp{number}"
-            if (value := self._read_number(look, f"{sensor}_input", 1e-3, _TEMPERATURES)) is None:
+            if (value := self._read_number(raw, f"{sensor}_input", 1e-3, _TEMPERATURES)) is None:
                 continue
             if self._is_set(f"{sensor}_fault"):
-                look.missing[f"temp{number}"] = "the chip reports a fault of this sensor"
+                raw.missing[f"temp{number}"] = "the chip reports a fault of this sensor"
                 continue
             values[number] = value
             for limit, known in limits.items():
@@ -106,57 +106,57 @@ class Hwmon:
             ):
                 critical.append(self._read_label(sensor))
         if values:
-            look.values["temperature_celsius"] = _arrange(values)
-            look.values["critical_sensors"] = float(len(critical))
-            look.values["critical_names"] = ", ".join(critical)
+            raw.values["temperature_celsius"] = _order_by_number(values)
+            raw.values["critical_sensors"] = float(len(critical))
+            raw.values["critical_names"] = ", ".join(critical)
         for limit, reading in (
             ("crit", "temperature_critical_celsius"),
             ("max", "temperature_max_celsius"),
         ):
             if limits[limit]:
-                look.values[reading] = _arrange(limits[limit])
+                raw.values[reading] = _order_by_number(limits[limit])
 
-    def _read_fans(self, look: Look, folder: Path, numbers: list[int]) -> None:
+    def _read_fans(self, raw: RawReadings, folder: Path, numbers: list[int]) -> None:
         values: dict[int, float] = {}
         stopped = []
         for number in numbers:
             fan = folder / f"fan{number}"
-            value = self._read_number(look, f"{fan}_input", 1.0, (0.0, _MAX_RPM))
+            value = self._read_number(raw, f"{fan}_input", 1.0, (0.0, _MAX_RPM))
             if value is None:
                 continue
             if self._is_set(f"{fan}_fault"):
-                look.missing[f"fan{number}"] = "the chip reports a fault of this fan's sensor"
+                raw.missing[f"fan{number}"] = "the chip reports a fault of this fan's sensor"
                 continue
             values[number] = value
             # A fan may stand still on purpose: the chip's alarm says that it should not.
             if value == 0.0 and (self._is_set(f"{fan}_alarm") or self._is_set(f"{fan}_min_alarm")):
                 stopped.append(self._read_label(fan))
         if values:
-            look.values["fan_rpm"] = _arrange(values)
-            look.values["stopped_fans"] = float(len(stopped))
-            look.values["stopped_names"] = ", ".join(stopped)
+            raw.values["fan_rpm"] = _order_by_number(values)
+            raw.values["stopped_fans"] = float(len(stopped))
+            raw.values["stopped_names"] = ", ".join(stopped)
 
     def _read_number(
-        self, look: Look | None, path: str, unit: float, limits: tuple[float, float]
+        self, raw: RawReadings | None, path: str, unit: float, limits: tuple[float, float]
     ) -> float | None:
-        """A value in `limits` after multiplication by `unit`; else None, and why in `look`."""
-        note = Look()
+        """A value in `limits` after multiplication by `unit`; else None, and why in `raw`."""
+        note = RawReadings()
         name = path.rpartition("/")[2].removesuffix("_input")
-        value = self._files.value(note, name, path, lambda text: int(text) * unit)
+        value = self._files.read_value(note, name, path, lambda text: int(text) * unit)
         if value is not None and not limits[0] <= value <= limits[1]:
             note.missing[name] = f"reads {value:g}, which no such sensor can have"
             value = None
-        if look is not None:
-            look.missing |= note.missing
+        if raw is not None:
+            raw.missing |= note.missing
         return value
 
     def _is_set(self, path: str) -> bool:
         """Whether a flag is 1; a chip that does not have it raises no alarm."""
-        return self._files.number(Look(), "", path) == 1.0
+        return self._files.read_number(RawReadings(), "", path) == 1.0
 
     def _read_label(self, sensor: Path) -> str:
         """What the chip calls a sensor, such as "Package id 0", else the name of its file."""
-        label = self._files.text(Look(), "", f"{sensor}_label") or ""
+        label = self._files.read_text(RawReadings(), "", f"{sensor}_label") or ""
         return label[:_MAX_NAME].replace(",", " ") or sensor.name
 
 
@@ -172,12 +172,12 @@ def _find_device(folder: Path) -> str:
     return _clean_name(os.path.realpath(device).rpartition("/")[2])
 
 
-def _arrange(values: Mapping[int, float]) -> tuple[float, ...]:
+def _order_by_number(values: Mapping[int, float]) -> tuple[float, ...]:
     """By the number of the sensor, from 1 on; NaN for one that is not there or was not read."""
     return tuple(values.get(number, math.nan) for number in range(1, max(values) + 1))
 
 
-def _build(context: CollectorContext) -> Hwmon:
+def _build_hwmon(context: CollectorContext) -> Hwmon:
     return Hwmon(context.paths.sysfs)
 
 
@@ -187,5 +187,5 @@ COLLECTOR = CollectorDefinition(
     catalog_kinds=(NAME,),
     readings=READINGS,
     subsystems=(NAME,),
-    build_collector=_build,
+    build_collector=_build_hwmon,
 )

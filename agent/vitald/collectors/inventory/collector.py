@@ -1,122 +1,52 @@
 """
-What this node should have, held against what is here: accelerators, adapters, drives, and versions.
+Compares what this node should have with what it has: accelerators, adapters, drives, and versions.
 
-Owns     how many there should be, and who says so: the configuration, a person, the instance type,
-         or what was the same at several healthy boots. What the catalogue's watches make of a
-         difference is theirs.
-Refuses  single devices. Which of them is gone is said by the source that looks at it.
-
-A count is told once three looks in a row have found it: a driver that is loaded again takes its
-devices away for a moment.
+Expected counts come from the configuration, a person, the instance type, or from what was the same
+at several healthy boots. Which device is missing is reported by its own collector.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitald.catalog.rules import InstanceType
+from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.inventory.readings import READINGS
+from vitald.collectors.inventory.device_counter import DeviceCounter
+from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count, parse_learned
+from vitald.collectors.inventory.readings import KINDS, READINGS, VERSIONS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory, machine_type
-from vitald.collectors.polling import Found, PolledDevice
-from vitald.collectors.small_files import Files, Look, names, read, why
-from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.collectors.pci.inventory import PciInventory, read_machine_type
+from vitald.collectors.small_files import Files, RawReadings
+from vitald.model import NODE, Component, Readings
 
 NAME = "expect"
-KINDS = {
-    "gpus": "GPUs",
-    "neuron": "Neuron devices",
-    "efa": "EFA adapters",
-    "nics": "InfiniBand and RoCE adapters",
-    "nvme": "NVMe drives",
-}
-VERSIONS = ("gpu_driver", "neuron_driver", "efa_driver", "kernel")
 
-_LOOKS = 3  # so often a count is found before it is told
-_HEALTHY_S = 600.0  # what fails early has failed by then, and slow drivers are up
-_AMAZON, _EFA = 0x1D0F, range(0xEFA0, 0xEFA4)
-# Volumes that come over the network are attached and detached while a node works. The models of
-# AWS, Azure and Google.
-_VOLUMES = ("Amazon Elastic Block Store", "MSFT NVMe Accelerator", "nvme_card-pd")
+_HEALTHY_S = 600.0  # by then early failures have happened, and slow drivers are loaded
 
 
-class Unsettled(Exception):
+class CountsNotSettled(Exception):
     """The counts cannot be confirmed now; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How many there should be. `confirmed`: to have fewer is a fault; else somebody may want to
-    know.
+class Expectation:
+    """How many there should be. `confirmed`: fewer are a fault; else they are only worth a note.
+    `reason`: where the count comes from.
     """
 
     count: int
     confirmed: bool
-    because: str
+    reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What is remembered of one kind. `rival`: another count that healthy boots had since, and how
-    many in a row.
-    """
-
-    count: int
-    boots: int = 0  # healthy boots in a row that had it
-    boot: str = ""  # the last healthy boot that was counted
-    rival: int = -1
-    rivals: int = 0
-    by: str = ""  # who confirmed it
-    reason: str = ""
-    at: float = 0.0
-
-    def confirmed(self, enough: int) -> bool:
-        return bool(self.by) or 0 < enough <= self.boots
-
-
-def learn(before: Learned | None, count: int, boot: str, enough: int) -> Learned:
-    """What is remembered after one more healthy boot, which had so many.
-
-    More than before is learned as the first count was. Fewer is too, as long as nothing was
-    confirmed; after that it is a fault, and only a person says otherwise.
-    """
-    if before is None:
-        return Learned(count=count, boots=1, boot=boot)
-    if count == before.count:
-        return replace(before, boots=before.boots + 1, boot=boot, rival=-1, rivals=0)
-    confirmed = before.confirmed(enough)
-    if count < before.count and confirmed:
-        return replace(before, boot=boot, rival=-1, rivals=0)
-    rivals = before.rivals + 1 if count == before.rival else 1
-    if rivals >= enough or (count > before.count and not confirmed):
-        return Learned(count=count, boots=rivals, boot=boot)
-    return replace(
-        before, boots=before.boots if confirmed else 0, boot=boot, rival=count, rivals=rivals
-    )
-
-
-def _remembered(stored: object) -> Learned | None:
-    """As far as it is understood: another version may have written it."""
-    if not isinstance(stored, dict) or not isinstance(stored.get("count"), int):
-        return None
-    like = Learned(count=0)
-    return Learned(
-        **{
-            name: stored[name]
-            for name in Learned.__slots__
-            if isinstance(stored.get(name), type(getattr(like, name)))
-        }
-    )
-
-
-class Expected:
-    """A subject of `Polled`. Its one device is the node."""
+class ExpectedInventory:
+    """A collector for `PollingSource`. Its one device is the node."""
 
     name = NAME
 
@@ -129,295 +59,269 @@ class Expected:
         boot_id: str,
         settings: ExpectSettings,
         gpus: int,
-        healthy: Callable[[], bool],
+        is_healthy: Callable[[], bool],
         *,
         nvml: bool = True,
         healthy_s: float = _HEALTHY_S,
     ) -> None:
-        """`inventory` is read anew at each look. `gpus`: how many the site says there are, 0 where
-        it does not; `nvml`: its source tells of those that are missing, so this one does not.
-        `healthy`: whether this node is as it should be, asked `healthy_s` after the start.
+        """`inventory` is scanned at each poll. `gpus`: the configured number, 0 if not configured;
+        `nvml`: the NVML collector reports missing GPUs, so this one does not. `is_healthy`: whether
+        the node has no fault, called from `healthy_s` after the start.
         """
         self.memory: dict[str, Any] = {}
-        self.machine = ""  # the instance type, where there is one
-        self.here: dict[str, int] = {}  # what is told: counts that have settled
-        self.unseen: dict[str, str] = {}  # why a count is not told
+        self.machine = ""  # the instance type, if there is one
+        self.counts: dict[str, int] = {}  # that are settled
+        self.uncounted: dict[str, str] = {}  # why there is no count, by kind
         self.versions: dict[str, str] = {}
-        self.enough = settings.boots
+        self.boots_to_confirm = settings.boots
+        # Missing GPUs are NVML's to report.
+        self.judged_kinds = tuple(kind for kind in KINDS if kind != "gpus" or not nvml)
         self._sysfs = sysfs
-        self._pci = inventory
         self._instances = catalog_instances
         self._boot_id = boot_id
-        self._configured = {
-            "gpus": gpus,
-            "neuron": settings.neuron,
-            "efa": settings.efa,
-            "nics": settings.nics,
-            "nvme": settings.nvme,
-        }
-        self._may_run = {name: tuple(getattr(settings, name)) for name in VERSIONS}
-        self._version_files = {
-            "gpu_driver": sysfs / "module/nvidia/version",
-            "neuron_driver": sysfs / "module/neuron/version",
-            "efa_driver": sysfs / "module/efa/version",
-            "kernel": procfs / "sys/kernel/osrelease",
-        }
-        self._healthy = healthy
+        self._configured = _list_configured(settings, gpus)
+        self._allowed_versions = {name: tuple(getattr(settings, name)) for name in VERSIONS}
+        self._version_files = _list_version_files(sysfs, procfs)
+        self._is_healthy = is_healthy
         self._healthy_at = time.monotonic() + healthy_s
-        self.judged = tuple(
-            kind for kind in KINDS if kind != "gpus" or not nvml
-        )  # the others are another source's
         self._files = Files()
-        self._counted: dict[
-            str, tuple[int, int]
-        ] = {}  # the last count, and how many looks in a row found it
+        self._counter = DeviceCounter(sysfs, inventory)
         self._identity = ""
-        self._rdma: frozenset[str] | None = (
-            None  # PCI functions of RDMA adapters, once they were looked at
-        )
 
-    # --- looking, in a thread
+    # --- reading, in a thread
 
-    def find(self) -> Found:
+    def find_devices(self) -> Found:
         if not self._identity:
-            self.machine = machine_type(self._sysfs)
-            tag = (
-                self._files.text(Look(), "tag", self._sysfs / "class/dmi/id/board_asset_tag") or ""
-            )  # on EC2 the instance's id
+            self.machine = read_machine_type(self._sysfs)
+            # On EC2, this is the instance's id.
+            path = self._sysfs / "class/dmi/id/board_asset_tag"
+            tag = self._files.read_text(RawReadings(), "tag", path) or ""
             self._identity = f"{self.machine} {tag}".strip()
-        return Found([PolledDevice(NODE, self._look)])
+        return Found([PolledDevice(NODE, self._read_node)])
 
-    def _look(self) -> Look:
-        look = Look()
-        self._pci.read()
-        for kind, count in self._counts(look).items():
-            before, times = self._counted.get(kind, (count, 0))
-            self._counted[kind] = count, times + 1 if count == before else 1
-            if self._counted[kind][1] < _LOOKS:
-                look.missing[kind] = f"{count} counted so far: told once {_LOOKS} looks agree"
-                continue
-            look.values[kind] = float(count)
+    def _read_node(self) -> RawReadings:
+        raw = RawReadings()
+        remembered = self._list_remembered_rdma() if self._is_same_machine() else []
+        self._counter.add_counts(raw, remembered)
         for name, path in self._version_files.items():
-            self._files.text(look, name, path)
-        # Where nothing is expected, what is here is right: that ends what was said by another
-        # configuration.
-        look.values |= {
-            f"{name}_expected": ",".join(self._may_run[name]) or look.values.get(name, "")
+            self._files.read_text(raw, name, path)
+        # If nothing is configured, the present version is the expected one: that resolves findings
+        # of another configuration.
+        raw.values |= {
+            f"{name}_expected": ",".join(self._allowed_versions[name]) or raw.values.get(name, "")
             for name in VERSIONS
         }
-        for kind in self.judged:
-            wanted = self.wanted(kind) or Wanted(0, False, "")
-            look.values[f"{kind}_expected"] = float(wanted.count)
-            look.values[f"{kind}_confirmed"] = float(wanted.confirmed)
-        most = self._instances.get(self.machine, InstanceType()).efa
-        if (
-            most and look.values.get("efa") and look.values.get("efa_confirmed") != 1.0
-        ):  # without any, nobody wants to use them
-            look.values["efa_most"] = float(most)
-        return look
+        for kind in self.judged_kinds:
+            expectation = self.find_expectation(kind) or Expectation(0, False, "")
+            raw.values[f"{kind}_expected"] = float(expectation.count)
+            raw.values[f"{kind}_confirmed"] = float(expectation.confirmed)
+        self._add_max_efa(raw)
+        return raw
 
-    def _counts(self, look: Look) -> dict[str, int]:
-        """What is here at this moment, of each kind that can be counted."""
-        counts: dict[str, int] = {}
-        if self._pci.error:
-            look.missing |= dict.fromkeys(("gpus", "neuron", "efa", "nics"), self._pci.error)
-        else:
-            devices = self._pci.devices.values()
-            counts["gpus"] = sum(device.kind is ComponentKind.GPU for device in devices)
-            counts["neuron"] = sum(device.kind is ComponentKind.NEURON for device in devices)
-            counts["efa"] = sum(
-                device.vendor == _AMAZON and device.device in _EFA for device in devices
-            )
-        for kind, count in (("nics", self._adapters), ("nvme", self._drives)):
-            if kind in look.missing:
-                continue
-            try:
-                counts[kind] = count()
-            except OSError as error:
-                look.missing[kind] = f"{error.filename}: {why(error)}"
-        return counts
-
-    def _adapters(self) -> int:
-        """PCI functions that have, or once had, an RDMA device. It may have been lent to a
-        container's network namespace since.
-
-        Functions that another one made (SR-IOV) come and go as somebody sets them up.
+    def _add_max_efa(self, raw: RawReadings) -> None:
+        """How many EFA adapters the type can have. Not if there are none: then they are not used
+        here.
         """
-        root = self._sysfs / "class/infiniband"
-        seen = {(root / name / "device").resolve().name for name in names(root)}
-        known = seen | (set(self._had_rdma()) if self._same_machine() else set())
-        own = {
-            address
-            for address in known
-            if (device := self._pci.devices.get(address)) is not None and device.driver != "efa"
-        }
-        self._rdma = found = frozenset(
-            one
-            for one in own
-            if not (self._sysfs / "bus/pci/devices" / one / "physfn").is_symlink()
-        )
-        return len(found)
+        max_efa = self._instances.get(self.machine, InstanceType()).efa
+        if max_efa and raw.values.get("efa") and raw.values.get("efa_confirmed") != 1.0:
+            raw.values["efa_most"] = float(max_efa)
 
-    def _drives(self) -> int:
-        root = self._sysfs / "class/nvme"
-        return sum(
-            read(root / name / "transport") == "pcie"
-            and not read(root / name / "model").startswith(_VOLUMES)
-            for name in names(root)
-        )
+    # --- what is expected
 
-    # --- what should be here
-
-    def wanted(self, kind: str) -> Wanted | None:
-        """How many of a kind there should be; None where nobody knows. A person's word on this node
-        outranks the instance type's.
+    def find_expectation(self, kind: str) -> Expectation | None:
+        """How many of a kind there should be; None if unknown. What a person confirmed on this node
+        takes precedence over the instance type.
         """
         if configured := self._configured[kind]:
-            return Wanted(
-                configured,
-                True,
-                "configuration:"
-                f" {'[nvml] expected_gpus' if kind == 'gpus' else f'[expect] {kind}'}",
-            )
-        known = self._known(kind) if kind in self.judged else None
-        if known is not None and known.by:
-            day = time.strftime("%Y-%m-%d", time.localtime(known.at))
-            return Wanted(known.count, True, f"confirmed by {known.by} on {day}: {known.reason}")
-        if firm := self._firm(kind):
-            return Wanted(firm, True, f"instance type {self.machine}")
-        if known is None or not self.enough:
+            key = "[nvml] expected_gpus" if kind == "gpus" else f"[expect] {kind}"
+            return Expectation(configured, True, f"configuration: {key}")
+        learned = self._find_judged(kind)
+        if learned is not None and learned.by:
+            day = time.strftime("%Y-%m-%d", time.localtime(learned.at))
+            reason = f"confirmed by {learned.by} on {day}: {learned.reason}"
+            return Expectation(learned.count, True, reason)
+        if type_count := self._get_type_count(kind):
+            return Expectation(type_count, True, f"instance type {self.machine}")
+        if learned is None or not self.boots_to_confirm:
             return None
-        if known.confirmed(self.enough):
-            return Wanted(known.count, True, f"the same at {known.boots} healthy boots in a row")
-        return Wanted(
-            known.count,
-            False,
-            f"learned, not confirmed yet: seen at {known.boots} of {self.enough} healthy boots in"
-            " a row",
+        if learned.is_confirmed(self.boots_to_confirm):
+            reason = f"the same at {learned.boots} healthy boots in a row"
+            return Expectation(learned.count, True, reason)
+        reason = (
+            f"learned, not confirmed yet: seen at {learned.boots} of {self.boots_to_confirm}"
+            " healthy boots in a row"
         )
+        return Expectation(learned.count, False, reason)
 
-    def enough_of(self, *kinds: str) -> bool:
-        """Whether the site itself, by configuration or a person, said how many of these there
-        should be, and so many are here.
+    def has_all_expected(self, *kinds: str) -> bool:
+        """Whether the configuration or a person set how many of these there should be, and so many
+        are present.
         """
-        said = {kind: self._said(kind) for kind in kinds}
-        return any(said.values()) and all(
-            self._counted.get(kind, (0, 0))[0] >= count for kind, count in said.items()
+        required = {kind: self._get_required(kind) for kind in kinds}
+        return any(required.values()) and all(
+            self._counter.get_last_count(kind) >= count for kind, count in required.items()
         )
 
-    def _said(self, kind: str) -> int:
-        known = self._known(kind) if kind in self.judged else None
-        return self._configured[kind] or (known.count if known is not None and known.by else 0)
+    def _get_required(self, kind: str) -> int:
+        """The number that the configuration or a person set; 0 if none did."""
+        learned = self._find_judged(kind)
+        confirmed = learned.count if learned is not None and learned.by else 0
+        return self._configured[kind] or confirmed
 
-    def may_run(self, name: str) -> tuple[str, ...]:
-        """The versions that the configuration allows; none where it says nothing."""
-        return self._may_run[name]
+    def list_allowed_versions(self, name: str) -> tuple[str, ...]:
+        """The versions that the configuration allows; none if it names none."""
+        return self._allowed_versions[name]
 
-    def _firm(self, kind: str) -> int:
-        """What every instance of this type has. How many EFA adapters it has is said when it is
-        launched.
+    def _get_type_count(self, kind: str) -> int:
+        """How many each instance of this type has; 0 if unknown. The number of EFA adapters is
+        chosen at launch.
         """
         instance = self._instances.get(self.machine, InstanceType())
         return {"gpus": instance.gpus, "neuron": instance.neuron}.get(kind, 0)
 
-    def _same_machine(self) -> bool:
-        """Whether what is remembered was learned here. A disk, or a copy of it, may have come from
-        another machine.
+    # --- memory
+
+    def _is_same_machine(self) -> bool:
+        """Whether the memory is of this machine. A disk, or a copy of it, may come from another
+        one.
         """
         return not self._identity or self.memory.get("machine", self._identity) == self._identity
 
-    def _had_rdma(self) -> list[str]:
+    def _list_remembered_rdma(self) -> list[str]:
         stored = self.memory.get("rdma")
-        return [one for one in stored if isinstance(one, str)] if isinstance(stored, list) else []
+        if not isinstance(stored, list):
+            return []
+        return [address for address in stored if isinstance(address, str)]
 
-    def _known(self, kind: str) -> Learned | None:
-        counts = self.memory.get("counts") if self._same_machine() else None
-        return _remembered(counts.get(kind)) if isinstance(counts, dict) else None
+    def _find_learned(self, kind: str) -> LearnedCount | None:
+        counts = self.memory.get("counts") if self._is_same_machine() else None
+        return parse_learned(counts.get(kind)) if isinstance(counts, dict) else None
+
+    def _find_judged(self, kind: str) -> LearnedCount | None:
+        """None also for a kind that another collector judges."""
+        return self._find_learned(kind) if kind in self.judged_kinds else None
+
+    def _collect_learned(self) -> dict[str, LearnedCount]:
+        found = {kind: self._find_learned(kind) for kind in self.judged_kinds}
+        return {kind: learned for kind, learned in found.items() if learned is not None}
+
+    def _update_memory(self, counts: Mapping[str, LearnedCount]) -> None:
+        rdma = self._counter.rdma
+        self.memory = {
+            "machine": self._identity,
+            "counts": {kind: asdict(learned) for kind, learned in counts.items()},
+            "rdma": sorted(rdma if rdma is not None else self._list_remembered_rdma()),
+        }
 
     # --- learning, on the loop
 
-    def together(
+    def combine_readings(
         self,
         read: Mapping[Component, Readings],
         found: Found,  # noqa: ARG002
     ) -> Iterable[Readings]:
-        """No further readings: what was seen is remembered."""
-        one = read.get(NODE)
-        if one is None or one.blind:
+        """No further readings: updates the memory."""
+        readings = read.get(NODE)
+        if readings is None or readings.blind:
             return ()
-        self.here = {
-            kind: int(count) for kind in KINDS if isinstance(count := one.values.get(kind), float)
+        values = readings.values
+        self.counts = {
+            kind: int(count) for kind in KINDS if isinstance(count := values.get(kind), float)
         }
-        self.unseen = {kind: reason for kind, reason in one.missing.items() if kind in KINDS}
-        self.versions = {name: str(one.values[name]) for name in VERSIONS if name in one.values}
-        if not self._same_machine():
+        self.uncounted = {
+            kind: reason for kind, reason in readings.missing.items() if kind in KINDS
+        }
+        self.versions = {name: str(values[name]) for name in VERSIONS if name in values}
+        if not self._is_same_machine():
             self.memory = {}
-        counts = {kind: known for kind in self.judged if (known := self._known(kind)) is not None}
-        # A person said that fewer are right; now all are here that the type has, so that was for a
-        # time.
-        counts = {
-            kind: one
-            for kind, one in counts.items()
-            if not one.by or not one.count < self._firm(kind) <= self.here.get(kind, 0)
+        # A person confirmed fewer devices than the type has; now all are present again, so that
+        # confirmation no longer applies.
+        learned = {
+            kind: known
+            for kind, known in self._collect_learned().items()
+            if not known.by or not known.count < self._get_type_count(kind) <= self._get_count(kind)
         }
-        new = [
-            kind
-            for kind in self.here
-            if kind in self.judged and (kind not in counts or counts[kind].boot != self._boot_id)
-        ]
-        if new and self.enough and time.monotonic() >= self._healthy_at and self._healthy():
-            counts |= {
-                kind: learn(counts.get(kind), self.here[kind], self._boot_id, self.enough)
-                for kind in new
-            }
-        self._remember(counts)
+        self._update_memory(learned | self._learn_boot(learned))
         return ()
 
-    def confirm(self, by: str, reason: str) -> dict[str, int]:
-        """A person says that what is here now is right. Returns what was confirmed: not what the
-        configuration says, nor what another source judges. Raises Unsettled.
+    def _get_count(self, kind: str) -> int:
+        return self.counts.get(kind, 0)
+
+    def _learn_boot(self, learned: Mapping[str, LearnedCount]) -> dict[str, LearnedCount]:
+        """The counts of this boot that are learned now: once it is known to be healthy."""
+        new = [
+            kind
+            for kind in self.counts
+            if kind in self.judged_kinds
+            and (kind not in learned or learned[kind].boot != self._boot_id)
+        ]
+        if not new or not self.boots_to_confirm:
+            return {}
+        if time.monotonic() < self._healthy_at or not self._is_healthy():
+            return {}
+        return {
+            kind: learn_count(
+                learned.get(kind), self.counts[kind], self._boot_id, self.boots_to_confirm
+            )
+            for kind in new
+        }
+
+    def confirm_counts(self, by: str, reason: str) -> dict[str, int]:
+        """A person confirms the present counts. Returns those that were confirmed: not what the
+        configuration sets, nor what another collector judges. Raises CountsNotSettled.
         """
-        if not self.here:
-            raise Unsettled("nothing has been counted yet")
-        if waiting := [
-            kind for kind in self.judged if kind in self._counted and kind in self.unseen
-        ]:
-            raise Unsettled(f"{KINDS[waiting[0]]}: {self.unseen[waiting[0]]}")
-        meant = {
+        if not self.counts:
+            raise CountsNotSettled("nothing has been counted yet")
+        for kind in self.judged_kinds:
+            if self._counter.has_counted(kind) and kind in self.uncounted:
+                raise CountsNotSettled(f"{KINDS[kind]}: {self.uncounted[kind]}")
+        counts = {
             kind: count
-            for kind, count in self.here.items()
-            if kind in self.judged and not self._configured[kind]
+            for kind, count in self.counts.items()
+            if kind in self.judged_kinds and not self._configured[kind]
         }
         now = time.time()
-        said = {
-            kind: Learned(count=count, boot=self._boot_id, by=by, reason=reason, at=now)
-            for kind, count in meant.items()
+        confirmed = {
+            kind: LearnedCount(count=count, boot=self._boot_id, by=by, reason=reason, at=now)
+            for kind, count in counts.items()
         }
-        counts = {kind: known for kind in self.judged if (known := self._known(kind)) is not None}
-        self._remember(counts | said)
-        return meant
-
-    def _remember(self, counts: Mapping[str, Learned]) -> None:
-        self.memory = {
-            "machine": self._identity,
-            "counts": {kind: asdict(one) for kind, one in counts.items()},
-            "rdma": sorted(self._rdma if self._rdma is not None else self._had_rdma()),
-        }
+        self._update_memory(self._collect_learned() | confirmed)
+        return counts
 
     @property
-    def counted_boot(self) -> bool:
+    def is_boot_counted(self) -> bool:
         """Whether this boot has been counted as a healthy one."""
         return any(
-            known is not None and known.boot == self._boot_id for known in map(self._known, KINDS)
+            learned is not None and learned.boot == self._boot_id
+            for learned in map(self._find_learned, KINDS)
         )
 
 
-def _build(context: CollectorContext) -> Expected:
+def _list_configured(settings: ExpectSettings, gpus: int) -> dict[str, int]:
+    return {
+        "gpus": gpus,
+        "neuron": settings.neuron,
+        "efa": settings.efa,
+        "nics": settings.nics,
+        "nvme": settings.nvme,
+    }
+
+
+def _list_version_files(sysfs: Path, procfs: Path) -> dict[str, Path]:
+    return {
+        "gpu_driver": sysfs / "module/nvidia/version",
+        "neuron_driver": sysfs / "module/neuron/version",
+        "efa_driver": sysfs / "module/efa/version",
+        "kernel": procfs / "sys/kernel/osrelease",
+    }
+
+
+def _build_inventory(context: CollectorContext) -> ExpectedInventory:
     paths, nvml = context.paths, context.settings[NvmlSettings]
-    return Expected(
+    return ExpectedInventory(
         paths.sysfs,
         paths.procfs,
-        PciInventory(paths.sysfs),  # one of its own: it looks at other times
+        PciInventory(paths.sysfs),  # of its own, as it scans at other times than the others
         context.catalog.instances,
         context.boot_id,
         context.settings[ExpectSettings],
@@ -433,7 +337,7 @@ COLLECTOR = CollectorDefinition(
     readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci", "infiniband", "nvme"),
-    build_collector=_build,
+    build_collector=_build_inventory,
     every_s=60.0,
     deadline_s=10.0,
 )

@@ -1,4 +1,4 @@
-"""Settings of the inventory: what this node should have."""
+"""Settings of the inventory: the expected devices and versions of this node."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """
-The wall clock in the prefix of a saved line: dmesg -T, journalctl, syslog, RFC 3339.
+Parses the date before a saved line: dmesg -T, journalctl, syslog, RFC 3339.
 
-Owns     reading a date, and the year that a syslog stamp leaves out.
-
-A stamp without a zone is in this machine's. Names of months are English ones, or the line is
-undated.
+A date without a zone is in this machine's time zone. A syslog date has no year, which is inferred.
+Names of months are English; a line with other names is undated.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ _NAMED = re.compile(
 )
 _UNIX = re.compile(r"(?P<seconds>\d{9,11}\.\d{6}) ")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-# Linux drivers/rtc/class.c, rtc_hctosys: the wall clock at a moment of the kernel's own.
+# Linux drivers/rtc/class.c, rtc_hctosys: the wall clock at a time of the kernel's clock.
 _ANCHOR = re.compile(
     rb": setting system clock to \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d UTC \((\d{9,11})\)"
 )
 _DAY = timedelta(days=1)
-_LEAP_YEARS = 8  # the 29th of February may be as many years ago
+_MAX_YEARS = 8  # between two 29ths of February
 
 
-def date_in(prefix: bytes, latest: float) -> float | None:
-    """Seconds since the epoch, or None where the prefix has no date.
+def parse_date(prefix: bytes, latest: float) -> float | None:
+    """Seconds since the epoch, or None if the prefix has no date.
 
-    `latest`: when the log was last written. A stamp without a year is of the last year that is not
-    after it.
+    `latest`: when the log was last written. A date without a year is in the last year in which it
+    is not after `latest`.
     """
     text = prefix.decode("utf-8", "replace")
     try:
@@ -47,18 +45,15 @@ def date_in(prefix: bytes, latest: float) -> float | None:
             ).timestamp()
         if (named := _NAMED.search(text)) is not None:
             return _parse_named(named, latest)
-    except (
-        ValueError,
-        OverflowError,
-        OSError,
-    ):
-        # The 31st of February, or a year that no clock has
-        return None
+    except (ValueError, OverflowError, OSError):
+        return None  # the 31st of February, or a year out of range
     return None
 
 
-def anchor_in(message: bytes) -> float | None:
-    """What the wall clock was set to at the start, by the kernel's own line."""
+def parse_anchor(message: bytes) -> float | None:
+    """The time to which the kernel set the wall clock at boot, in seconds since the epoch, if this
+    message is the one that logs it.
+    """
     found = _ANCHOR.search(message)
     return float(found[1]) if found is not None else None
 
@@ -68,7 +63,7 @@ def _parse_named(found: re.Match[str], latest: float) -> float | None:
     if found["year"]:
         return _make_time(found, int(found["year"]), month, None).timestamp()
     last = datetime.fromtimestamp(latest) + _DAY  # local time, as the stamp
-    for year in range(last.year, last.year - _LEAP_YEARS - 1, -1):
+    for year in range(last.year, last.year - _MAX_YEARS - 1, -1):
         try:
             moment = _make_time(found, year, month, None)
         except ValueError:

@@ -1,11 +1,11 @@
 """
-A plain file that grows, is rotated, or is truncated: the kernel log of machines without /dev/kmsg,
-and of tests.
+Source that follows a plain file, which may grow, be rotated or be truncated: the kernel log of
+machines without /dev/kmsg, and of tests.
 
-The lines may have any of the forms of `lines.py`. A record may go on in indented lines: what
-reports nothing by itself is kept until the line after it is there, or none has come for one look. A
+The lines may have any of the forms of `lines.py`. A record may continue in indented lines: a line
+that reports nothing by itself is held until the next line arrives, or until one poll brings none. A
 position is inode, offset and a checksum of the bytes before it, so that a file which was truncated
-and has grown again is not taken for the old one.
+and has grown again is recognised.
 """
 
 from __future__ import annotations
@@ -22,44 +22,51 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
-from vitald.collectors.kernel_log.lines import MORE, Line, Sequel, joined, strip
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
+from vitald.collectors.kernel_log.lines import (
+    MAX_CONTINUATIONS,
+    ContinuationDetector,
+    Line,
+    join_lines,
+    strip_prefix,
+)
 from vitald.model import Batch, Event, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
-_CHUNK = 1 << 17
-_EVENTS = 48  # that are read before other tasks get their turn
-_LONGEST = 1 << 16  # a longer line is nobody's kernel record
-_TAIL = 64
-_PACKED = {".gz", ".xz", ".zst", ".bz2"}
+_CHUNK_BYTES = 1 << 17
+_MAX_EVENTS = 48  # read before other tasks get their turn
+_MAX_LINE_BYTES = 1 << 16  # a longer line is no kernel record
+_TAIL_BYTES = 64
+_COMPRESSED_SUFFIXES = {".gz", ".xz", ".zst", ".bz2"}
 
 
 @dataclass(slots=True)
 class _FilePosition:
     inode: int
     offset: int = 0
-    tail: int = 0  # crc32 of the bytes before the offset, `_TAIL` at most
-    inside: bool = False  # of an over-long line, whose rest is no line either
+    tail: int = 0  # crc32 of the bytes before the offset, `_TAIL_BYTES` at most
+    inside: bool = False  # an over-long line, whose rest is skipped
 
-    def cursor(self) -> str:
+    def format_cursor(self) -> str:
         return json.dumps([self.inode, self.offset, self.tail, self.inside])
 
 
 @dataclass(slots=True)
-class _Held:
-    """A record that reports nothing yet and may go on."""
+class _HeldRecord:
+    """A record that reports nothing yet and may continue in the next lines."""
 
     line: Line
     raw: bytes
     offset: int
     doubt: str
-    before: Sequel  # as it was before this line, which may be read again
-    more: list[bytes] = field(default_factory=list)
+    # State before this line, which may be read again
+    detector: ContinuationDetector
+    continuations: list[bytes] = field(default_factory=list)
 
 
 class LogFile:
-    """The kernel log, followed in a file. Reads from its beginning the first time, then from where
-    it stopped.
+    """Source of kernel log events that follows a file: from its beginning the first time, then from
+    the stored position.
     """
 
     name = NAME
@@ -69,59 +76,59 @@ class LogFile:
         self.path = Path(path)
         self.interpreter = interpreter
         self.boot_id = boot_id
-        self._live = False  # what was there when we came has been read
-        self._sequel = Sequel()
+        self._live = False  # the lines found at the start have been read
+        self._detector = ContinuationDetector()
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
-        """From the byte after `after`, wherever its file is by now; else from the beginning of the
-        file at the path.
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
+        """Batches from the byte after `after`, also if that file was rotated since; else from the
+        beginning of the file at the path. Raises SourceFailed.
         """
-        place = _stored(after)
-        fd = self._open(self.path)
+        stored = _parse_position(after)
+        fd = self._open_file(self.path)
         try:
-            if place is not None and os.fstat(fd).st_ino != place.inode:
-                rotated = self._rotated(place)
+            if stored is not None and os.fstat(fd).st_ino != stored.inode:
+                rotated = self._find_rotated(stored)
                 if rotated is None:
-                    yield Batch(NAME, (self._lost(place),))
-                    place = None
+                    yield Batch(NAME, (self._make_lost_event(stored),))
+                    stored = None
                 else:
-                    fd = _swap(fd, self._open(rotated))
-            here = place if place is not None else _FilePosition(os.fstat(fd).st_ino)
-            said, seen = -1.0, -1
+                    fd = _replace_fd(fd, self._open_file(rotated))
+            position = stored if stored is not None else _FilePosition(os.fstat(fd).st_ino)
+            last_batch_at, last_end = -1.0, -1
             while True:
-                if not _same(fd, here):  # truncated, and perhaps grown again
-                    here = _FilePosition(here.inode)
-                before = here.offset
-                events, until, more = self._read(fd, here, seen)
-                if here.offset != before or time.monotonic() - said >= _HEARTBEAT_S:
-                    said = time.monotonic()
+                if not _is_unchanged(fd, position):  # truncated, and perhaps grown again
+                    position = _FilePosition(position.inode)
+                before = position.offset
+                events, end, more = self._read_chunk(fd, position, last_end)
+                if position.offset != before or time.monotonic() - last_batch_at >= _HEARTBEAT_S:
+                    last_batch_at = time.monotonic()
                     yield Batch(
                         NAME,
                         tuple(events),
-                        Position(NAME, self.boot_id, here.cursor()),
+                        Position(NAME, self.boot_id, position.format_cursor()),
                         caught_up=not more,
                     )
-                seen = -1 if more else until
+                last_end = -1 if more else end
                 self._live = self._live or not more
                 if more:
                     await anyio.lowlevel.checkpoint()
-                elif until > here.offset:
-                    await anyio.sleep(_POLL_S)  # whether the last record goes on
-                elif (newer := self._newer(fd, here)) is not None:
-                    fd = _swap(fd, self._open(newer))
-                    here, seen = _FilePosition(os.fstat(fd).st_ino), -1
+                elif end > position.offset:
+                    await anyio.sleep(_POLL_S)  # the last record may continue
+                elif (newer := self._find_newer(fd, position)) is not None:
+                    fd = _replace_fd(fd, self._open_file(newer))
+                    position, last_end = _FilePosition(os.fstat(fd).st_ino), -1
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
             os.close(fd)
 
-    def _open(self, path: Path) -> int:
+    def _open_file(self, path: Path) -> int:
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise SourceFailed(f"{path}: {error.strerror}") from error
 
-    def _siblings(self) -> list[tuple[int, int, Path]]:
+    def _list_rotation(self) -> list[tuple[int, int, Path]]:
         """The rotated files beside the path and the file at it, as (time of the last write, inode,
         path), oldest first.
         """
@@ -134,117 +141,137 @@ class LogFile:
             found.append((stat.st_mtime_ns, stat.st_ino, path))
         return sorted(found)
 
-    def _rotated(self, place: _FilePosition) -> Path | None:
-        """Where the file that `place` is in has been moved to."""
-        for _, inode, path in self._siblings():
-            if inode == place.inode:
-                fd = self._open(path)
+    def _find_rotated(self, position: _FilePosition) -> Path | None:
+        """Path to which the file of `position` was moved."""
+        for _, inode, path in self._list_rotation():
+            if inode == position.inode:
+                fd = self._open_file(path)
                 try:
-                    if _same(fd, place):
+                    if _is_unchanged(fd, position):
                         return path
                 finally:
                     os.close(fd)
         return None
 
-    def _newer(self, fd: int, here: _FilePosition) -> Path | None:
-        """The file to go on with, where another stands at the path: the next in time, so that a
+    def _find_newer(self, fd: int, position: _FilePosition) -> Path | None:
+        """The file to follow next, if another file is at the path: the next in time, so that a
         second rotation skips none.
         """
         try:
-            if self.path.stat().st_ino == here.inode:
+            if self.path.stat().st_ino == position.inode:
                 return None
         except FileNotFoundError:
-            return None  # until there is a new one, the old one is still followed
+            return None  # the old one is followed until there is a new one
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
         written = os.fstat(fd).st_mtime_ns
         later = (
             path
-            for mtime, inode, path in self._siblings()
-            if mtime > written and inode != here.inode and path.suffix not in _PACKED
+            for mtime, inode, path in self._list_rotation()
+            if mtime > written
+            and inode != position.inode
+            and path.suffix not in _COMPRESSED_SUFFIXES
         )
         return next(later, self.path)
 
-    def _lost(self, place: _FilePosition) -> Event:
-        return lost_event(
-            identity=f"file:{place.inode:x}:{place.offset}:lost",
+    def _make_lost_event(self, position: _FilePosition) -> Event:
+        return make_lost_event(
+            identity=f"file:{position.inode:x}:{position.offset}:lost",
             time=time.time(),
             boot_id=self.boot_id,
             count=None,
-            fields={"file": self.path.name, "offset": place.offset},
+            fields={"file": self.path.name, "offset": position.offset},
         )
 
-    def _read(self, fd: int, here: _FilePosition, seen: int) -> tuple[list[Event], int, bool]:
-        """The events of the whole records of one chunk, where its whole lines end, and whether
-        there is more.
+    def _read_chunk(
+        self, fd: int, position: _FilePosition, last_end: int
+    ) -> tuple[list[Event], int, bool]:
+        """Read the whole records of one chunk and advance `position` behind them.
 
-        `seen`: where they ended at the look before; a record that ends there does not go on.
+        Returns their events, the offset at which the whole lines end, and whether more can be read
+        at once. `last_end`: where the lines ended at the poll before; a record that ends there does
+        not continue.
         """
+        data = self._read_bytes(fd, position.offset)
+        whole, more = data.rfind(b"\n") + 1, len(data) == _CHUNK_BYTES
+        if not whole and len(data) <= _MAX_LINE_BYTES and not position.inside:
+            return [], position.offset, False
+        events: list[Event] = []
+        start = end = position.offset
+        held: _HeldRecord | None = None
+        for raw in _split_lines(data, whole or len(data)):
+            if len(events) >= _MAX_EVENTS:
+                more = True
+                break
+            line = self._parse_line(raw, position)
+            if held is not None and line is not None and line.is_continuation:
+                held.continuations.append(line.message)
+            else:
+                if held is not None and held.continuations:
+                    self._add_joined_event(held, position.inode, events)
+                held = (
+                    self._add_line(line, raw, position.inode, end, events)
+                    if line is not None
+                    else None
+                )
+            end += len(raw)
+        offset = end
+        if held is not None and end != last_end and (held.offset > start or not more):
+            # They are read again
+            self.interpreter.counters.read -= 1 + len(held.continuations)
+            offset, self._detector = held.offset, held.detector
+        elif held is not None and held.continuations:
+            self._add_joined_event(held, position.inode, events)
+        position.offset, position.tail = offset, _checksum_tail(fd, offset)
+        return events, end, more
+
+    def _read_bytes(self, fd: int, offset: int) -> bytes:
         try:
-            data = os.pread(fd, _CHUNK, here.offset)
+            return os.pread(fd, _CHUNK_BYTES, offset)
         except OSError as error:
             raise SourceFailed(f"{self.path}: {error.strerror}") from error
-        end, full = data.rfind(b"\n") + 1, len(data) == _CHUNK
-        if not end and len(data) <= _LONGEST and not here.inside:
-            return [], here.offset, False
-        events: list[Event | None] = []
-        began = offset = here.offset
-        found = 0
-        held: _Held | None = None
-        for raw in _lines(data, end or len(data)):
-            if found >= _EVENTS:
-                full = True
-                break
-            line = None
-            if here.inside or len(raw) > _LONGEST:
-                self.interpreter.counters.torn += not here.inside
-                here.inside = not raw.endswith(b"\n")
-            else:
-                self.interpreter.counters.read += 1
-                line = strip(raw)
-            if held is not None and line is not None and line.goes_on:
-                held.more.append(line.message)
-            else:
-                events.append(self._joined(held, here.inode))
-                held = None
-                if line is not None:
-                    self.interpreter.counters.userspace += bool(line.facility)
-                    before = self._sequel.copy()
-                    doubt = self._sequel.doubt(line)
-                    events.append(event := self._event(line, raw, here.inode, offset, doubt))
-                    found += event is not None
-                    held = (
-                        _Held(line, raw, offset, doubt, before)
-                        if event is None and not line.facility
-                        else None
-                    )
-            offset += len(raw)
-        until = offset
-        if held is not None and until != seen and (held.offset > began or not full):
-            self.interpreter.counters.read -= 1 + len(held.more)  # they are read again
-            offset, self._sequel = held.offset, held.before
-        else:
-            events.append(self._joined(held, here.inode))
-        here.offset, here.tail = offset, _checksum(fd, offset)
-        return [event for event in events if event is not None], until, full
 
-    def _joined(self, held: _Held | None, inode: int) -> Event | None:
-        if held is None or not held.more:
+    def _parse_line(self, raw: bytes, position: _FilePosition) -> Line | None:
+        """The kernel's message in a line; None for lines of other programs and over-long ones."""
+        if position.inside or len(raw) > _MAX_LINE_BYTES:
+            self.interpreter.counters.torn += not position.inside
+            position.inside = not raw.endswith(b"\n")
             return None
-        return self._event(
-            joined(held.line, held.more[:MORE]), held.raw, inode, held.offset, held.doubt
-        )
+        self.interpreter.counters.read += 1
+        return strip_prefix(raw)
 
-    def _event(self, line: Line, raw: bytes, inode: int, offset: int, doubt: str) -> Event | None:
-        sighting = self.interpreter.recognise(line.message)
-        if sighting is None:
+    def _add_line(
+        self, line: Line, raw: bytes, inode: int, offset: int, events: list[Event]
+    ) -> _HeldRecord | None:
+        """Append the event of a line that reports one; returns a record that may continue."""
+        self.interpreter.counters.userspace += bool(line.facility)
+        detector = self._detector.copy()
+        doubt = self._detector.find_doubt(line)
+        event = self._make_event(line, raw, inode, offset, doubt)
+        if event is not None:
+            events.append(event)
+        elif not line.facility:
+            return _HeldRecord(line, raw, offset, doubt, detector)
+        return None
+
+    def _add_joined_event(self, held: _HeldRecord, inode: int, events: list[Event]) -> None:
+        """Append the event of a record with its continuation lines, if it reports one."""
+        line = join_lines(held.line, held.continuations[:MAX_CONTINUATIONS])
+        event = self._make_event(line, held.raw, inode, held.offset, held.doubt)
+        if event is not None:
+            events.append(event)
+
+    def _make_event(
+        self, line: Line, raw: bytes, inode: int, offset: int, doubt: str
+    ) -> Event | None:
+        parsed = self.interpreter.parse_record(line.message)
+        if parsed is None:
             return None
-        identity = f"file:{inode:x}:{offset}:{zlib.crc32(raw):08x}"
-        return self.interpreter.event(
-            sighting,
+        return self.interpreter.make_event(
+            parsed,
             line.message,
             line.facility,
-            identity=identity,
+            identity=f"file:{inode:x}:{offset}:{zlib.crc32(raw):08x}",
             time=time.time(),
             boot_id=self.boot_id,
             usec=None,
@@ -253,13 +280,15 @@ class LogFile:
         )
 
 
-def _swap(old: int, new: int) -> int:
+def _replace_fd(old: int, new: int) -> int:
     os.close(old)
     return new
 
 
-def _lines(data: bytes, until: int) -> Iterator[bytes]:
-    """Lines with their ends. Not splitlines(): a carriage return inside a line ends nothing."""
+def _split_lines(data: bytes, until: int) -> Iterator[bytes]:
+    """Lines of `data[:until]` with their newlines. Unlike splitlines(), a carriage return inside a
+    line does not end it.
+    """
     begin = 0
     while begin < until:
         end = data.find(b"\n", begin) + 1 or until
@@ -267,8 +296,8 @@ def _lines(data: bytes, until: int) -> Iterator[bytes]:
         begin = end
 
 
-def _stored(position: Position | None) -> _FilePosition | None:
-    """A position that is not a file's (the source was kmsg before) counts as none."""
+def _parse_position(position: Position | None) -> _FilePosition | None:
+    """None also for a position of another kind (the source was kmsg before)."""
     if position is None:
         return None
     try:
@@ -278,15 +307,15 @@ def _stored(position: Position | None) -> _FilePosition | None:
         return None
 
 
-def _checksum(fd: int, offset: int) -> int:
-    return zlib.crc32(os.pread(fd, min(_TAIL, offset), max(0, offset - _TAIL)))
+def _checksum_tail(fd: int, offset: int) -> int:
+    return zlib.crc32(os.pread(fd, min(_TAIL_BYTES, offset), max(0, offset - _TAIL_BYTES)))
 
 
-def _same(fd: int, place: _FilePosition) -> bool:
-    """Whether the bytes before the place are still those that were read."""
+def _is_unchanged(fd: int, position: _FilePosition) -> bool:
+    """Whether the bytes before the position are still those that were read."""
     stat = os.fstat(fd)
     return (
-        stat.st_ino == place.inode
-        and stat.st_size >= place.offset
-        and _checksum(fd, place.offset) == place.tail
+        stat.st_ino == position.inode
+        and stat.st_size >= position.offset
+        and _checksum_tail(fd, position.offset) == position.tail
     )

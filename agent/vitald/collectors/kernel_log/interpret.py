@@ -1,7 +1,7 @@
 """
-From a record to an event: trust, component, and which records belong together.
+Makes an event of a record of the kernel log: its trust, its component, and the event it follows.
 
-Shared by both readers, so that a line means the same wherever it was read.
+Shared by all readers of the log, so that a line means the same wherever it was read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from vitald.catalog import Catalog
-from vitald.collectors.kernel_log.drills import Announcements, is_signed
-from vitald.collectors.kernel_log.listed_devices import Listed
-from vitald.collectors.kernel_log.parsed_line import Sighting
+from vitald.collectors.kernel_log.drills import DrillRegistry, is_drill_line
+from vitald.collectors.kernel_log.listed_devices import ListedDevices
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import unescape
 from vitald.collectors.neuron.locations import PLACED, NeuronLocations
@@ -22,10 +22,10 @@ from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Ev
 from vitald.timestamps import format_rfc3339
 
 NAME = KERNEL_LOG
-_FOLLOW_S = 5.0  # an SXid's follow-up records come within milliseconds of it
-_SWITCHES = 64
-# What jobs run on
-_ACCELERATION = (
+_MAX_FOLLOW_UP_S = 5.0  # follow-up records of an SXid come within milliseconds of it
+_MAX_SWITCHES = 64
+# Devices that jobs run on
+_JOB_DEVICE_KINDS = (
     ComponentKind.GPU,
     ComponentKind.NVSWITCH,
     ComponentKind.NEURON,
@@ -46,60 +46,65 @@ class Counters:
 
 
 class Interpreter:
-    """Holds what a line is read against: the catalogue's shapes, the drills, the devices.
+    """Makes events of records, by the catalogue's rules, the active drills and the node's devices.
 
-    Without an inventory the lines are another machine's or another day's, and this node's devices
-    say nothing about them. `needed` names the disks that hold the file systems which the node
-    cannot do without; `drive` tells what an NVMe drive is to the node; `listed` knows which memory
-    controllers, disks and network devices it has.
+    Without an inventory the lines are of another machine or another day, and this node's devices do
+    not apply to them.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        announcements: Announcements,
+        drills: DrillRegistry,
         inventory: PciInventory | None,
         *,
         userspace: str,
         places: NeuronLocations | None = None,
         needed: Callable[[], Collection[str]] | None = None,
         drive: Callable[[str], Mapping[str, Value]] | None = None,
-        listed: Listed | None = None,
+        listed: ListedDevices | None = None,
     ) -> None:
-        self.announcements = announcements
+        """`needed`: lists the disks of the file systems that the node needs; may raise OSError.
+        `drive`: fields that describe an NVMe drive's role. `listed`: the node's memory controllers,
+        disks and network devices.
+        """
+        self.drills = drills
         self.inventory = inventory
         self.places = places or NeuronLocations()
         self.needed = needed
         self.drive = drive
         self.listed = listed
         self.counters = Counters()
-        self._heads: dict[str, tuple[str, str, float]] = {}
+        # PCI address of an NVSwitch -> code, identity and time of its latest SXid
+        self._first_records: dict[str, tuple[str, str, float]] = {}
         self.configure(catalog, userspace=userspace)
 
     def configure(self, catalog: Catalog, *, userspace: str) -> None:
-        """Take new settings; also called when the configuration is reloaded. `userspace` is one of
+        """Apply new settings; also called when the configuration is reloaded. `userspace` is one of
         `settings.USERSPACE`.
         """
         self.catalog = catalog
         self.userspace = userspace
         self._recogniser = Recogniser(catalog.rules.values())
 
-    def recognise(self, text: bytes) -> Sighting | None:
-        """What the record reports, or None. A record that we fail at is kept as such: neither
-        dropped nor fatal.
+    def parse_record(self, text: bytes) -> ParsedLine | None:
+        """What the record reports, or None. A record on which parsing fails is reported as such,
+        neither dropped nor fatal.
         """
         try:
-            return self._recogniser.recognise(text)
-        except Exception:  # a fault of ours; the next record must not suffer for it
-            # Not at the top: vitald scan must start fast, and this line is never to be reached
+            return self._recogniser.parse_record(text)
+        except Exception:  # a bug of the parser must not affect the next record
+            # Not at the top: vitald scan must start fast, and this line should never be reached
             import structlog
 
-            structlog.get_logger("kernel_log").exception("record_not_read", text=printable(text))
-            return Sighting(kind="vitald", code="vitald/not_read")
+            structlog.get_logger("kernel_log").exception(
+                "record_not_read", text=escape_unprintable(text)
+            )
+            return ParsedLine(kind="vitald", code="vitald/not_read")
 
-    def event(
+    def make_event(
         self,
-        sighting: Sighting,
+        parsed: ParsedLine,
         text: bytes,
         facility: int | None,
         *,
@@ -111,159 +116,172 @@ class Interpreter:
         live: bool = False,
         doubt: str = "",
     ) -> Event:
-        """The event of a recognised record. `time` is seconds since the epoch, `approximate` if it
-        was reckoned from `usec`, the kernel's own clock.
+        """The event of a parsed record. `time` is in seconds since the epoch, `approximate` if it
+        was computed from `usec`, the kernel's own clock in microseconds.
 
-        `live`: it was written while we were reading, so that the device it names had to be here to
-        be seen. `doubt`: why it may not be a record of its own.
+        `live`: the record was written while the daemon was reading, so the device it names must
+        have been listed. `doubt`: why it may not be a record of its own.
         """
-        trust, simulated_until = self._trust(text, facility, identity, time)
-        on_node, stranger = self._whereabouts(sighting)
-        reason = doubt or (stranger if live and trust is Trust.KERNEL else "")
+        trust, simulated_until = self._determine_trust(text, facility, identity, time)
+        on_node, absent = self._check_presence(parsed)
+        reason = doubt or (absent if live and trust is Trust.KERNEL else "")
         untrusted = reason if trust is not Trust.ANNOUNCED else ""
-        trust = Trust.UNTRUSTED if untrusted else trust
-        fields: dict[str, Value] = dict(sighting.fields)
-        said = {
-            "number": sighting.number,
-            "pci": sighting.pci,
-            "pid": sighting.pid,
-            "process": sighting.process,
-        }
-        said |= {
-            "link": sighting.link,
-            "fatal": sighting.fatal,
-            "usec": usec,
-            "approximate": approximate or None,
-        }
-        said |= {"on_node": on_node, "untrusted": untrusted or None}
-        fields.update({name: value for name, value in said.items() if value is not None})
-        if facility:
-            fields["facility"] = facility
-        if trust is Trust.ACCEPTED:
-            fields[VOUCHED] = self.userspace == "confirmed"
-        if sighting.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
-            self.places.record_event(fields)
-        component = self._component(sighting)
-        named = component.id in (sighting.pci, fields.get("blamed")) or (
-            component.kind is ComponentKind.NEURON and ":" in component.id
-        )
-        if sighting.pci is not None and "blamed" in fields:
-            fields["reporter"] = sighting.pci
-        if self.inventory is not None and component.kind in _ACCELERATION:
-            fields["device_kind"] = component.kind.value
-        if (
-            self.drive is not None
-            and component.kind is ComponentKind.DISK
-            and self._asks(sighting.code, "volume")
-        ):
-            fields |= self.drive(component.id)
-        elif (
-            self.needed is not None
-            and component.kind is ComponentKind.DISK
-            and self._asks(sighting.code, "needed")
-        ):
-            with suppress(OSError):  # then nobody knows, and the line asks for less
-                fields["needed"] = component.id in self.needed()
-        if self.inventory is not None and component.id and named:
-            fields["on_pci"] = self.inventory.present(component.id)
-            if (had := self.inventory.had(component.id)) is not None:
-                fields["on_node"] = had
-            if (port := self.inventory.port(component.id)) is not None:
-                fields["port"] = port
+        if untrusted:
+            trust = Trust.UNTRUSTED
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
+        fields = _copy_fields(
+            parsed,
+            usec=usec,
+            approximate=approximate or None,
+            on_node=on_node,
+            untrusted=untrusted or None,
+            facility=facility or None,
+        )
+        if trust is Trust.ACCEPTED:
+            fields[VOUCHED] = self.userspace == "confirmed"
+        if parsed.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
+            self.places.record_event(fields)
+        component = self._find_component(parsed)
+        self._add_device_fields(fields, parsed, component)
         return Event(
             identity=identity,
             time=time,
             source=NAME,
-            kind=sighting.kind,
-            code=sighting.code,
+            kind=parsed.kind,
+            code=parsed.code,
             component=component,
             boot_id=boot_id,
-            raw=printable(text),
+            raw=escape_unprintable(text),
             trust=trust,
             fields=fields,
-            follows=self._follows(sighting, identity, time)
-            if trust is not Trust.UNTRUSTED
-            else None,
+            follows=self._find_followed_event(parsed, trust, identity, time),
             simulated_until=simulated_until,
         )
 
-    def _trust(
+    def _add_device_fields(
+        self, fields: dict[str, Value], parsed: ParsedLine, component: Component
+    ) -> None:
+        """Add what this node knows about the component."""
+        blamed = fields.get("blamed")
+        if parsed.pci is not None and "blamed" in fields:
+            fields["reporter"] = parsed.pci
+        if component.kind is ComponentKind.DISK:
+            fields |= self._describe_disk(parsed.code, component.id)
+        if self.inventory is None:
+            return
+        if component.kind in _JOB_DEVICE_KINDS:
+            fields["device_kind"] = component.kind.value
+        by_neuron_place = component.kind is ComponentKind.NEURON and ":" in component.id
+        if component.id and (component.id in (parsed.pci, blamed) or by_neuron_place):
+            fields["on_pci"] = self.inventory.is_present(component.id)
+            if (had := self.inventory.has_or_had(component.id)) is not None:
+                fields["on_node"] = had
+            if (port := self.inventory.find_port(component.id)) is not None:
+                fields["port"] = port
+
+    def _describe_disk(self, code: str, name: str) -> Mapping[str, Value]:
+        if self.drive is not None and self._rule_needs_field(code, "volume"):
+            return self.drive(name)
+        if self.needed is not None and self._rule_needs_field(code, "needed"):
+            with suppress(OSError):  # then it is not known, and the milder case of the rule applies
+                return {"needed": name in self.needed()}
+        return {}
+
+    def _determine_trust(
         self, text: bytes, facility: int | None, identity: str, now: float
     ) -> tuple[Trust, float | None]:
-        """A file that the operator named as the kernel's log keeps no facility; its lines are taken
-        at their word.
+        """The trust of a record, and until when its drill lasts. A file that the operator named as
+        the kernel's log keeps no facility; its lines are trusted.
         """
         if (
             facility != 0
-            and (drill := self.announcements.claim(unescape(text), identity, now)) is not None
+            and (drill := self.drills.claim_drill(unescape(text), identity, now)) is not None
         ):
             return Trust.ANNOUNCED, drill.simulated_until
         if not facility:
             return Trust.KERNEL, None
-        # Of a drill that nobody announces any more
-        if self.userspace == "ignore" or is_signed(unescape(text)):
+        # A drill's line without an announcement: the drill is over
+        if self.userspace == "ignore" or is_drill_line(unescape(text)):
             return Trust.UNTRUSTED, None
         return Trust.ACCEPTED, None
 
-    def _component(self, sighting: Sighting) -> Component:
-        kind = self.catalog.find_rule(sighting.code).component
+    def _find_component(self, parsed: ParsedLine) -> Component:
+        kind = self.catalog.find_rule(parsed.code).component
         if kind is ComponentKind.NODE:
             return NODE
-        blamed = sighting.fields.get("blamed")
-        address = blamed if isinstance(blamed, str) else sighting.pci
+        blamed = parsed.fields.get("blamed")
+        address = blamed if isinstance(blamed, str) else parsed.pci
         if address is not None:
             return (
-                self.inventory.component(address, kind)
+                self.inventory.get_component(address, kind)
                 if self.inventory is not None
                 else Component(kind, address)
             )
-        device = sighting.fields.get("device") or sighting.fields.get("port")
+        device = parsed.fields.get("device") or parsed.fields.get("port")
         if kind is ComponentKind.NEURON and device is not None:
             return self.places.get_component(int(str(device)))
         if kind is ComponentKind.NIC and device is not None and self.inventory is not None:
-            device = self.inventory.address(str(device)) or device
+            device = self.inventory.find_address(str(device)) or device
         return Component(kind, str(device)) if device else NODE
 
-    def _whereabouts(self, sighting: Sighting) -> tuple[bool | None, str]:
-        """Whether the node has the device that a line names, as far as that can be told; and, where
-        it certainly has not, in words.
+    def _check_presence(self, parsed: ParsedLine) -> tuple[bool | None, str]:
+        """Whether the node has the device that a line names, None if unknown; and a message if it
+        certainly has none.
         """
-        among, name = self.catalog.find_rule(sighting.code).among, sighting.fields.get("device")
+        among, name = self.catalog.find_rule(parsed.code).among, parsed.fields.get("device")
         if self.listed is None or among is None or not isinstance(name, str):
             return None, ""
-        stranger = self.listed.is_stranger(among, name)
-        return self.listed.has(
-            among, name
-        ), f"no {among.noun} {name} on this node" if stranger else ""
+        absent = self.listed.is_certainly_absent(among, name)
+        message = f"no {among.noun} {name} on this node" if absent else ""
+        return self.listed.has_device(among, name), message
 
-    def _asks(self, code: str, field: str) -> bool:
+    def _rule_needs_field(self, code: str, field: str) -> bool:
         return any(field in case.where for case in self.catalog.find_rule(code).cases)
 
-    def _follows(self, sighting: Sighting, identity: str, time: float) -> str | None:
+    def _find_followed_event(
+        self, parsed: ParsedLine, trust: Trust, identity: str, time: float
+    ) -> str | None:
         """The identity of the SXid that this record continues."""
-        if sighting.kind != "sxid" or sighting.pci is None:
+        if parsed.kind != "sxid" or parsed.pci is None or trust is Trust.UNTRUSTED:
             return None
-        if not sighting.continues:
-            if len(self._heads) >= _SWITCHES:
-                self._heads.clear()
-            self._heads[sighting.pci] = (sighting.code, identity, time)
+        if not parsed.continues:
+            if len(self._first_records) >= _MAX_SWITCHES:
+                self._first_records.clear()
+            self._first_records[parsed.pci] = (parsed.code, identity, time)
             return None
-        code, head, at = self._heads.get(sighting.pci, ("", "", 0.0))
-        return head if code == sighting.code and abs(time - at) <= _FOLLOW_S else None
+        code, first, at = self._first_records.get(parsed.pci, ("", "", 0.0))
+        return first if code == parsed.code and abs(time - at) <= _MAX_FOLLOW_UP_S else None
 
 
-def printable(text: bytes) -> str:
-    """The record as /dev/kmsg escapes it: ASCII without control characters, safe on any terminal
-    and in any log.
+def _copy_fields(parsed: ParsedLine, **more: Value) -> dict[str, Value]:
+    """Fields of the event: those of the line, and of the rest what is not None."""
+    fields: dict[str, Value] = dict(parsed.fields)
+    rest: dict[str, Value] = {
+        "number": parsed.number,
+        "pci": parsed.pci,
+        "pid": parsed.pid,
+        "process": parsed.process,
+        "link": parsed.link,
+        "fatal": parsed.fatal,
+        **more,
+    }
+    for name, value in rest.items():
+        if value is not None:
+            fields[name] = value
+    return fields
+
+
+def escape_unprintable(text: bytes) -> str:
+    """The record as /dev/kmsg escapes it: ASCII without control characters, safe for terminals and
+    logs.
     """
     if text.isascii() and text.decode("ascii").isprintable():
         return text.decode("ascii")
     return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in text)
 
 
-def lost_event(
+def make_lost_event(
     *,
     identity: str,
     time: float,
@@ -273,15 +291,13 @@ def lost_event(
     span: tuple[float | None, float | None] = (None, None),
     code: str = "vitald/records_lost",
 ) -> Event:
-    """Records that nobody will ever read: an event of its own, so that silence is not taken for
-    health. `span`: from when to when.
+    """The event of records that were lost before they were read, so that missing reports are not
+    taken for health. `count` is None if unknown; `span`: times after and before which they were
+    written, in seconds since the epoch.
     """
-    said = "an unknown number of" if count is None else str(count)
-    when = [
-        f"{word} {format_rfc3339(moment, 'seconds')}"
-        for word, moment in zip(("after", "before"), span)
-        if moment
-    ]
+    number = "an unknown number of" if count is None else str(count)
+    bounds = {name: moment for name, moment in zip(("after", "before"), span) if moment}
+    when = [f"{name} {format_rfc3339(moment, 'seconds')}" for name, moment in bounds.items()]
     which = [f"{key} {value}" for key, value in fields.items() if key != "ranges"]
     return Event(
         identity=identity,
@@ -291,19 +307,15 @@ def lost_event(
         code=code,
         component=NODE,
         boot_id=boot_id,
-        raw=f"{said} kernel log records lost ({', '.join([*which, *when])})",
+        raw=f"{number} kernel log records lost ({', '.join([*which, *when])})",
         trust=Trust.DAEMON,
-        fields={
-            **fields,
-            "count": count,
-            **{word: moment for word, moment in zip(("after", "before"), span) if moment},
-        },
+        fields={**fields, "count": count, **bounds},
     )
 
 
-def boot_event(boot_id: str, time: float) -> Event:
-    """A boot that nobody saw but the log: what was done by it must be known before what came after
-    it.
+def make_boot_event(boot_id: str, time: float) -> Event:
+    """The event of a boot that only the log shows: it resolves findings before the records after it
+    are judged.
     """
     return Event(
         identity=f"vitald:boot:{boot_id}",

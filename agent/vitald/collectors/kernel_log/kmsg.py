@@ -1,14 +1,15 @@
 """
-/dev/kmsg: every record once, in order, as soon as the kernel wakes us.
+Reader of /dev/kmsg: every record once, in order, as soon as the kernel signals it.
 
-Source: Linux Documentation/ABI/testing/dev-kmsg. One read gives one record; EPIPE says that the
-ring overtook us; a jump of `seq` says by how much. Sequence numbers begin at 0 with every boot, so
-(boot id, seq) is a record's identity.
+Source: Linux Documentation/ABI/testing/dev-kmsg. One read returns one record; EPIPE means that the
+ring overwrote unread records, and the jump in `seq` gives their number. Sequence numbers begin at 0
+with every boot, so (boot id, seq) identifies a record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import time
@@ -17,28 +18,31 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.kernel_log.interpret import NAME, Interpreter, lost_event
+from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
 from vitald.collectors.kernel_log.log_position import LogPosition
-from vitald.collectors.kernel_log.record import split
+from vitald.collectors.kernel_log.parsed_line import ParsedLine
+from vitald.collectors.kernel_log.record import split_record
 from vitald.model import Batch, Event, Position, SourceFailed, Value
 
 KMSG = Path("/dev/kmsg")
-_NUMBER = os.makedev(1, 11)  # of that device, whatever its file is called
-_BUFFER = 16384  # a smaller buffer than the record would lose it (EINVAL)
-_DRAIN = 128  # records read before other tasks get their turn
-_EVENTS = 48  # or as many that report something, which cost more
+_KMSG_DEVICE = os.makedev(1, 11)  # device number, whatever the file is called
+_BUFFER_BYTES = 16384  # a buffer smaller than the record would lose it (EINVAL)
+_MAX_RECORDS = 128  # read before other tasks get their turn
+_MAX_EVENTS = 48  # the same for records that become events, which cost more
 _HEARTBEAT_S = 10.0
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """The last record read; None before the first, when what came earlier is not ours to miss."""
+    """Position of the last record read; None before the first, when earlier records do not count as
+    lost.
+    """
 
-    place: LogPosition | None
+    position: LogPosition | None
 
 
 class Kmsg:
-    """The kernel log, read from /dev/kmsg."""
+    """Source of kernel log events that reads /dev/kmsg."""
 
     name = NAME
     deadline_s = 3 * _HEARTBEAT_S
@@ -46,26 +50,33 @@ class Kmsg:
     def __init__(
         self, path: str, interpreter: Interpreter, boot_id: str, opened: int | None = None
     ) -> None:
-        """`opened`: the same file, where we may not open it ourselves (`from_stdin`)."""
+        """`opened`: a descriptor of the same file, where the daemon may not open it itself (see
+        `take_stdin`).
+        """
         self.path = path
         self.opened = opened
         self.interpreter = interpreter
         self.boot_id = boot_id
 
-    async def batches(self, after: Position | None) -> AsyncIterator[Batch]:
-        """From the record after `after`, or from the oldest that the ring still holds."""
+    async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
+        """Batches from the record after `after`, or from the oldest that the ring still holds.
+        Raises SourceFailed.
+        """
         cursor = _Cursor(
-            LogPosition.of(after) if after is not None and after.boot_id == self.boot_id else None
+            LogPosition.from_position(after)
+            if after is not None and after.boot_id == self.boot_id
+            else None
         )
         try:
-            fd = self._open()
+            fd = self._open_device()
         except OSError as error:
-            raise SourceFailed(f"{self.path}: {error.strerror}{_hint(error)}") from error
+            hint = _explain_open_error(error)
+            raise SourceFailed(f"{self.path}: {error.strerror}{hint}") from error
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
 
-        def readable() -> None:
-            # Once: while the pipeline makes us wait, a readable file would spin the loop
+        def signal_readable() -> None:
+            # Removed at once: a readable file would spin the loop while the pipeline is busy
             loop.remove_reader(fd)
             ready.set()
 
@@ -73,16 +84,16 @@ class Kmsg:
             live = False
             while True:
                 ready.clear()
-                events, drained = self._drain(fd, cursor, live=live)
+                events, drained = self._drain_ring(fd, cursor, live=live)
                 position = (
-                    Position(NAME, self.boot_id, str(cursor.place))
-                    if cursor.place is not None
+                    Position(NAME, self.boot_id, str(cursor.position))
+                    if cursor.position is not None
                     else None
                 )
                 yield Batch(NAME, tuple(events), position, caught_up=drained)
                 if drained:
                     live = True
-                    loop.add_reader(fd, readable)
+                    loop.add_reader(fd, signal_readable)
                     heartbeat = loop.call_later(_HEARTBEAT_S, ready.set)
                     try:
                         await ready.wait()
@@ -94,57 +105,40 @@ class Kmsg:
             loop.remove_reader(fd)
             os.close(fd)
 
-    def _open(self) -> int:
-        """At the oldest record of the ring. Raises OSError."""
+    def _open_device(self) -> int:
+        """A descriptor at the oldest record of the ring. Raises OSError."""
         if self.opened is None:
             return os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        # Where it stands is shared with whoever read it before us
+        # The read position is shared with every earlier reader of this descriptor
         os.lseek(self.opened, 0, os.SEEK_SET)
         return os.dup(self.opened)
 
-    # One loop without calls of its own: it runs for every record of a flood.
-    def _drain(  # noqa: C901
-        self, fd: int, cursor: _Cursor, *, live: bool
-    ) -> tuple[list[Event], bool]:
-        """Up to `_DRAIN` records. The second value says that the ring is empty. This is the hot
-        loop.
+    def _drain_ring(self, fd: int, cursor: _Cursor, *, live: bool) -> tuple[list[Event], bool]:
+        """Read up to `_MAX_RECORDS` records; returns their events, and whether the ring is empty.
+
+        The hot loop of a flood: an ordinary record is only read, split and matched.
         """
         events: list[Event] = []
-        recognise, event, counters = (
-            self.interpreter.recognise,
-            self.interpreter.event,
-            self.interpreter.counters,
-        )
-        read, place = os.read, cursor.place
-        last = place.seq if place is not None else None
+        parse_record, counters = self.interpreter.parse_record, self.interpreter.counters
+        read, before = os.read, cursor.position
+        last = before.seq if before is not None else None
         gaps: list[tuple[int, int]] = []  # first and last number that is missing
         done, userspace, torn = 0, 0, 0
         usec, text = b"", b""
         try:
-            while done < _DRAIN and len(events) < _EVENTS:
+            while done < _MAX_RECORDS and len(events) < _MAX_EVENTS:
                 try:
-                    data = read(fd, _BUFFER)
+                    data = read(fd, _BUFFER_BYTES)
                 except BlockingIOError:
                     return events, True
-                except BrokenPipeError:
-                    counters.overruns += 1
-                    continue
                 except OSError as error:
-                    # EINVAL: the record did not fit and is gone; the next seq tells
-                    if error.errno == 22:
-                        continue
-                    raise SourceFailed(f"{self.path}: {error.strerror}") from error
+                    self._handle_read_error(error)
+                    continue
                 done += 1
-                found = split(data)
+                found = split_record(data)
                 if found is None:
-                    if not data:
-                        raise SourceFailed(f"{self.path}: end of file")
-                    counters.torn += 1
                     torn += 1
-                    if torn >= _DRAIN:
-                        raise SourceFailed(
-                            f"{self.path}: what it gives are no records of the kernel log"
-                        )
+                    self._count_torn(data, torn)
                     continue
                 prio, number, usec, text = found.groups()
                 seq = int(number)
@@ -157,42 +151,59 @@ class Kmsg:
                 last = seq
                 if len(prio) > 1 or prio > b"7":
                     userspace += 1
-                if (sighting := recognise(text)) is not None:
-                    identity = f"kmsg:{self.boot_id}:{seq}"
-                    at = time.time() if live else wall_time(int(usec))
-                    record = event(
-                        sighting,
-                        text,
-                        int(prio) >> 3,
-                        identity=identity,
-                        time=at,
-                        boot_id=self.boot_id,
-                        usec=int(usec),
-                        approximate=not live,
-                        live=live,
-                    )
-                    events.append(record)
+                if (parsed := parse_record(text)) is not None:
+                    events.append(self._make_event(parsed, text, prio, seq, int(usec), live=live))
             return events, False
         finally:
             if last is not None and usec:
-                cursor.place = LogPosition(
-                    last, int(usec), zlib.crc32(text), time.time() if live else wall_time(int(usec))
-                )
+                cursor.position = _make_position(last, int(usec), text, live=live)
             if gaps:
-                events.insert(0, self._lost(gaps, place, cursor.place))
+                events.insert(0, self._make_lost_event(gaps, before, cursor.position))
             counters.read += done
             counters.userspace += userspace
 
-    def _lost(
+    def _handle_read_error(self, error: OSError) -> None:
+        """Raises SourceFailed unless reading can go on with the next record."""
+        if error.errno == errno.EPIPE:
+            self.interpreter.counters.overruns += 1
+        elif error.errno != errno.EINVAL:  # EINVAL: a record too long for the buffer, skipped
+            raise SourceFailed(f"{self.path}: {error.strerror}") from error
+
+    def _count_torn(self, data: bytes, torn: int) -> None:
+        """`torn`: number of bad records in this drain. Raises SourceFailed at the end of the file,
+        and if the file gives no records of the kernel log.
+        """
+        if not data:
+            raise SourceFailed(f"{self.path}: end of file")
+        self.interpreter.counters.torn += 1
+        if torn >= _MAX_RECORDS:
+            raise SourceFailed(f"{self.path}: what it gives are no records of the kernel log")
+
+    def _make_event(
+        self, parsed: ParsedLine, text: bytes, prio: bytes, seq: int, usec: int, *, live: bool
+    ) -> Event:
+        return self.interpreter.make_event(
+            parsed,
+            text,
+            int(prio) >> 3,
+            identity=f"kmsg:{self.boot_id}:{seq}",
+            time=time.time() if live else estimate_wall_time(usec),
+            boot_id=self.boot_id,
+            usec=usec,
+            approximate=not live,
+            live=live,
+        )
+
+    def _make_lost_event(
         self, gaps: list[tuple[int, int]], before: LogPosition | None, after: LogPosition | None
     ) -> Event:
-        """One event for what one drain found missing, however often the ring overtook us in it."""
+        """One event for all gaps of one drain."""
         count = sum(last - first + 1 for first, last in gaps)
         self.interpreter.counters.lost += count
         fields: dict[str, Value] = {"first_seq": gaps[0][0], "last_seq": gaps[-1][1]}
         if len(gaps) > 1:
             fields["ranges"] = [number for gap in gaps for number in gap]
-        return lost_event(
+        return make_lost_event(
             identity=f"kmsg:{self.boot_id}:lost:{gaps[0][0]}-{gaps[-1][1]}",
             time=time.time(),
             boot_id=self.boot_id,
@@ -205,15 +216,15 @@ class Kmsg:
         )
 
 
-def from_stdin() -> int | None:
-    """/dev/kmsg, where it is our standard input: who started us may open it, and we need not be
-    able to. What we start does not get it.
+def take_stdin() -> int | None:
+    """A descriptor of /dev/kmsg if it is the standard input: the service manager can open it where
+    the daemon cannot. Standard input becomes /dev/null, so that child processes do not inherit it.
     """
     try:
         found = os.fstat(0)
     except OSError:
         return None
-    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NUMBER:
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _KMSG_DEVICE:
         return None
     fd, null = os.dup(0), os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
@@ -222,14 +233,19 @@ def from_stdin() -> int | None:
     return fd
 
 
-def wall_time(usec: int) -> float:
-    """When a record found at start-up was written, about: the kernel's clock drifts and stands
-    still in suspend.
+def estimate_wall_time(usec: int) -> float:
+    """Approximate time of writing, in seconds since the epoch, of a record with the kernel stamp
+    `usec`. The kernel's clock drifts and stands still in suspend.
     """
     return min(time.time(), time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - usec / 1e6))
 
 
-def _hint(error: OSError) -> str:
+def _make_position(seq: int, usec: int, text: bytes, *, live: bool) -> LogPosition:
+    read_at = time.time() if live else estimate_wall_time(usec)
+    return LogPosition(seq, usec, zlib.crc32(text), read_at)
+
+
+def _explain_open_error(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return (
             " (reading it needs CAP_SYSLOG where kernel.dmesg_restrict=1; the service has it as its"

@@ -1,9 +1,9 @@
 """
-A line of a rendered log, split into prefix and kernel message: dmesg in all its modes, journalctl,
+Lines of rendered logs, split into prefix and kernel message: dmesg in all its modes, journalctl,
 syslog, raw kmsg.
 
-One known prefix is taken off, then the message is matched from its first character. A line whose
-tag names another program than `kernel` is that program's, whatever it quotes.
+One known prefix is removed; rules match the message from its first character. A line whose tag
+names another program than `kernel` is that program's, whatever it quotes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _CLOCK = r"\d\d:\d\d:\d\d"
 _DELTA = r"(?: *< *\d+\.\d+ ?>| {16})?"  # dmesg -d, journalctl -o short-delta
 # Also dmesg -e: "[  +0.000844]"
 _SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"
-# Dmesg -T, dmesg -H
+# dmesg -T, dmesg -H
 _WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _CALLER = r"\[ *[TC]\d+\]"
 _STAMP = re.compile(
     r"(?:<(?P<prio>\d{1,3})>)?"  # dmesg -r, a line for /dev/kmsg
-    # Dmesg -x
+    # dmesg -x
     rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"
-    # Dmesg, dmesg --time-format iso
+    # dmesg, dmesg --time-format iso
     rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})?"
     rf" |{_CALLER} )?"
 )
-_PRIO = r"(?:<(?P<prio>\d{1,3})>)?"  # a sender's RFC 3164 or RFC 5424, as it is on the wire
+_PRIO = r"(?:<(?P<prio>\d{1,3})>)?"  # RFC 3164 or RFC 5424 as sent
 _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
 # Or RFC 5424: "kernel - - - "
 _TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"
@@ -51,21 +51,21 @@ _RFC5424 = re.compile(
     r"(?:-|(?:\[(?:[^\]\\]|\\.){0,1024}\])+)(?: (?:\ufeff)?|\Z)"
 )
 _TALOS = re.compile(rf"\S{{1,255}}: +kern: +[a-z]+: \[{_DATE}(?:\.\d+)?Z\]: ")
-# Of the stamps, those that hardly anything but dmesg writes: its bracket, its names of facility and
-# level, or its date with a comma.
-_KERNELS = re.compile(
+# The stamps that hardly anything but dmesg writes: its bracket, its names of facility and level, or
+# its date with a comma.
+_DMESG_STAMP = re.compile(
     rf"(?:<\d{{1,3}}>)?(?:(?:{_FACILITIES}) *:\w+ *: )?(?:\[ *\d+\.\d+|\["
     rf" *\+\d+\.\d+|{_WALL}|{_DATE.replace('[T ]', 'T')},\d{{6}}[+\-Z]|\[\.\.\.\])"
 )
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
-# The kernel cuts a record at about 1 KiB, escapes make it four times that; more is nobody's record
-_LONGEST = 8192
+# The kernel cuts a record at about 1 KiB, escapes make it up to four times as long
+_MAX_LINE_BYTES = 8192
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
-_DIGITS = 12  # of seconds; a longer one is nobody's uptime
-MORE = 16  # lines that go on with one record
-# Lines of these hold no text of a user's but a process's name, which is too short for a second line
-# that says something.
-_OF_HARDWARE = (
+_MAX_SECONDS_DIGITS = 12  # a longer number is no uptime
+MAX_CONTINUATIONS = 16  # lines that continue one record
+# Lines of these drivers hold no text chosen by a user but a process name, which is too short to
+# forge a second line.
+_HARDWARE_PREFIXES = (
     b"NVRM: ",
     b"nvidia",
     b"mce: ",
@@ -84,79 +84,85 @@ DOUBT = "it has the stamp of the line before it and may be the rest of that reco
 
 @dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
 class Line:
-    """A kernel message out of a text. `facility` is None where the form keeps none."""
+    """A kernel message without its prefix. `facility` is None where the form keeps none."""
 
     message: bytes  # still escaped, where the form escapes
     facility: int | None = None
-    # On the kernel's own clock, where the form has that
+    # The kernel's own stamp, where the form has it
     usec: int | None = field(default=None, compare=False)
-    # The form alone says that it is a line of a kernel log
-    shaped: bool = field(default=False, compare=False)
-    host: str = field(default="", compare=False)  # that the form names
-    whole: bool = field(default=False, compare=False)  # the form writes a record as one line
+    # The form alone shows that the line is a kernel log's
+    has_kernel_prefix: bool = field(default=False, compare=False)
+    host: str = field(default="", compare=False)  # as the form names it
+    # The form writes a record as one line
+    is_whole_record: bool = field(default=False, compare=False)
 
     @property
-    def goes_on(self) -> bool:
-        """Indented and without a stamp: of the record before, which the kernel wrote with a newline
-        in it.
+    def is_continuation(self) -> bool:
+        """Whether the line is indented and without a stamp: it continues the record before, which
+        has a newline in it.
         """
-        return not self.shaped and self.facility is None and self.message[:1] in (b" ", b"\t")
+        return (
+            not self.has_kernel_prefix
+            and self.facility is None
+            and self.message[:1] in (b" ", b"\t")
+        )
 
 
-class Sequel:
-    """Tells a line that may be the rest of a record: where a form keeps no record's end, a newline
-    in a user's text begins a line.
+class ContinuationDetector:
+    """Detects lines that may continue a record: where a form does not mark the end of a record, a
+    newline in a user's text begins a line.
 
     syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp before
-    each of its lines. Of records that follow within one microsecond, those are believed that come
-    after a line of hardware's.
+    each of its lines. Of lines with the same stamp, those after a hardware driver's are trusted.
     """
 
-    __slots__ = ("_believed", "_usec")
+    __slots__ = ("_trusted", "_usec")
 
     def __init__(self) -> None:
         self._usec: int | None = None
-        self._believed = True
+        self._trusted = True
 
-    def copy(self) -> Sequel:
-        """As it is now, for lines that are read again."""
-        same = Sequel()
-        same._usec, same._believed = self._usec, self._believed
+    def copy(self) -> ContinuationDetector:
+        """The state now, for lines that are read again."""
+        same = ContinuationDetector()
+        same._usec, same._trusted = self._usec, self._trusted
         return same
 
-    def doubt(self, line: Line) -> str:
-        """Why the line may not be what it seems; empty where nothing speaks against it. To be asked
-        of every line, in order.
+    def find_doubt(self, line: Line) -> str:
+        """Why the line may not be a record of its own; empty if nothing suggests it. Call it for
+        every line, in order.
         """
-        # The clock stands at 0 early in a boot
-        if line.whole or not line.usec or line.usec != self._usec:
+        # The stamp is 0 early in a boot
+        if line.is_whole_record or not line.usec or line.usec != self._usec:
             self._usec = line.usec
-            self._believed = line.message.startswith(_OF_HARDWARE) and not begins_with_name(
+            self._trusted = line.message.startswith(_HARDWARE_PREFIXES) and not begins_with_name(
                 line.message
             )
             return ""
-        return "" if self._believed else DOUBT
+        return "" if self._trusted else DOUBT
 
 
-def joined(line: Line, more: Iterable[bytes]) -> Line:
-    """A record of several lines as /dev/kmsg has it: one, with escaped newlines."""
-    message = rb"\x0a".join([line.message, *(escape(one.strip()) for one in more)])
-    return Line(message, line.facility, line.usec, line.shaped, line.host)
+def join_lines(line: Line, more: Iterable[bytes]) -> Line:
+    """A record of several lines as /dev/kmsg writes it: one line, with escaped newlines."""
+    message = rb"\x0a".join([line.message, *(escape(text.strip()) for text in more)])
+    return Line(message, line.facility, line.usec, line.has_kernel_prefix, line.host)
 
 
-def strip(raw: bytes) -> Line | None:
-    """The kernel message of a line, or None where the line is another program's."""
-    raw = raw[:_LONGEST].rstrip(b"\r\n")
+def strip_prefix(raw: bytes) -> Line | None:
+    """The kernel message of a line, or None if the line is another program's."""
+    raw = raw[:_MAX_LINE_BYTES].rstrip(b"\r\n")
     if _RAW.match(raw):
         try:
             record = KernelRecord.parse(raw)
         except TornRecord:
             return None
-        return Line(record.text, record.facility, record.usec, shaped=True, whole=True)
+        return Line(
+            record.text, record.facility, record.usec, has_kernel_prefix=True, is_whole_record=True
+        )
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None
-    shaped, host = False, ""
+    by_kernel, host = False, ""
     if (syslog := _SYSLOG.match(text) or _RFC5424.match(text) or _TALOS.match(text)) is not None:
         if syslog.re is not _TALOS:
             if syslog["tag"] != "kernel":
@@ -165,30 +171,30 @@ def strip(raw: bytes) -> Line | None:
                 int(prio) >> 3 if (prio := syslog["prio"]) else None,
                 syslog["host"] or "",
             )
-        text, shaped = text[syslog.end() :], True
+        text, by_kernel = text[syslog.end() :], True
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
-        facility, usec = _facility(stamp["prio"], stamp["facility"]), _usec(stamp)
-        shaped = _KERNELS.match(text, 0, stamp.end()) is not None
+        facility, usec = _parse_facility(stamp["prio"], stamp["facility"]), _parse_usec(stamp)
+        by_kernel = _DMESG_STAMP.match(text, 0, stamp.end()) is not None
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
-        text, shaped = text[tagged.end() :], shaped or tagged.end() > len("kernel: ")
-    # Syslog keeps the kernel's own bracket where printk.time is on
+        text, by_kernel = text[tagged.end() :], by_kernel or tagged.end() > len("kernel: ")
+    # syslog keeps the kernel's own bracket where printk.time is on
     if (stamp := _STAMP.match(text)) is not None:
-        shaped = shaped or _KERNELS.match(text, 0, stamp.end()) is not None
-        text, usec = text[stamp.end() :], _usec(stamp) if usec is None else usec
-    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, shaped, host)
+        by_kernel = by_kernel or _DMESG_STAMP.match(text, 0, stamp.end()) is not None
+        text, usec = text[stamp.end() :], _parse_usec(stamp) if usec is None else usec
+    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, by_kernel, host)
 
 
-def _usec(stamp: re.Match[str]) -> int | None:
+def _parse_usec(stamp: re.Match[str]) -> int | None:
     seconds, micros = stamp["seconds"], stamp["micros"]
     return (
         int(seconds) * 1_000_000 + int(micros[:6].ljust(6, "0"))
-        if seconds and len(seconds) <= _DIGITS
+        if seconds and len(seconds) <= _MAX_SECONDS_DIGITS
         else None
     )
 
 
-def _facility(prio: str | None, name: str | None) -> int | None:
+def _parse_facility(prio: str | None, name: str | None) -> int | None:
     if prio:
         return int(prio) >> 3
     if name:

@@ -1,6 +1,6 @@
 """
-How far the kernel's ring has been read: a record's number, and enough to know the same record in
-the journal, which keeps no numbers.
+Position in the kernel's ring: the number of a record, and what identifies the same record in the
+journal, which keeps no numbers.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from vitald.model import Position
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The last record that was read. `usec` is on the kernel's clock, `time` in seconds since the
-    epoch, about.
+    """The last record that was read. `usec` is on the kernel's clock in microseconds, `time` in
+    seconds since the epoch, approximate.
     """
 
     seq: int
     usec: int | None = None
-    check: int = 0  # crc32 of its text
+    text_crc: int = 0  # crc32 of its text
     time: float = 0.0
 
     def __str__(self) -> str:
         return (
             str(self.seq)
             if self.usec is None
-            else f"{self.seq} {self.usec} {self.check} {self.time:.3f}"
+            else f"{self.seq} {self.usec} {self.text_crc} {self.time:.3f}"
         )
 
     @staticmethod
     def parse(text: str) -> LogPosition:
-        """Raises ValueError."""
-        words = text.split()
-        if len(words) == 1:
-            return LogPosition(int(words[0]))
-        seq, usec, check, time = words
-        return LogPosition(int(seq), int(usec), int(check), float(time))
+        """The position that `str` wrote. Raises ValueError."""
+        numbers = text.split()
+        if len(numbers) == 1:
+            return LogPosition(int(numbers[0]))
+        seq, usec, text_crc, time = numbers
+        return LogPosition(int(seq), int(usec), int(text_crc), float(time))
 
     @staticmethod
-    def of(position: Position | None) -> LogPosition | None:
-        """A position that is not the ring's (the source was a file before) counts as none."""
+    def from_position(position: Position | None) -> LogPosition | None:
+        """None also for a position of another kind (the source was a file before)."""
         try:
             return LogPosition.parse(position.cursor) if position is not None else None
         except ValueError:
             return None
 
-    def at(self, usec: int, text: bytes) -> bool:
-        """Whether this is that very record."""
-        return self.usec == usec and self.check == zlib.crc32(text)
+    def matches_record(self, usec: int, text: bytes) -> bool:
+        """Whether this is the position of the record with that stamp and text."""
+        return self.usec == usec and self.text_crc == zlib.crc32(text)

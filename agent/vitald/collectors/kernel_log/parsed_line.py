@@ -1,5 +1,5 @@
-"""What a recogniser found in one record: the line's own statements, before anything is known of the
-node.
+"""
+What one record of the log reports, as far as its text alone tells.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from vitald.model import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """`number` is the Xid or SXid number; `link` the NVLink printed; `fatal` only what the line
-    itself says.
+class ParsedLine:
+    """`number` is the Xid or SXid number; `link` the number of the NVLink printed; `fatal` what the
+    line itself says, None if it says nothing about it.
     """
 
     kind: str
@@ -25,11 +25,11 @@ class Sighting:
     link: int | None = None
     fatal: bool | None = None
     continues: bool = False  # a follow-up record of the event before it
-    context: bool = False  # no fault: it explains others
+    context: bool = False  # no fault, but explains others
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
-def pci_address(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
+def format_pci(domain: str | None, bus: str, device: str, function: str | None = None) -> str:
     """`dddd:bb:dd.f` as sysfs writes it. A missing domain or function is 0: an Xid names no
     function.
     """
@@ -37,8 +37,8 @@ def pci_address(domain: str | None, bus: str, device: str, function: str | None 
     return f"{slot}.{function or '0'}".lower()
 
 
-def normal_pci(text: str) -> str:
-    """A printed address in any of the drivers' spellings, as sysfs writes it."""
+def normalize_pci(text: str) -> str:
+    """`dddd:bb:dd.f`, as sysfs writes it, of an address in any of the drivers' spellings."""
     head, _, function = text.partition(".")
     domain, bus, device = (["0", *head.split(":")])[-3:]
-    return pci_address(domain, bus, device, function or "0")
+    return format_pci(domain, bus, device, function or "0")

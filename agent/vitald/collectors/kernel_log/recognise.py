@@ -2,8 +2,8 @@
 From a record's text to what it reports: the two grammars that are code (Xid, SXid) and the shapes
 that are data.
 
-An ordinary line must cost next to nothing: its first letters, or a text that must be in it, rule
-out all shapes but a few before any regular expression is tried.
+An ordinary line must cost almost nothing: its first letters, or a text that must be in it, exclude
+all shapes but a few before any regular expression is tried.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable
 from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
 from vitald.collectors.kernel_log import sxid, xid
-from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
 from vitald.collectors.kernel_log.record import unescape
 from vitald.model import Value
 
-_NUMBERS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
+_NUMBER_FIELDS = {"pid", "link", "cpu", "seconds", "errors", "core", "slot_number"}
 _PROBED = re.compile(
     r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?: \(PCI"
     r" ID: [0-9a-f:]{9}\))?\s*\Z"
@@ -26,15 +26,15 @@ _PROBED = re.compile(
 _DEVICE_LINE = re.compile(
     rb"[A-Za-z0-9_][A-Za-z0-9_\-]{0,31} [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 )
-# Records that begin with a process's name, which its user chose: "XFS (a): [29118]: segfault at 0
-# ip ... in Shutting down filesystem[...]" is a forgery, and the file's name at its end is the
-# user's too. No fault line has these shapes. A name has 15 bytes, each of which may be escaped as
-# \xNN, or by rsyslog as #NNN; a rendered log may hold a backslash as it is. A network device's name
-# is free, too, to whoever has a namespace of his own, but for blanks and colons: it has room for
-# one letter of a Neuron error's. Such a list is never complete: shapes that ask for something do
-# not rely on it (docs/catalogue.md); it keeps the milder ones clean. Source: tests/named.py,
-# message by message.
-_NAMED = re.compile(
+# Records that begin with a process name, which a user chose: "XFS (a): [29118]: segfault at 0 ip
+# ... in Shutting down filesystem[...]" is a forgery; the file name at its end is the user's too.
+# No fault line has these shapes. A name has 15 bytes, each of which may be escaped as \xNN, or by
+# rsyslog as #NNN; a rendered log may hold a backslash unescaped. The name of a network device is
+# also free, except for blanks and colons, to a user with a namespace: it has room for one letter of
+# a Neuron error's. Such a list is never complete: shapes that require an action do not rely on it
+# (docs/catalogue.md); it keeps forgeries out of the milder ones. Source: tests/named.py, message by
+# message.
+_NAME_FIRST = re.compile(
     rb"(?:\\x[0-9a-f]{2}|#[0-7]{3}|\\(?!x[0-9a-f]{2})|#(?![0-7]{3})|[^\\#]){0,15}(?:"
     rb"\[\d{1,10}\](?:: | bad frame in | vsyscall | control protection ip:)| \(\d{1,10}\)(?:: |"
     rb" used greatest stack depth: | uses deprecated )"
@@ -48,9 +48,9 @@ _NAMED = re.compile(
     rb"| using unsupported default IPA limit)"
     rb"|NEURON_HW_ERR=\w(?!\w)"
 )
-# Records that begin with a longer text of a user's: a packet that a rule of the firewall logs (its
-# prefix has 127 bytes, and a namespace has rules of its own), and a fatal signal, which begins with
-# the file's name. Both are longer than a name in a driver's line could be. Source: Linux
+# Records that begin with a longer text chosen by a user: a packet that a firewall rule logs (its
+# prefix has up to 127 bytes, and a namespace has rules of its own), and a fatal signal, which
+# begins with the file name. Both are longer than a name in a driver's line. Source: Linux
 # net/netfilter/nf_log_syslog.c, kernel/signal.c.
 _PREFIXED = re.compile(
     rb"IN=[^ ]{0,15} OUT=[^ ]{0,15} (?:[A-Z]{3,8}=[^ ]{0,64} ){0,8}?"
@@ -58,16 +58,14 @@ _PREFIXED = re.compile(
     rb" PTYPE=0x|MACSRC=[0-9a-f:]{17} )"
     rb"|: potentially unexpected fatal signal \d{1,3}\.\s*\Z"
 )
-_BY_NAME = {"oom/invoked", "crash/segfault"}  # the shapes that are meant to begin so
-_PROBE_WINDOW = 2  # records between the probe's address and its complaint
-_OF_A_PROBE = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
+_NAME_FIRST_CODES = {"oom/invoked", "crash/segfault"}  # rules for such records
+_MAX_PROBE_RECORDS = 2  # records between the probe's address and its complaint
+_PROBE_CODES = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
 
 def begins_with_name(text: bytes) -> bool:
-    """Whether a process's name stands at the beginning, so that a user chose what the record begins
-    with.
-    """
-    return _NAMED.match(text) is not None
+    """Whether the record begins with a process name, so that a user chose its first characters."""
+    return _NAME_FIRST.match(text) is not None
 
 
 class _Shape:
@@ -79,22 +77,22 @@ class _Shape:
         self.rule = rule
         self.pattern = re.compile(pattern, re.S)
 
-    def sighting(self, text: str) -> Sighting | None:
+    def parse_line(self, text: str) -> ParsedLine | None:
         found = self.pattern.match(text)
         if found is None:
             return None
         fields: dict[str, Value] = {}
         for name, value in found.groupdict().items():
             if value is not None:
-                fields[name] = int(value) if name in _NUMBERS else value
+                fields[name] = int(value) if name in _NUMBER_FIELDS else value
         pci = fields.pop("pci", None)
         pid, process = fields.pop("pid", None), fields.pop("process", None)
         if isinstance(blamed := fields.get("blamed"), str):
-            fields["blamed"] = normal_pci(blamed)
-        return Sighting(
+            fields["blamed"] = normalize_pci(blamed)
+        return ParsedLine(
             kind=self.rule.kind,
             code=self.rule.code,
-            pci=normal_pci(pci) if isinstance(pci, str) else None,
+            pci=normalize_pci(pci) if isinstance(pci, str) else None,
             pid=pid if isinstance(pid, int) else None,
             process=process if isinstance(process, str) else None,
             fatal=self.rule.fatal,
@@ -103,18 +101,18 @@ class _Shape:
         )
 
 
-# A text that must be in the line -> shapes; under b"" those that ask for none
+# A text that must be in the line -> shapes; those without such a text are under b""
 Groups = dict[bytes, list[_Shape]]
 
 
 class Recogniser:
-    """Knows every line shape. Keeps one thing between records: an address that the next record
-    refers to.
+    """Matches records with the shapes of all rules and the grammars of Xid and SXid. The only state
+    between records is a PCI address that the next record refers to.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_head: dict[bytes, Groups] = {}
-        self._device: Groups = {}  # lines that begin with any driver's name and a PCI address
+        self._device: Groups = {}  # lines that begin with a driver name and a PCI address
         self._anywhere: Groups = {}
         for rule in rules:
             for pattern in rule.match:
@@ -130,62 +128,67 @@ class Recogniser:
                         group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
         self._probed: tuple[str, int] | None = None
 
-    def recognise(self, text: bytes) -> Sighting | None:
+    def parse_record(self, text: bytes) -> ParsedLine | None:
         """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg
         gives it.
         """
-        sighting = self._match(text)
-        if sighting is None or _PREFIXED.search(text) is not None:
+        parsed = self._match_shapes(text)
+        if parsed is None or _PREFIXED.search(text) is not None:
             return None
-        if sighting.code in _BY_NAME or not _NAMED.match(text):
-            return sighting
-        return _first(self._anywhere, text, only=_BY_NAME)
+        if parsed.code in _NAME_FIRST_CODES or not _NAME_FIRST.match(text):
+            return parsed
+        return _parse_first_match(self._anywhere, text, only=_NAME_FIRST_CODES)
 
-    def _match(self, text: bytes) -> Sighting | None:
+    def _match_shapes(self, text: bytes) -> ParsedLine | None:
         head = text[:HEAD]
         if head == b"NVR" or head == b"nvi":
-            return self._nvidia(text)
+            return self._parse_nvidia(text)
         groups = self._by_head.get(head)
-        if groups is not None and (sighting := _first(groups, text)) is not None:
-            return sighting
-        if _DEVICE_LINE.match(text) and (sighting := _first(self._device, text)) is not None:
-            return sighting
-        for contained in self._anywhere:  # not by _first: this is what every ordinary line comes to
+        if groups is not None and (parsed := _parse_first_match(groups, text)) is not None:
+            return parsed
+        if (
+            _DEVICE_LINE.match(text)
+            and (parsed := _parse_first_match(self._device, text)) is not None
+        ):
+            return parsed
+        for contained in self._anywhere:  # inline: every ordinary line gets here
             if contained in text:
-                return _first(self._anywhere, text)
+                return _parse_first_match(self._anywhere, text)
         return None
 
-    def _nvidia(self, text: bytes) -> Sighting | None:
+    def _parse_nvidia(self, text: bytes) -> ParsedLine | None:
         whole = unescape(text)
-        sighting = (xid.recognise(whole) or sxid.recognise(whole)) if b"Xid (" in text else None
-        sighting = (
-            sighting
-            or _first(self._by_head.get(text[:HEAD], {}), text)
-            or _first(self._device, text)
+        parsed = (xid.parse_xid(whole) or sxid.parse_sxid(whole)) if b"Xid (" in text else None
+        parsed = (
+            parsed
+            or _parse_first_match(self._by_head.get(text[:HEAD], {}), text)
+            or _parse_first_match(self._device, text)
         )
-        if sighting is None:
+        if parsed is None:
             if (probed := _PROBED.match(whole)) is not None:
-                self._probed = normal_pci(probed["pci"]), _PROBE_WINDOW
+                self._probed = normalize_pci(probed["pci"]), _MAX_PROBE_RECORDS
             elif self._probed is not None:
                 pci, left = self._probed
                 self._probed = (pci, left - 1) if left > 1 else None
-        elif sighting.code in _OF_A_PROBE and sighting.pci is None and self._probed is not None:
-            sighting = _at(sighting, self._probed[0])
+        elif parsed.code in _PROBE_CODES and parsed.pci is None and self._probed is not None:
+            parsed = _with_pci(parsed, self._probed[0])
             self._probed = None
-        return sighting
+        return parsed
 
 
-def _first(groups: Groups, text: bytes, only: Collection[str] = ()) -> Sighting | None:
+def _parse_first_match(
+    groups: Groups, text: bytes, only: Collection[str] = ()
+) -> ParsedLine | None:
     for contained, shapes in groups.items():
         if contained in text:
             whole = unescape(text)
             for shape in shapes:
                 if (not only or shape.rule.code in only) and (
-                    sighting := shape.sighting(whole)
+                    parsed := shape.parse_line(whole)
                 ) is not None:
-                    return sighting
+                    return parsed
     return None
 
 
-def _at(sighting: Sighting, pci: str) -> Sighting:
-    return Sighting(kind=sighting.kind, code=sighting.code, pci=pci, fields=sighting.fields)
+def _with_pci(parsed: ParsedLine, pci: str) -> ParsedLine:
+    return ParsedLine(kind=parsed.kind, code=parsed.code, pci=pci, fields=parsed.fields)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _ESCAPED = re.compile(rb"[^ -\[\]-~]")
 
-# prio, seq, usec, text; unknown further fields are skipped, the dictionary lines are left out.
-split = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
+# prio, seq, usec, text; further fields and the dictionary lines are skipped.
+split_record = re.compile(rb"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;\n]{1,512};([^\n]*)").match
 
 
 class TornRecord(ValueError):
@@ -27,7 +27,7 @@ class TornRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """One record, its text still escaped. `seq` with the boot id is its identity."""
+    """One record; its text is still escaped. `seq` and the boot id identify it."""
 
     facility: int
     level: int
@@ -37,13 +37,13 @@ class KernelRecord:
 
     @property
     def from_kernel(self) -> bool:
-        """Facility 0 cannot be asked for by a writer of /dev/kmsg: the kernel turns it into 1."""
+        """A writer of /dev/kmsg cannot set facility 0: the kernel replaces it by 1."""
         return self.facility == 0
 
     @staticmethod
     def parse(data: bytes) -> KernelRecord:
-        """Raises TornRecord."""
-        found = split(data)
+        """The record in the bytes of one read. Raises TornRecord."""
+        found = split_record(data)
         if found is None:
             raise TornRecord(f"not a kmsg record: {data[:80]!r}")
         prio, seq, usec, text = found.groups()
@@ -51,7 +51,7 @@ class KernelRecord:
 
 
 def unescape(text: bytes) -> str:
-    """The text as the kernel printed it; what is not UTF-8 becomes U+FFFD."""
+    """The text as the kernel printed it; bytes that are not UTF-8 become U+FFFD."""
     if b"\\x" in text:
         text = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), text)
     return text.decode("utf-8", "replace")
@@ -61,9 +61,9 @@ def escape(text: bytes) -> bytes:
     """The text as /dev/kmsg gives it: bytes below 0x20 and from 0x7f up, and the backslash, become
     `\\xNN`.
     """
-    return _ESCAPED.sub(hexed, text)
+    return _ESCAPED.sub(escape_byte, text)
 
 
-def hexed(found: re.Match[bytes]) -> bytes:
+def escape_byte(found: re.Match[bytes]) -> bytes:
     """One byte as `\\xNN`."""
     return b"\\x%02x" % found[0][0]

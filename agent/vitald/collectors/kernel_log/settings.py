@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitald.settings import Section, one_of, read_path, setting
 
-# How records that a process wrote are treated.
+# Ways to treat records that a process wrote
 USERSPACE = ("unconfirmed", "confirmed", "ignore")
 
 

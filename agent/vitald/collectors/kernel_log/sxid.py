@@ -3,8 +3,8 @@ The NVSwitch SXid line.
 
     nvidia-nvswitchN: SXid (PCI:DDDD:BB:DD.F): NNNNN, BODY
 
-One event is one to four records with the same code: the first says what happened, `Severity ...`
-and `Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
+One event is one to four records with the same code: the first describes it, `Severity ...` and
+`Data {...}` records continue it. Source: NVIDIA open-gpu-kernel-modules, nvswitch sources
 (LR10, LS10); Fabric Manager guide.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from vitald.collectors.kernel_log.parsed_line import Sighting, normal_pci
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
 from vitald.model import Value
 
 _SXID = re.compile(
@@ -27,8 +27,8 @@ _SEVERITY = re.compile(
 )
 
 
-def recognise(text: str) -> Sighting | None:
-    """The SXid record that this is, or None."""
+def parse_sxid(text: str) -> ParsedLine | None:
+    """The SXid of a record, or None. `text` is one whole, unescaped record."""
     found = _SXID.match(text)
     if found is None:
         return None
@@ -42,11 +42,11 @@ def recognise(text: str) -> Sighting | None:
         else:
             continues = found["text"].startswith("Data {")
     link = int(found["link"]) if found["link"] is not None else None
-    return Sighting(
+    return ParsedLine(
         kind="sxid",
         code=f"sxid/{code}",
         number=code,
-        pci=normal_pci(found["pci"]),
+        pci=normalize_pci(found["pci"]),
         link=link,
         fatal=fatal,
         continues=continues,

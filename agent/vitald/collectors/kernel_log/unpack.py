@@ -1,10 +1,9 @@
 """
-A saved log as plain bytes: gzip, bzip2, xz and zstd are unpacked, UTF-16 becomes UTF-8.
+A saved log as plain bytes: unpacks gzip, bzip2, xz and zstd, and converts UTF-16 to UTF-8.
 
-Owns     how much may come out of how little, and what is said of a damaged file.
-
-Memory is bounded whatever the file says: decompressors are asked for a chunk at a time. zstd is
-read by the program of that name, because Python has no decoder for it before 3.14.
+Memory is bounded for any file: decompressors produce one chunk at a time, and a file that expands
+too much is not read to its end. zstd is unpacked by the program of that name, because Python has no
+decoder for it before 3.14.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _XZ_MEMORY = 1 << 28
-# A log seldom shrinks by more than 200; a bomb by 1000 (gzip) and more.
+# A log is seldom compressed by more than 200; a decompression bomb by 1000 (gzip) and more
 _BOMB_BYTES, _BOMB_RATIO = 1 << 28, 400
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _LONGEST_MAGIC = 6
@@ -33,11 +32,11 @@ _SAMPLE = 4096
 
 
 class CannotUnpack(Exception):
-    """Nothing of the file can be read; the text has the next step."""
+    """Nothing of the file can be read; the message has the next step."""
 
 
 class _Decoder(Protocol):
-    """Of one compressed stream: what bz2, lzma and (wrapped) zlib have in common."""
+    """Decompresses one stream: the common interface of bz2, lzma and (wrapped) zlib."""
 
     @property
     def eof(self) -> bool: ...
@@ -49,8 +48,8 @@ class _Decoder(Protocol):
 
 
 class Unpacked(io.RawIOBase):
-    """A stream to read lines from. `trouble` says, once it has ended, why not all of the file was
-    read.
+    """The unpacked bytes as a stream. `trouble`, at its end: why the file was not read completely;
+    empty if it was.
     """
 
     def __init__(self, source: BinaryIO) -> None:
@@ -58,14 +57,14 @@ class Unpacked(io.RawIOBase):
         self._source = (
             io.BufferedReader(source, _CHUNK) if isinstance(source, io.RawIOBase) else source
         )
-        head = self._read(_CHUNK)
+        head = self._read_packed(_CHUNK)
         form = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
-        raw = self._chunks(head)
+        raw = self._read_chunks(head)
         if form == "zstd":
-            raw = self._by_program(raw)
+            raw = self._unpack_zstd(raw)
         elif form:
             raw = self._unpack_stream(raw, form)
-        self._pieces = self._as_utf8(self._limit_size(raw) if form else raw)
+        self._pieces = self._convert_to_utf8(self._limit_size(raw) if form else raw)
         self._left = b""
 
     def readable(self) -> bool:
@@ -89,19 +88,19 @@ class Unpacked(io.RawIOBase):
                 closing()
         super().close()
 
-    def _read(self, size: int) -> bytes:
+    def _read_packed(self, size: int) -> bytes:
         return (
             self._source.read1(size)
             if isinstance(self._source, io.BufferedReader)
             else self._source.read(size)
         )
 
-    def _chunks(self, head: bytes) -> Iterator[bytes]:
+    def _read_chunks(self, head: bytes) -> Iterator[bytes]:
         self._taken = 0
         while head:
             self._taken += len(head)
             yield head
-            head = self._read(_CHUNK)
+            head = self._read_packed(_CHUNK)
 
     def _limit_size(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         given = 0
@@ -123,26 +122,26 @@ class Unpacked(io.RawIOBase):
         import lzma
         import zlib
 
-        made: dict[str, Callable[[], _Decoder]] = {
+        decoders: dict[str, Callable[[], _Decoder]] = {
             "gzip": _Gzip,
             "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY),
             "bzip2": bz2.BZ2Decompressor,
         }
-        magic = next(one for one, name in _MAGIC.items() if name == form)
-        decoder = made[form]()
+        magic = next(magic for magic, name in _MAGIC.items() if name == form)
+        decoder = decoders[form]()
         data = b""
         try:
             while True:
-                if decoder.eof:  # another one may follow: rotated logs are put together like that
+                if decoder.eof:  # another stream may follow, in concatenated rotated logs
                     data = decoder.unused_data
-                    while not (data := data.lstrip(b"\0")):  # streams may be filled up with zeros
+                    while not (data := data.lstrip(b"\0")):  # streams may be padded with zeros
                         data = next(packed, b"")
                         if not data:
                             return
                     if not data.startswith(magic[: len(data)]):
                         self.trouble = f"bytes that are not {form} follow: they were not read"
                         return
-                    decoder = made[form]()
+                    decoder = decoders[form]()
                 elif decoder.needs_input:
                     data = next(packed, b"")
                     if not data:
@@ -155,7 +154,7 @@ class Unpacked(io.RawIOBase):
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
             self.trouble = f"the {form} file is damaged ({error}): what follows was not read"
 
-    def _by_program(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+    def _unpack_zstd(self, packed: Iterator[bytes]) -> Iterator[bytes]:
         program = shutil.which("zstd")
         if program is None:
             raise CannotUnpack(
@@ -181,13 +180,13 @@ class Unpacked(io.RawIOBase):
         finally:
             if not ended:
                 process.kill()
-            said = process.stderr.read(4096).decode("utf-8", "replace").strip()
+            message = process.stderr.read(4096).decode("utf-8", "replace").strip()
             process.stdout.close()
             process.stderr.close()
             if process.wait() and ended:
-                self.trouble = f"the zstd file is damaged ({said}): what follows was not read"
+                self.trouble = f"the zstd file is damaged ({message}): what follows was not read"
 
-    def _as_utf8(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _convert_to_utf8(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         head = b""
         for piece in pieces:
             head += piece
@@ -205,9 +204,7 @@ class Unpacked(io.RawIOBase):
 
 
 class _Gzip:
-    """zlib's decoder, which hands back what it was given and had no room for, as one of bz2's kind
-    that keeps it.
-    """
+    """zlib's decoder with the interface of bz2's: it keeps the input that it has not used yet."""
 
     def __init__(self) -> None:
         import zlib
@@ -230,7 +227,7 @@ class _Gzip:
 
 
 def _feed_program(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -> None:
-    with suppress(OSError):  # it ended early: its exit code says why
+    with suppress(OSError):  # it ended early: its exit code is reported
         for piece in pieces:
             into.write(piece)
     with suppress(OSError):
@@ -238,7 +235,7 @@ def _feed_program(into: io.BufferedWriter | BinaryIO, pieces: Iterator[bytes]) -
 
 
 def _detect_encoding(head: bytes) -> str:
-    """UTF-16 by its mark, or because every other byte is zero; else nothing."""
+    """UTF-16, by its byte order mark or because every other byte is zero; otherwise empty."""
     marked = _BOMS.get(head[:2])
     if marked is not None:
         return marked

@@ -1,19 +1,20 @@
 """
-The Xid line and what its message says.
+Grammar of the Xid line and of its messages.
 
     NVRM: Xid (PCI:DDDD:BB:DD[.F][ GPU-I:GG[ GPU-CI:CC]]): CODE, [pid=PID, name=NAME, ]MESSAGE
 
 Source: NVIDIA open-gpu-kernel-modules 595.45.04 (nverror.c, error containment, GPU recovery action)
 and its later src/nvidia/interface/events/gpu (ras_events.c, nvlink_events.c, gsp_events.c), and the
 forms of older drivers as published. A process name may hold any byte, so a message is recognised
-from its end, and nothing that asks for an action is read from text that could still be the name.
+from its end, and nothing that requires an action is read from text that could still be the name.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from vitald.collectors.kernel_log.parsed_line import Sighting, pci_address
+from vitald.collectors.kernel_log.parsed_line import ParsedLine, format_pci
 from vitald.model import Value
 
 _HEADER = re.compile(
@@ -47,7 +48,7 @@ _CONTAINMENT = re.compile(
     r"(?:physAddr: (?P<address>0x[0-9a-f]+)[. ]+)?RST: (?P<rst>Yes|No), D-RST:"
     r" (?P<drst>Yes|No)\s*\Z"
 )
-# Xid 94 of Blackwell's GSP has no RST words, and the driver marks the GPU for a reset all the same
+# Xid 94 of Blackwell's GSP prints no RST, but the driver marks the GPU for a reset here too
 # (kernel_gsp_gb100.c).
 _FIRMWARE_FATAL = re.compile(
     r"GSP-RISCV instance \d{1,2} \w[\w /\-]{0,48} ?fatal error(?: \(mask: 0x[0-9a-f]+\))?\s*\Z"
@@ -58,24 +59,23 @@ _NO_SPARE = re.compile(
     r"|DRAM Retirement failed due to (?:no spare for retirement|full inforom object|HW limit"
     r" reached) at 0x[0-9a-f]+\s*\Z"
 )
-# What failed is to note it twice: the repair of that place is noted already and takes effect at the
-# next reset.
+# A second request for a repair that is already pending and takes effect at the next reset.
 _ALREADY_PENDING = re.compile(
     r"Row Remapper(?: Error)?: \(0x[0-9a-f]+\) - Attempting to remap a row that is already pending"
     r" remapping\."
     r"(?: Remapping will occur when the GPU is reset)?\.?\s*\Z"
     r"|DRAM Retirement failed due to pending (?:row remap|bank remap|LTS swap) at 0x[0-9a-f]+\s*\Z"
 )
+_CAUSE = re.compile(r" caused by previous Xid (\d{1,4})\s*\Z")
 _ENGINE = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3})(?:, SM (?P<sm>\d{1,3}))?\)")
 _LINK = re.compile(
     r"\blink (?P<link>\d{1,3})\b(?:\s?\((?P<regs>0x[0-9a-fA-F]+(?:, ?0x[0-9a-fA-F]+){0,15})\))?",
     re.I,
 )
 _LINK_CODES = {74, 108, 136, 137, 155, 166, 170}
-_FATAL = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
+_FATALITY = re.compile(r"(?P<milder>\bnon-?fatal\b)|\bfatal(?: error)?\b", re.I)
 
-# How the messages begin, to tell a name that holds ", " from the message behind it. Each must fit
-# up to the line's end.
+# Beginnings of messages, to tell a name that holds ", " from the message after it.
 _MESSAGE = re.compile(
     r"(?:"
     r"(?:Ch|channel|Channel(?: ID)?|ChID|ChId)\b[ :]*(?:0x)?[0-9a-fA-F]{4,8}\b"
@@ -98,8 +98,8 @@ _PROMOTE_V1, _PROMOTE_V2, _RXPIPE = 1 << 10, 1 << 7, 6
 _NVLINK5_CODES = range(144, 151)
 
 
-def recognise(text: str) -> Sighting | None:
-    """The Xid that this record is, or None. `text` is one whole, unescaped record."""
+def parse_xid(text: str) -> ParsedLine | None:
+    """The Xid of a record, or None. `text` is one whole, unescaped record."""
     header = _HEADER.match(text)
     if header is None:
         return None
@@ -110,12 +110,12 @@ def recognise(text: str) -> Sighting | None:
         fields["gpu_instance"] = int(header["gi"])
     if header["ci"] is not None:
         fields["compute_instance"] = int(header["ci"])
-    link, fatal = _decode_words(code, message, fields)
-    return Sighting(
+    link, fatal = _decode_message(code, message, fields)
+    return ParsedLine(
         kind="xid",
         code=f"xid/{code}",
         number=code,
-        pci=pci_address(header["domain"], header["bus"][-2:], header["device"], header["function"]),
+        pci=format_pci(header["domain"], header["bus"][-2:], header["device"], header["function"]),
         pid=pid,
         process=process,
         link=link,
@@ -125,8 +125,8 @@ def recognise(text: str) -> Sighting | None:
 
 
 def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
-    """pid, process name and message. The name ends at the last ", " behind which a known message
-    stands, else at the first.
+    """pid, process name and message. The name ends at the last ", " that a known message follows,
+    else at the first.
     """
     owner = _OWNER.match(rest)
     if owner is None or not owner.end():
@@ -147,55 +147,95 @@ def _split_owner(rest: str) -> tuple[int | None, str | None, str]:
     return pid, named.rstrip(",") or None, ""
 
 
-def _decode_words(
+def _decode_message(
     code: int, message: str, fields: dict[str, Value]
 ) -> tuple[int | None, bool | None]:
-    """Add what the message says to `fields`; returns the NVLink number and the fatality that it
-    prints.
+    """Add what the message states to `fields`; returns the number of the NVLink and the fatality
+    that it prints.
     """
     if code in _NVLINK5_CODES and (found := _NVLINK5.match(message)) is not None:
         return _decode_nvlink5(found, fields)
     if code == 154 and (found := _RECOVERY.match(message)) is not None:
         fields["recovery_from"], fields["recovery"] = int(found["old"], 16), int(found["new"], 16)
         return None, None
-    if code in (94, 95) and (found := _CONTAINMENT.match(message)) is not None:
-        fields.update(
-            contained=found["kind"] == "Contained",
-            unit=found["unit"],
-            rst=found["rst"] == "Yes",
-            drst=found["drst"] == "Yes",
-        )
-    elif code == 94 and _FIRMWARE_FATAL.match(message) is not None:
-        fields["firmware_fatal"] = True
-    elif code == 13 and (found := _ENGINE.search(message)) is not None:
+    if (decode := _DECODERS.get(code)) is not None:
+        decode(message, fields)
+    link = _decode_link(code, message, fields) if code in _LINK_CODES else None
+    # A tenth of the cost of the pattern
+    return link, _find_fatality(message) if "fatal" in message.lower() else None
+
+
+def _decode_engine(message: str, fields: dict[str, Value]) -> None:
+    """Xid 13: the GPC, TPC and SM that raised the exception."""
+    if (found := _ENGINE.search(message)) is not None:
         fields.update(
             {name: int(value) for name, value in found.groupdict().items() if value is not None}
         )
-    elif code in (63, 64):
-        fields["row_remap"] = message.startswith("Row Remapper")
-        fields["page_retirement"] = message.startswith("Dynamic Page Retirement")
-        fields["exhausted"] = _NO_SPARE.match(message) is not None
-        fields["already_pending"] = _ALREADY_PENDING.match(message) is not None
-    elif (
-        code == 45
-        and (found := re.search(r" caused by previous Xid (\d{1,4})\s*\Z", message)) is not None
-    ):
+
+
+def _decode_cause(message: str, fields: dict[str, Value]) -> None:
+    """Xid 45: the Xid that preempted the channel."""
+    if (found := _CAUSE.search(message)) is not None:
         fields["caused_by"] = int(found[1])
-    link: int | None = None
-    if code in _LINK_CODES and (found := _LINK.search(message)) is not None:
-        link = int(found["link"])
-        if code == 74 and found["regs"]:
-            _read_registers(
-                [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["regs"])], fields
-            )
-    # At a tenth of the pattern's price
-    said = _FATAL.search(message) if "fatal" in message.lower() else None
-    fatal = None if said is None else said["milder"] is None
-    return link, fatal
+
+
+def _decode_remap(message: str, fields: dict[str, Value]) -> None:
+    """Xid 63 and 64: the way of the repair, and whether it failed."""
+    fields["row_remap"] = message.startswith("Row Remapper")
+    fields["page_retirement"] = message.startswith("Dynamic Page Retirement")
+    fields["exhausted"] = _NO_SPARE.match(message) is not None
+    fields["already_pending"] = _ALREADY_PENDING.match(message) is not None
+
+
+def _decode_containment(message: str, fields: dict[str, Value]) -> bool:
+    """Xid 94 and 95; false if the message has another form."""
+    found = _CONTAINMENT.match(message)
+    if found is None:
+        return False
+    fields.update(
+        contained=found["kind"] == "Contained",
+        unit=found["unit"],
+        rst=found["rst"] == "Yes",
+        drst=found["drst"] == "Yes",
+    )
+    return True
+
+
+def _decode_contained(message: str, fields: dict[str, Value]) -> None:
+    """Xid 94, which Blackwell's GSP prints in a form of its own."""
+    if not _decode_containment(message, fields) and _FIRMWARE_FATAL.match(message) is not None:
+        fields["firmware_fatal"] = True
+
+
+_DECODERS: dict[int, Callable[[str, dict[str, Value]], object]] = {
+    13: _decode_engine,
+    45: _decode_cause,
+    63: _decode_remap,
+    64: _decode_remap,
+    94: _decode_contained,
+    95: _decode_containment,
+}
+
+
+def _decode_link(code: int, message: str, fields: dict[str, Value]) -> int | None:
+    """The number of the NVLink; the registers that Xid 74 prints go to `fields`."""
+    found = _LINK.search(message)
+    if found is None:
+        return None
+    if code == 74 and found["regs"]:
+        words = re.findall(r"0x[0-9a-fA-F]+", found["regs"])
+        _read_registers([int(word, 16) for word in words], fields)
+    return int(found["link"])
+
+
+def _find_fatality(message: str) -> bool | None:
+    """Whether the message says fatal; None if it says neither that nor non-fatal."""
+    found = _FATALITY.search(message)
+    return None if found is None else found["milder"] is None
 
 
 def _decode_nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int, bool]:
-    """Xid 144-150 on Blackwell: unit, severity, link, and the words behind them."""
+    """Xid 144-150 on Blackwell: unit, severity, link, and the status words after them."""
     link, fatal = (
         int(found["link"]),
         (found["severity"] or found["severity_word"]).lower() == "fatal",
@@ -209,9 +249,9 @@ def _decode_nvlink5(found: re.Match[str], fields: dict[str, Value]) -> tuple[int
         return link, fatal
     words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found["words"])]
     info, status = words[0], words[1]
-    # The layout of the first word changed at R575. Bits 4:0 of the old one are the code's place
-    # (145 is 2), the new one has the unit there; RLW_RXPIPE, the only unit whose promote bit
-    # matters, is 6 in both, in different places.
+    # The layout of the first word changed at R575. Bits 4:0 of the old one are the index of the
+    # code (145 is 2), the new one has the unit there; RLW_RXPIPE, the only unit whose promote bit
+    # matters, is 6 in both, in different bits.
     promote = _PROMOTE_V2 if info & 0x7F == _RXPIPE else _PROMOTE_V1
     fields.update(
         subcode=info >> 20 & 0x3F,

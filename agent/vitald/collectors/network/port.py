@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.collectors import small_files
-from vitald.collectors.small_files import Files, Look
+from vitald.collectors.small_files import Files, RawReadings
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
 
-# Counters of the InfiniBand standard that go no further than this: at the top they stand still,
-# whatever happens.
-_TOPS = {
+# Counters of the InfiniBand standard, and the maximum at which each stops counting.
+_MAX_COUNTS = {
     "link_downed": 255,
     "link_error_recovery": 255,
     "symbol_error": 65535,
@@ -29,26 +28,26 @@ _TOPS = {
     "local_link_integrity_errors": 15,
     "excessive_buffer_overrun_errors": 15,
 }
-_STANDARD = tuple(_TOPS)
+_STANDARD_COUNTERS = tuple(_MAX_COUNTS)
 # mlx5: infiniband/hw/mlx5/counters.c; the last one is bnxt_re's
 # (infiniband/hw/bnxt_re/hw_counters.c).
-_OF_DRIVER = (
+_DRIVER_COUNTERS = (
     "local_ack_timeout_err",
     "roce_slow_restart",
     "packet_seq_err",
     "rx_icrc_encapsulated",
     "unrecoverable_err",
 )
-EFA = (
+EFA_COUNTERS = (
     *("rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_pkts", "retrans_bytes"),
     *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),
 )
-# No counter, none that we may read, or none of this device: its driver is well.
+# There is no such counter, this process may not read it, or the device does not have it: no fault.
 _NOT_OFFERED = (errno.ENOENT, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
 class Link(Enum):
-    """What a port's state and its physical state say together."""
+    """A port's state and its physical state, combined."""
 
     UP = "up"
     RETRAINING = "retraining"
@@ -61,8 +60,8 @@ class Link(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """As it was last seen. `rate` in bits per second, `lanes` side by side; both only of a link
-    that is up.
+    """A port as it was last read. `rate` in bits per second; `rate` and `lanes` are 0 unless the
+    link is up.
     """
 
     link: Link = Link.UNKNOWN
@@ -71,7 +70,7 @@ class Port:
 
 
 class Carrier(Enum):
-    """What the kernel says of a network interface."""
+    """Carrier of a network interface."""
 
     UP = "up"
     LOST = "lost"  # turned on, without a link
@@ -82,8 +81,8 @@ class Carrier(Enum):
 def classify_link(
     state: int | None, physical: int | None, *, ethernet: bool, carrier: Carrier
 ) -> Link:
-    """From the numbers in `state` and `phys_state`, and the carrier of the port's interface if it
-    has one.
+    """Combines the numbers in `state` and `phys_state`, and the carrier of the port's interface if
+    it has one.
 
     Ethernet drivers (mlx5, bnxt) report every port without a link as `Disabled`, so only the
     interface shows whether it was turned off.
@@ -117,63 +116,69 @@ def parse_rate(text: str | None) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class PortCounters:
-    """Reads the counters of one adapter, back to back: EFA asks its device once for all that is
-    read within 10 ms.
+    """Reads the counters of one adapter in succession: EFA's driver asks its device once for all
+    that is read within 10 ms.
 
-    `failed`: how many could be read before and now fail, in this look. That is a sign of a device
-    that no longer answers.
+    `failed`: in this read, the number of counters that were readable before and now fail: a sign of
+    a device that no longer answers.
     """
 
     files: Files
     failed: int = 0
-    answered: bool = False  # in this look
-    _answered: set[str] = field(default_factory=set)  # files that could ever be read
-    _at_top: set[str] = field(default_factory=set)
+    answered: bool = False  # in this read
+    _readable: set[str] = field(default_factory=set)  # paths that were ever readable
+    _at_max: set[str] = field(default_factory=set)  # paths
 
     def begin_read(self) -> None:
         self.failed, self.answered = 0, False
 
-    def read_port(self, look: Look, folder: str) -> None:
-        """What the driver of an InfiniBand or RoCE port counts, as far as it offers it."""
-        self.read_counters(look, f"{folder}/counters", _STANDARD)
-        self.read_counters(look, f"{folder}/hw_counters", _OF_DRIVER)
+    def report_unreadable(self, raw: RawReadings) -> bool:
+        """Reports how many counters became unreadable. False if there are no counters at all."""
+        if not self.failed and not self.answered:
+            return False
+        raw.values["counters_unreadable"] = float(self.failed)
+        return True
+
+    def read_port(self, raw: RawReadings, folder: str) -> None:
+        """The counters of an InfiniBand or RoCE port that its driver offers."""
+        self.read_counters(raw, f"{folder}/counters", _STANDARD_COUNTERS)
+        self.read_counters(raw, f"{folder}/hw_counters", _DRIVER_COUNTERS)
 
     def read_counters(
-        self, look: Look, folder: str, wanted: Iterable[str], *, before: bool = False
+        self, raw: RawReadings, folder: str, wanted: Iterable[str], *, before: bool = False
     ) -> None:
-        """`before`: they could be read at an earlier time, if not by this process."""
-        offered = set(small_files.names(folder))
+        """`before`: they were readable before, if not by this process."""
+        offered = set(small_files.list_names(folder))
         for name in wanted:
             if name in offered:
-                self._read_counter(look, name, f"{folder}/{name}", before)
+                self._read_counter(raw, name, f"{folder}/{name}", before)
 
-    def _read_counter(self, look: Look, name: str, path: str, before: bool) -> None:
+    def _read_counter(self, raw: RawReadings, name: str, path: str, before: bool) -> None:
         if path in self.files.refused:
-            look.missing[name] = small_files.why(OSError(errno.EINVAL, ""))
+            raw.missing[name] = small_files.describe_error(OSError(errno.EINVAL, ""))
             return
         try:
-            text = small_files.attribute(path)
+            text = small_files.read_attribute(path)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 self.files.refused.add(path)
-            if error.errno not in _NOT_OFFERED and (before or path in self._answered):
+            if error.errno not in _NOT_OFFERED and (before or path in self._readable):
                 self.failed += 1
-            look.missing[name] = small_files.why(error)
+            raw.missing[name] = small_files.describe_error(error)
             return
         try:
-            value = small_files.whole(text)
+            value = small_files.parse_whole_number(text)
         except (ValueError, OverflowError):
-            look.missing[name] = (
-                f"reads {text[:40]!r}, which is no number"  # such as `N/A (no PMA)`
-            )
+            # Such as `N/A (no PMA)`.
+            raw.missing[name] = f"reads {text[:40]!r}, which is no number"
             return
         self.answered = True
-        self._answered.add(path)
-        if value != _TOPS.get(name):
-            self._at_top.discard(path)
-        elif path in self._at_top:
-            look.missing[name] = f"stands at {value:g}, the most that it can count"
+        self._readable.add(path)
+        if value != _MAX_COUNTS.get(name):
+            self._at_max.discard(path)
+        elif path in self._at_max:
+            raw.missing[name] = f"stands at {value:g}, the most that it can count"
             return
         else:
-            self._at_top.add(path)  # that it came to this is still known
-        look.values[name] = value
+            self._at_max.add(path)  # this first time, the value is exact
+        raw.values[name] = value

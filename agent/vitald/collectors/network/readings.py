@@ -1,4 +1,4 @@
-"""What is read of network adapters."""
+"""The readings of network adapters."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def find_moved(folder: str, name: str) -> str:
     waiting = [("", 0)]
     while waiting:
         inside, depth = waiting.pop()
-        for entry in small_files.names(f"{folder}/{inside}"):
+        for entry in small_files.list_names(f"{folder}/{inside}"):
             if entry == name:
                 return f"{inside}{entry}"
             if depth < _DEPTH and not entry.startswith((CORE, "power", "subsystem")):

@@ -84,7 +84,7 @@ _NEURON = ReadingTable(
             "core_reset_requests", "Resets that were asked for.", "reset_requests", each="core"
         ),
         counter("core_reset_failures", "Resets that failed.", "reset_failures", each="core"),
-        counter("hw_error_events", "Hardware errors that the driver told of."),
+        counter("hw_error_events", "Hardware errors that the driver reported."),
         counter("heartbeat", "Beats of the firmware's health check.", "heartbeat"),
         unexported("missing", "1 while a device that was here before is not.", unit=FLAG),
         unexported("dma_aborts", "Aborts of DMA: the highest counter of its cores."),

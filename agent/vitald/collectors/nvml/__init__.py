@@ -1,3 +1,1 @@
-"""NVML: what the driver says of its GPUs. `source` judges what to ask and when; `worker` is the
-process that asks.
-"""
+"""GPUs through NVML. `collector` polls a worker process, which alone calls the driver."""

@@ -38,32 +38,32 @@ class Attachment:
         self._inbox = inbox
         self._emit_to_pipeline = emit
 
-    async def run(self) -> bool:
+    async def run_worker(self) -> bool:
         """True if it ended in order: for a release, because other GPUs are to be polled, or because
         the driver's handles are stale. False if the driver gave no answer.
         """
         try:
-            worker = WorkerProcess(str(self._settings.library or ""), self._receive)
+            worker = WorkerProcess(str(self._settings.library or ""), self._receive_message)
         except OSError as error:
-            await self._emit(
+            await self._emit_batch(
                 self._state.build_unavailable_batch(
                     GONE, f"no process can be started: {error.strerror}"
                 )
             )
             return False
         try:
-            in_order = await self._serve(worker)
+            in_order = await self._serve_rounds(worker)
             if not worker.ended:
-                await self._end(worker)
+                await self._end_worker(worker)
             return in_order
         finally:
-            worker.kill()  # a task that is cancelled must not wait
+            worker.kill_process()  # a task that is cancelled must not wait
 
-    async def _serve(self, worker: WorkerProcess) -> bool:
+    async def _serve_rounds(self, worker: WorkerProcess) -> bool:
         session = Session(worker, self._settings, self._inbox, self._report_hang)
         gpus = self._state.list_polled()
         try:
-            await self._attach(session, gpus)
+            await self._attach_worker(session, gpus)
             self.is_serving = True
             await self._poll_rounds(session, gpus)
         except _Failed:
@@ -74,11 +74,11 @@ class Attachment:
                 self._inbox.process_request.send_answer({})
         return True
 
-    async def _attach(self, session: Session, gpus: Sequence[str]) -> None:
-        answer = await self._ask(session, {"do": "attach", "gpus": gpus})
+    async def _attach_worker(self, session: Session, gpus: Sequence[str]) -> None:
+        answer = await self._ask_worker(session, {"do": "attach", "gpus": gpus})
         if "error" in answer:
             code, detail = int(answer["error"]), str(answer.get("detail", ""))
-            await self._emit(self._state.build_unavailable_batch(code, detail))
+            await self._emit_batch(self._state.build_unavailable_batch(code, detail))
             raise _Failed
         node, pci = self._state.node, self._state.pci
         node.note_attached(answer, pci.list_usable(), switched=pci.has_nvswitches())
@@ -102,7 +102,7 @@ class Attachment:
         while True:
             answers: dict[str, Answer] = {}
             for command in commands:
-                answers |= (await self._ask(session, {"do": "look", **command}))["gpus"]
+                answers |= (await self._ask_worker(session, {"do": "look", **command}))["gpus"]
             await self._report_round(answers, gpus, first=first)
             if any(answer.get("stale") for answer in answers.values()):
                 log.warning("nvml_handles_stale", effect="a new process takes hold of the driver")
@@ -120,7 +120,7 @@ class Attachment:
                 return False
             if not self._inbox.process_request.is_pending:
                 return True
-            answer = await self._ask(session, {"do": "work", "gpus": gpus})
+            answer = await self._ask_worker(session, {"do": "work", "gpus": gpus})
             self._inbox.process_request.send_answer(answer["gpus"])
             if self._inbox.has_urgent_gpus or rounds.is_due():
                 return True
@@ -131,7 +131,7 @@ class Attachment:
             return rounds.list_urgent_commands(urgent)
         commands = rounds.list_next_commands(urgent)
         if rounds.is_inventory_round:
-            await self._state.pci.scan()
+            await self._state.pci.scan_bus()
         return commands
 
     async def _report_round(
@@ -143,13 +143,13 @@ class Attachment:
         if first:
             events += state.take_returned(events)
         events += [node.report_xid(*xid) for xid in self._inbox.xids.take_due()]
-        await self._emit(state.build_round_batch(events, gpus))
+        await self._emit_batch(state.build_round_batch(events, gpus))
 
     # --- the worker
 
-    async def _ask(self, session: Session, command: Mapping[str, Any]) -> Answer:
+    async def _ask_worker(self, session: Session, command: Mapping[str, Any]) -> Answer:
         """Raises _Failed."""
-        answer = await session.ask(command)
+        answer = await session.ask_worker(command)
         if isinstance(answer, GaveUp):
             await self._report_failure(session.worker, answer)
             raise _Failed
@@ -164,14 +164,14 @@ class Attachment:
                 self._state.exclusions.exclude_gpu(
                     call.gpu, f"{call.call} ended the worker process"
                 )
-            await self._emit(self._state.build_unavailable_batch(GONE, failure.error))
+            await self._emit_batch(self._state.build_unavailable_batch(GONE, failure.error))
             return
         if call.gpu:
             self._state.exclusions.exclude_gpu(call.gpu, f"{call.call} did not return")
-        await self._emit(await self._end_hanging(worker, call))
+        await self._emit_batch(await self._end_hanging(worker, call))
 
     async def _end_hanging(self, worker: WorkerProcess, call: InFlight) -> Batch:
-        stuck = await worker.end()
+        stuck = await worker.end_process()
         if stuck is None:
             log.error(
                 "nvml_worker_ended",
@@ -186,12 +186,12 @@ class Attachment:
         )
         return self._state.build_hang_batch(call, stuck.state, unkillable=True)
 
-    async def _end(self, worker: WorkerProcess) -> None:
-        stuck = await worker.end()
+    async def _end_worker(self, worker: WorkerProcess) -> None:
+        stuck = await worker.end_process()
         if stuck is not None:
             self._state.exclusions.add_stuck(stuck)
 
-    def _receive(self, message: Mapping[str, Any]) -> None:
+    def _receive_message(self, message: Mapping[str, Any]) -> None:
         """A message of the worker that answers no command."""
         if "simulated" in message:
             self._state.node.note_library(simulated=message["simulated"] is True)
@@ -201,8 +201,8 @@ class Attachment:
             self._inbox.add_nvml_event(message["event"])
 
     async def _report_hang(self, call: InFlight, state: str) -> None:
-        await self._emit(self._state.build_hang_batch(call, state))
+        await self._emit_batch(self._state.build_hang_batch(call, state))
 
-    async def _emit(self, batch: Batch) -> None:
+    async def _emit_batch(self, batch: Batch) -> None:
         self.had_readings = self.had_readings or bool(batch.readings)
         await self._emit_to_pipeline(batch)

@@ -92,7 +92,7 @@ class GpuState:
         )
 
     def build_released_batch(self) -> Batch:
-        return self.build_batch([], SourceState.RELEASED, self.releases.words)
+        return self.build_batch([], SourceState.RELEASED, self.releases.description)
 
     def build_failed_batch(self, reason: str) -> Batch:
         """No GPU can be read, and the reason is not a fault of one of them."""
@@ -127,7 +127,7 @@ class GpuState:
     def _describe_completeness(self, polled: Iterable[str]) -> tuple[SourceState, str]:
         """A GPU that is not polled, or gives no readings, makes what is known incomplete."""
         if self.releases.gpus:
-            return SourceState.RELEASED, self.releases.words
+            return SourceState.RELEASED, self.releases.description
         reasons = [*self.exclusions.list_reasons(), *self.node.current.list_unreadable(polled)]
         if self.pci.error:
             reasons.append(self.pci.describe_error())
@@ -142,8 +142,8 @@ class GpuState:
             self.node.create_event(
                 RELEASED,
                 NODE,
-                {"by": release.by, "reason": release.reason, "gpus": release.words},
-                f"{release.words} released, asked by {release.by}: {release.reason}",
+                {"by": release.by, "reason": release.reason, "gpus": release.gpu_names},
+                f"{release.gpu_names} released, asked by {release.by}: {release.reason}",
             )
             for release in self.releases.take_begun()
         ]
@@ -157,8 +157,8 @@ class GpuState:
             fields = {
                 "by": release.ended_by or release.by,
                 "reason": release.reason,
-                "gpus": release.words,
+                "gpus": release.gpu_names,
             }
-            text = f"{release.words} looked at again{early}: {changed}"
+            text = f"{release.gpu_names} looked at again{early}: {changed}"
             events.append(self.node.create_event(RETURNED, NODE, fields, text))
         return events

@@ -15,7 +15,7 @@ from vitald.collectors.nvml.query import Ask, PolledGpu, Reading
 
 
 class Call(NamedTuple):
-    """`name` is its key in `readings`. `read` raises pynvml.NVMLError if it gives nothing."""
+    """`name` is its key in `tiers`. `read` raises pynvml.NVMLError if it gives nothing."""
 
     name: str
     read: Callable[[Ask, PolledGpu], dict[str, Reading]]

@@ -61,17 +61,17 @@ class StuckWorker:
 
     @property
     def is_gone(self) -> bool:
-        return start_time(self.pid) != self.started
+        return read_start_time(self.pid) != self.started
 
 
 class WorkerProcess:
-    """One worker process. Each command is answered once, in order. `tell` is called with messages
-    that answer no command.
+    """One worker process. Each command is answered once, in order. `on_message` is called with each
+    message that answers no command.
     """
 
-    def __init__(self, library: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, library: str, on_message: Callable[[Mapping[str, Any]], None]) -> None:
         """Raises OSError if no process can be started."""
-        self._tell = tell
+        self._on_message = on_message
         self._shared = os.memfd_create("vitald-nvml", os.MFD_CLOEXEC)
         os.ftruncate(self._shared, MARKER.size)
         self._marker = mmap.mmap(self._shared, MARKER.size)
@@ -97,11 +97,11 @@ class WorkerProcess:
             raise
         self.ended = False  # or abandoned, if it could not be ended
         self.pid = self._process.pid
-        self.started = start_time(self.pid)
+        self.started = read_start_time(self.pid)
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
         self._reading = asyncio.create_task(self._read_messages(), name="nvml worker")
 
-    def ask(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
+    def send_command(self, command: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
         """Sends a command; only one at a time. The future raises WorkerGone if the process
         ends.
         """
@@ -127,7 +127,7 @@ class WorkerProcess:
             seconds=max(0.0, time.monotonic() - began),
         )
 
-    async def end(self) -> StuckWorker | None:
+    async def end_process(self) -> StuckWorker | None:
         """Terminates, then kills it. Returns it if it still exists after that; it is then
         abandoned.
         """
@@ -143,7 +143,7 @@ class WorkerProcess:
         self._close_files()
         return StuckWorker(pid=self.pid, started=self.started, where=where, state=state)
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """Kills it without waiting for its end."""
         self._reading.cancel()
         self._process.kill()
@@ -169,11 +169,11 @@ class WorkerProcess:
         )
         try:
             while line := await reader.readline():
-                told = json.loads(line)
-                if "answer" not in told:
-                    self._tell(told)
+                message = json.loads(line)
+                if "answer" not in message:
+                    self._on_message(message)
                 elif self._answer is not None and not self._answer.done():
-                    self._answer.set_result(told["answer"])
+                    self._answer.set_result(message["answer"])
         except ValueError as error:
             self._fail_answer(f"it said something that is no JSON line: {error}")
         finally:
@@ -181,16 +181,15 @@ class WorkerProcess:
         await _wait_for_end(self._process, _KILL_S)
         self._fail_answer()
 
-    def _fail_answer(self, why: str = "") -> None:
+    def _fail_answer(self, reason: str = "") -> None:
         if self._answer is not None and not self._answer.done():
-            code = self._process.poll()
-            said = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
-            where = self.in_flight
-            self._answer.set_exception(
-                WorkerGone(
-                    why or f"the NVML worker ended ({said})" + (f" in {where}" if where else "")
-                )
-            )
+            self._answer.set_exception(WorkerGone(reason or self._describe_end()))
+
+    def _describe_end(self) -> str:
+        code, where = self._process.poll(), self.in_flight
+        ended = f"exit status {code}" if code is None or code >= 0 else f"signal {-code}"
+        during = f" in {where}" if where else ""
+        return f"the NVML worker ended ({ended}){during}"
 
 
 async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -202,7 +201,7 @@ async def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> boo
     return True
 
 
-def start_time(pid: int) -> str:
+def read_start_time(pid: int) -> str:
     """In clock ticks since boot; empty if there is no such process, or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -244,12 +243,15 @@ def list_device_users(minors: Sequence[int]) -> tuple[list[tuple[int, str]], int
             hidden += 1
             continue
         if names & wanted or (not wanted and any(name.startswith("/dev/nvidia") for name in names)):
-            try:
-                comm = (entry / "comm").read_text().strip()
-            except OSError:
-                comm = "?"
-            found.append((int(entry.name), comm))
+            found.append((int(entry.name), _read_process_name(entry)))
     return sorted(found), hidden
+
+
+def _read_process_name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:
+        return "?"
 
 
 def _decode_text(raw: bytes) -> str:

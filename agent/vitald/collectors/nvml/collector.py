@@ -29,7 +29,7 @@ from vitald.collectors.nvml.pci_gpus import PciGpus
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.release import ReleaseReport, Releases
 from vitald.collectors.nvml.settings import SECTION, NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory, machine_type
+from vitald.collectors.pci.inventory import PciInventory, read_machine_type
 from vitald.model import Batch, Position
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -49,7 +49,7 @@ class Nvml:
         catalog: Catalog,
         inventory: PciInventory,
         boot_id: str,
-        lane: WorkerThread,
+        thread: WorkerThread,
         *,
         expected: int = 0,
         vbios: Sequence[str] = (),
@@ -63,18 +63,18 @@ class Nvml:
         self.expected = settings.expected_gpus or expected
         self._vbios = vbios
         self._catalog = catalog
-        self._lane = lane
+        self._thread = thread
         self._inbox = Inbox(is_release_requested=lambda: self.releases.is_requested)
-        self.releases = Releases(wake=self._inbox.wake_up)
+        self.releases = Releases(wake_up=self._inbox.wake_up)
         self._state = GpuState(
             boot_id=boot_id,
             node=self._create_node(),
-            pci=PciGpus(inventory, lane),
+            pci=PciGpus(inventory, thread),
             releases=self.releases,
         )
         self._attachment: Attachment | None = None
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """The kernel announced a device: a node without a GPU may have one."""
         self._state.pci.note_change()
         self._inbox.wake_up()
@@ -97,11 +97,11 @@ class Nvml:
         self._catalog = catalog
         self._state.node.configure(catalog)
 
-    def batches(self, after: Position | None) -> AsyncIterator[Batch]:
+    def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """An asynchronous generator without end: close it to stop."""
-        return iterate_batches(lambda emit: self._run(after, emit))
+        return iterate_batches(lambda emit: self._run_attachments(after, emit))
 
-    async def _run(self, after: Position | None, emit: Emit) -> None:
+    async def _run_attachments(self, after: Position | None, emit: Emit) -> None:
         self._state.node, self._state.committed_memory = self._create_node(), ""
         if after is not None:
             try:
@@ -112,7 +112,7 @@ class Nvml:
         while True:
             pci = self._state.pci
             if pci.list_usable() or pci.is_scan_due(self.settings.inventory_s):
-                await pci.scan()
+                await pci.scan_bus()
             if self.releases.is_requested:  # no worker runs now: this process holds no device
                 await self._admit_releases(emit)
             if (idle_s := await self._report_idle(emit)) is not None:
@@ -121,7 +121,7 @@ class Nvml:
             attachment = self._attachment = Attachment(
                 self.settings, self._state, self._inbox, emit
             )
-            if not await attachment.run():
+            if not await attachment.run_worker():
                 await self._inbox.sleep(_RETRY.delay_s(failures))
             failures = 0 if attachment.had_readings else failures + 1
 
@@ -166,9 +166,9 @@ class Nvml:
     async def _admit_releases(self, emit: Emit) -> None:
         self.releases.admit_requests()
         await emit(self._state.build_released_batch())
-        self.releases.answer_requests(await self._list_holders())
+        self.releases.answer_requests(await self._list_device_users())
 
-    async def _list_holders(self) -> ReleaseReport:
+    async def _list_device_users(self) -> ReleaseReport:
         """The processes that have the released devices open."""
         minors = (
             []
@@ -178,13 +178,13 @@ class Nvml:
         found: list[tuple[int, str]] = []
         hidden = -1
         with suppress(ThreadStuck, OSError):
-            found, hidden = await self._lane.call(lambda: list_device_users(minors))
+            found, hidden = await self._thread.call(lambda: list_device_users(minors))
         return ReleaseReport(
-            holders=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
+            device_users=tuple(found), hidden=hidden, stuck=self._state.exclusions.stuck_pids
         )
 
 
-def _build(context: CollectorContext) -> Nvml:
+def _build_nvml(context: CollectorContext) -> Nvml:
     settings, catalog = context.settings, context.catalog
     return Nvml(
         settings[NvmlSettings],
@@ -192,7 +192,7 @@ def _build(context: CollectorContext) -> Nvml:
         context.inventory,
         context.boot_id,
         WorkerThread("nvml"),
-        expected=catalog.find_instance(machine_type(context.paths.sysfs)).gpus,
+        expected=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
         vbios=settings[ExpectSettings].vbios,
     )
 
@@ -203,5 +203,5 @@ COLLECTOR = CollectorDefinition(
     readings=READINGS,
     catalog_kinds=(NAME,),
     subsystems=("pci",),
-    build_source=_build,
+    build_source=_build_nvml,
 )

@@ -151,7 +151,9 @@ class CurrentReadings:
             updated["failing_calls"] = float(len(failing))
             updated |= _derive_no_call_succeeds(known, values, failing)
         updated |= self._derive_lookup_failed(address, values, faults, lookup)
-        updated |= self._derive(known, updated, component, identity, values, missing, answer)
+        updated |= self._derive_readings(
+            known, updated, component, identity, values, missing, answer
+        )
         blind = ""
         if not _has_frequent({**known, **values}) and not faults & _UNREACHABLE_FAULTS:
             blind = _describe_unreadable(faults, failing, lookup, missing)
@@ -181,7 +183,7 @@ class CurrentReadings:
             # earlier configuration.
             known["vbios_expected"] = self._vbios or values["vbios"]
 
-    def _derive(
+    def _derive_readings(
         self,
         known: dict[str, Sample],
         updated: Mapping[str, Sample],
@@ -195,7 +197,7 @@ class CurrentReadings:
         `missing`.
         """
         derived = self.lifetime.find_missed(identity, values)
-        derived |= self._compare(
+        derived |= self._compare_gpus(
             {**known, **updated}, component.id, identity, values, answer.get("missing", {})
         )
         for name in derived:
@@ -250,7 +252,7 @@ class CurrentReadings:
             return {"lookup_failed": 1.0, "lookup_code": float(lookup)}
         return {}
 
-    def _compare(
+    def _compare_gpus(
         self,
         known: Mapping[str, Sample],
         address: str,

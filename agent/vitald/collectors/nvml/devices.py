@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitald.model import Component, ComponentKind
+from vitald.model import Component, ComponentKind, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class KnownGpu:
         return Component(ComponentKind.GPU, self.address)
 
     @property
-    def words(self) -> str:
+    def display_name(self) -> str:
         """Display name: all that helps to find the board."""
         parts = [
             self.name or "GPU",
@@ -44,6 +44,24 @@ class KnownGpu:
             f"module {self.module}" if self.module else "",
         ]
         return ", ".join(filter(None, [*parts, self.place]))
+
+    def update_from(
+        self, address: str, slot: str, values: Mapping[str, Sample], *, simulated: bool
+    ) -> KnownGpu:
+        """The same GPU after it answered from an address. What could not be read this time stays as
+        it was.
+        """
+        module = values.get("module_id")
+        suffix = " (simulated)" if simulated else ""
+        return KnownGpu(
+            address=address,
+            uuid=self.uuid,
+            name=f"{values['name']}{suffix}" if "name" in values else self.name or suffix,
+            serial=str(values.get("serial", self.serial)),
+            module=str(int(module)) if isinstance(module, (int, float)) else self.module,
+            slot=slot,
+            place=_describe_location(values) or self.place,
+        )
 
 
 class GpuRegistry:
@@ -62,31 +80,31 @@ class GpuRegistry:
             for uuid, known in self._known.items()
         }
 
-    def find(self, uuid: str) -> KnownGpu | None:
+    def find_gpu(self, uuid: str) -> KnownGpu | None:
         return self._known.get(uuid)
 
-    def find_at(self, address: str) -> KnownGpu | None:
+    def find_gpu_at(self, address: str) -> KnownGpu | None:
         """The GPU in a slot: the one that answered there, else the last one known there."""
-        here = [known for known in self._known.values() if known.address == address]
-        last = here[0] if here else None
-        return next((known for known in here if known.uuid in self._seen), last)
+        in_slot = [known for known in self._known.values() if known.address == address]
+        last = in_slot[0] if in_slot else None
+        return next((known for known in in_slot if known.uuid in self._seen), last)
 
     def get_identity(self, address: str) -> str:
         """The GPU's UUID, or its address until that is known."""
-        known = self.find_at(address)
+        known = self.find_gpu_at(address)
         return known.uuid if known is not None else address
 
     def note_attached(self) -> None:
         """A worker attached, or none can: no GPU has answered yet."""
         self._seen = set()
 
-    def register(self, known: KnownGpu) -> bool:
+    def register_gpu(self, known: KnownGpu) -> bool:
         """Records a GPU that answered. True if it is new or has moved."""
         former = self._known.get(known.uuid)
         if former is None:
             # A new board replaces the one that was known in its slot. One that has only moved does
             # not: if a GPU is dead at boot, the addresses of the others may change.
-            replaced = self.find_at(known.address)
+            replaced = self.find_gpu_at(known.address)
             if replaced is not None and replaced.uuid not in self._seen:
                 del self._known[replaced.uuid]
         self._seen.add(known.uuid)
@@ -102,3 +120,17 @@ class GpuRegistry:
             if known.uuid not in self._seen
             and (known.address not in on_pci or known.address in occupied)
         ]
+
+
+def _describe_location(values: Mapping[str, Sample]) -> str:
+    """The GPU's location in the rack; empty if the board does not report it."""
+    parts = {
+        "chassis": values.get("chassis_serial"),
+        "chassis slot": values.get("chassis_slot"),
+        "tray": values.get("tray_index"),
+    }
+    return " ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in parts.items()
+        if value is not None
+    )

@@ -28,10 +28,14 @@ class LifetimeErrors:
         # The first lifetime count, the growth of the volatile count since, the last volatile count,
         # and the errors that were missed.
         self._known: dict[str, dict[str, list[float]]] = {
-            identity: {name: [float(value) for value in kept] for name, kept in counters.items()}
+            identity: {
+                name: [float(value) for value in counts] for name, counts in counters.items()
+            }
             for identity, counters in (memory or {}).items()
         }
-        if any(len(kept) != 4 for counters in self._known.values() for kept in counters.values()):
+        if any(
+            len(counts) != 4 for counters in self._known.values() for counts in counters.values()
+        ):
             raise ValueError("lifetime counters: expected four numbers each")
 
     @property
@@ -50,8 +54,8 @@ class LifetimeErrors:
 
     def note_reset(self, identity: str) -> None:
         """The GPU was reset, or the driver loaded: its volatile counters began at zero."""
-        for kept in self._known.get(identity, {}).values():
-            kept[2] = 0.0
+        for counts in self._known.get(identity, {}).values():
+            counts[2] = 0.0
 
     def find_missed(self, identity: str, values: Mapping[str, Sample]) -> dict[str, Sample]:
         """The number of missed errors since the GPU is known, for each pair of counters in
@@ -64,12 +68,12 @@ class LifetimeErrors:
             total, now = values.get(name), values.get(volatile)
             if not isinstance(total, (int, float)) or not isinstance(now, (int, float)):
                 continue
-            kept = self._known.setdefault(identity, {}).setdefault(name, [total, 0.0, now, 0.0])
-            first, counted, last, missed = kept
+            counts = self._known.setdefault(identity, {}).setdefault(name, [total, 0.0, now, 0.0])
+            first, counted, last, missed = counts
             if total < first:  # another InfoROM, or a counter that was cleared
                 first, counted, last, missed = total, 0.0, now, 0.0
             counted += now - last if now >= last else now
             missed = max(missed, total - first - counted)
-            kept[:] = [first, counted, now, missed]
+            counts[:] = [first, counted, now, missed]
             found[name.replace("_lifetime", "_missed")] = missed
         return found

@@ -19,19 +19,17 @@ from vitald.collectors.device_registry import MISSED
 from vitald.collectors.event_factory import EventFactory, derive_readings
 from vitald.collectors.nvml.current import CurrentReadings
 from vitald.collectors.nvml.devices import GpuRegistry, KnownGpu
+from vitald.collectors.nvml.hangs import HungComponents
 from vitald.collectors.nvml.links import Links
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
+from vitald.collectors.nvml.missing import MissingGpus
 from vitald.collectors.nvml.resets import ResetDetector
 from vitald.collectors.thresholds import ThresholdEvaluator
-from vitald.model import NODE, Component, ComponentKind, Event, Fields, Readings, Sample, Value
+from vitald.model import NODE, Component, ComponentKind, Event, Fields, Sample, Value
 
 NAME = "nvml"
-HUNG, UNAVAILABLE, IDENTITY, RESET = (
-    "nvml/hung",
-    "nvml/unavailable",
-    "device/identity",
-    "device/reset",
-)
+HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
+IDENTITY, RESET = "device/identity", "device/reset"
 GONE = -1  # besides NVML's own codes: the worker process ended
 
 _SIMULATED_S = 86400.0  # findings from a simulated library end after this, like a drill's
@@ -66,15 +64,13 @@ class GpuNode:
 
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
-        self._gpus, self._watcher = (
-            GpuRegistry(),
-            ThresholdEvaluator(self._catalog.find_thresholds(NAME)),
-        )
+        self._gpus = GpuRegistry()
+        self._evaluator = ThresholdEvaluator(self._catalog.find_thresholds(NAME))
         self._resets = ResetDetector()
-        self._hung: dict[str, Fields] = {}  # components on which a call hangs: its event's fields
+        self._hung = HungComponents()
+        self._missing = MissingGpus()
         self.holding: tuple[Event, ...] = ()
         self.calm: frozenset[tuple[Component, str]] = frozenset()
-        self._missed: dict[str, str] = {}  # GPUs reported missing: address by UUID
         self._driver: dict[str, Sample] = {}
 
     @property
@@ -84,7 +80,7 @@ class GpuNode:
     def configure(self, catalog: Catalog) -> None:
         """Use a catalogue that was reloaded."""
         self._catalog = catalog
-        self._watcher.configure(catalog.find_thresholds(NAME))
+        self._evaluator.configure(catalog.find_thresholds(NAME))
 
     # --- memory
 
@@ -93,12 +89,12 @@ class GpuNode:
         """For the next start: baselines, known GPUs, reported events."""
         remembered = {
             "gpus": self._gpus.memory,
-            "watch": self._watcher.memory,
+            "watch": self._evaluator.memory,
             "counted": self._resets.memory,
             "links": self.current.links.memory,
             "lifetime": self.current.lifetime.memory,
-            "hung": self._hung,
-            "missed": self._missed,
+            "hung": self._hung.memory,
+            "missed": self._missing.memory,
             "simulated": self.simulated,
         }
         return json.dumps(remembered, separators=(",", ":"))
@@ -110,16 +106,13 @@ class GpuNode:
         try:
             stored = json.loads(memory)
             gpus, links = GpuRegistry(stored["gpus"]), Links(stored["links"])
-            missed, simulated = dict(stored["missed"]), bool(stored["simulated"])
+            missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
             watcher = ThresholdEvaluator(self._catalog.find_thresholds(NAME), stored["watch"])
-            resets, hung = ResetDetector(stored["counted"]), stored["hung"]
-            # A former version stored the names only.
-            named = [(name, {}) for name in hung] if isinstance(hung, list) else hung
-            hanging: dict[str, Fields] = {str(name): fields for name, fields in dict(named).items()}
+            resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        self._gpus, self._watcher, self._missed, self._hung = gpus, watcher, missed, hanging
+        self._gpus, self._evaluator, self._missing, self._hung = gpus, watcher, missing, hung
         self.current.links, self.current.lifetime = links, lifetime
         self.current.simulated = simulated
         if boot_id == self.boot_id:
@@ -162,10 +155,10 @@ class GpuNode:
         self._driver = {"unavailable": float(code)}
         self._gpus.note_attached()  # GPUs that were seen may be gone
         self.current.by_gpu = {}
-        text = self._prefix(reason)
+        text = self._add_prefix(reason)
         return [
             replace(event, raw=text) if event.code == UNAVAILABLE else event
-            for event in self._evaluate([], on_pci)
+            for event in self._evaluate_thresholds([], on_pci)
         ]
 
     def process_answers(
@@ -177,11 +170,10 @@ class GpuNode:
         events: list[Event] = []
         for address, answer in answers.items():
             events += self._process_answer(address, answer)
-        if self._driver.get("unavailable") == 0 and NODE.name in self._hung:
-            del self._hung[NODE.name]
+        if self._driver.get("unavailable") == 0 and self._hung.end_hang(NODE):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, NODE, fields, "the driver answers again"))
-        return [*events, *self._evaluate(answers, on_pci)]
+        return [*events, *self._evaluate_thresholds(answers, on_pci)]
 
     def _process_answer(self, address: str, answer: Mapping[str, Any]) -> list[Event]:
         values: dict[str, Sample] = {
@@ -189,16 +181,15 @@ class GpuNode:
             for name, value in answer.get("values", {}).items()
         }
         component = Component(ComponentKind.GPU, address)
-        events = self._identify(address, values) if "uuid" in values else []
+        events = self._register_gpu(address, values) if "uuid" in values else []
         identity = self._gpus.get_identity(address)
-        name = self._describe(address)
+        name = self._describe_gpu(address)
         if self._resets.detect_reset(identity, values):
             text = f"{name} was reset, or the driver loaded: its counters began anew"
             events.append(self.create_event(RESET, component, {}, text))
-            self._watcher.forget(identity, counters=True)
+            self._evaluator.forget_component(identity, counters=True)
             self.current.lifetime.note_reset(identity)
-        if values and component.name in self._hung:
-            del self._hung[component.name]
+        if values and self._hung.end_hang(component):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, component, fields, f"{name} answers again"))
         driver = self._driver.get("driver")
@@ -215,8 +206,8 @@ class GpuNode:
         fields: dict[str, Value] = {"call": call, "seconds": round(seconds, 1), "state": state}
         if unkillable:
             fields["unkillable"] = True
-        self._hung[component.name] = fields
-        about = f": {self._describe(gpu)}" if gpu else ""
+        self._hung.add_hang(component, fields)
+        about = f": {self._describe_gpu(gpu)}" if gpu else ""
         text = f"{call} has not answered for {seconds:.1f} s [{state}]{about}"
         return self.create_event(HUNG, component, fields, text)
 
@@ -226,7 +217,7 @@ class GpuNode:
         """
         fields: dict[str, Value] = {"number": number, "witness": NAME}
         component = Component(ComponentKind.GPU, gpu)
-        text = f"event: Xid {number} on {self._describe(gpu)}"
+        text = f"event: Xid {number} on {self._describe_gpu(gpu)}"
         return self.create_event(f"xid/{number}", component, fields, text, moment)
 
     def create_event(
@@ -241,38 +232,38 @@ class GpuNode:
         its text.
         """
         until = time.time() + _SIMULATED_S if self.simulated else None
-        return self._facts.event(
-            code, component, fields, self._prefix(text), moment=moment, simulated_until=until
+        return self._facts.make_event(
+            code, component, fields, self._add_prefix(text), moment=moment, simulated_until=until
         )
 
-    def _prefix(self, text: str) -> str:
+    def _add_prefix(self, text: str) -> str:
         return f"{'SIMULATED ' if self.simulated else ''}NVML: {text}"
 
-    def _identify(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
+    def _register_gpu(self, address: str, values: Mapping[str, Sample]) -> list[Event]:
         """Registers the GPU. An event if it is new or has moved."""
         uuid = str(values["uuid"])
-        former = self._gpus.find(uuid) or KnownGpu(address=address, uuid=uuid)
+        former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
         slot = self.slots.get(address.rpartition(".")[0], "")
-        known = _update_identity(former, address, slot, values, simulated=self.simulated)
-        if self._gpus.find_at(address) is None:  # until now its address was its identity
-            self._watcher.rename(address, uuid)
+        known = former.update_from(address, slot, values, simulated=self.simulated)
+        if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
+            self._evaluator.rename_component(address, uuid)
             self._resets.rename_gpu(address, uuid)
             self.current.links.rename_gpu(address, uuid)
             self.current.lifetime.rename_gpu(address, uuid)
-        if not self._gpus.register(known):
+        if not self._gpus.register_gpu(known):
             return []
         fields: dict[str, Value] = {"uuid": uuid}
         if known.serial:
             fields["serial"] = known.serial
-        return [self.create_event(IDENTITY, known.component, fields, known.words)]
+        return [self.create_event(IDENTITY, known.component, fields, known.display_name)]
 
     # --- thresholds
 
-    def _evaluate(self, updated: Iterable[str], on_pci: set[str]) -> list[Event]:
+    def _evaluate_thresholds(self, updated: Iterable[str], on_pci: set[str]) -> list[Event]:
         """Crossings of thresholds by the updated GPUs, by missing ones, and by the node."""
         readings = [self.current.by_gpu[address] for address in updated]
         missing = self._list_missing(on_pci)
-        readings += self._derive_missing(missing)
+        readings += self._missing.derive_readings(missing, simulated=self.simulated)
         node = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
         if self._expected:
             node["gpus_expected"] = float(self._expected)
@@ -280,44 +271,24 @@ class GpuNode:
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))
         known = tuple(self.current.by_gpu.values())
-        crossings = self._watcher.look(readings, time.monotonic(), known)
+        crossings = self._evaluator.evaluate_readings(readings, time.monotonic(), known)
         events = [self._report_crossing(crossing) for crossing in crossings]
-        self.holding = tuple(self._report_crossing(sign) for sign in self._watcher.holding)
-        self.calm = frozenset(self._watcher.calm)
+        self.holding = tuple(
+            self._report_crossing(crossing) for crossing in self._evaluator.holding
+        )
+        self.calm = frozenset(self._evaluator.calm)
         return events
-
-    def _derive_missing(self, missing: Sequence[KnownGpu]) -> list[Readings]:
-        """Of GPUs that are missing, and of those that are no longer so."""
-        readings = [
-            derive_readings(
-                gpu.component, {"missing": 1.0}, MISSED + gpu.uuid, simulated=self.simulated
-            )
-            for gpu in missing
-        ]
-        found = self._missed.keys() - {gpu.uuid for gpu in missing}
-        for uuid in [uuid for uuid in self._missed if uuid in found]:
-            slot = Component(ComponentKind.GPU, self._missed.pop(uuid))
-            readings.append(
-                derive_readings(slot, {"missing": 0.0}, MISSED + uuid, simulated=self.simulated)
-            )
-        self._missed |= {gpu.uuid: gpu.address for gpu in missing}
-        return readings
 
     def take_holding(self, on_pci: set[str]) -> tuple[Event, ...]:
         """The states that still hold after the last evaluation, once, and the calls that still
         hang. A GPU that is no longer on PCI does not hang.
         """
         holding, self.holding = self.holding, ()
-        hanging = [Component.parse(name) for name in sorted(self._hung)]
-        return *holding, *(
-            self._report_still_hanging(component)
-            for component in hanging
-            if component == NODE or component.id in on_pci
-        )
+        hanging = self._hung.list_present(on_pci)
+        return *holding, *(self._report_still_hanging(*hang) for hang in hanging)
 
-    def _report_still_hanging(self, component: Component) -> Event:
-        name = self._describe(component.id) if component != NODE else "the driver"
-        fields = dict(self._hung[component.name])
+    def _report_still_hanging(self, component: Component, fields: Fields) -> Event:
+        name = self._describe_gpu(component.id) if component != NODE else "the driver"
         return self.create_event(HUNG, component, fields, f"{name} has not answered again")
 
     def _list_missing(self, on_pci: set[str]) -> list[KnownGpu]:
@@ -326,49 +297,21 @@ class GpuNode:
             return []
         return self._gpus.list_missing(on_pci)
 
-    def _report_crossing(self, sign: Crossing) -> Event:
-        fields: dict[str, Value] = dict(sign.fields)
-        name = sign.component.name
-        if sign.component.kind is ComponentKind.GPU:
-            uuid = sign.identity.removeprefix(MISSED)
-            known = self._gpus.find(uuid)
-            name = f"GPU {sign.component.id}" if known is None else known.words
+    def _report_crossing(self, crossing: Crossing) -> Event:
+        fields: dict[str, Value] = dict(crossing.fields)
+        name = crossing.component.name
+        if crossing.component.kind is ComponentKind.GPU:
+            uuid = crossing.identity.removeprefix(MISSED)
+            known = self._gpus.find_gpu(uuid)
+            name = f"GPU {crossing.component.id}"
             if known is not None:
+                name = known.display_name
                 details = {"uuid": uuid, "serial": known.serial, "slot": known.slot}
                 fields |= {key: value for key, value in details.items() if value}
-        return self.create_event(sign.code, sign.component, fields, f"{sign.text}: {name}")
+        return self.create_event(
+            crossing.code, crossing.component, fields, f"{crossing.text}: {name}"
+        )
 
-    def _describe(self, address: str) -> str:
-        known = self._gpus.find_at(address)
-        return known.words if known is not None else f"GPU {address}"
-
-
-def _update_identity(
-    former: KnownGpu, address: str, slot: str, values: Mapping[str, Sample], *, simulated: bool
-) -> KnownGpu:
-    """What could not be read this time stays as it was."""
-    module = values.get("module_id")
-    suffix = " (simulated)" if simulated else ""
-    return KnownGpu(
-        address=address,
-        uuid=former.uuid,
-        name=f"{values['name']}{suffix}" if "name" in values else former.name or suffix,
-        serial=str(values.get("serial", former.serial)),
-        module=str(int(module)) if isinstance(module, (int, float)) else former.module,
-        slot=slot,
-        place=_describe_location(values) or former.place,
-    )
-
-
-def _describe_location(values: Mapping[str, Sample]) -> str:
-    """The GPU's location in the rack; empty if the board does not report it."""
-    parts = {
-        "chassis": values.get("chassis_serial"),
-        "chassis slot": values.get("chassis_slot"),
-        "tray": values.get("tray_index"),
-    }
-    return " ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in parts.items()
-        if value is not None
-    )
+    def _describe_gpu(self, address: str) -> str:
+        known = self._gpus.find_gpu_at(address)
+        return known.display_name if known is not None else f"GPU {address}"

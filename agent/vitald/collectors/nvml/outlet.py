@@ -14,8 +14,8 @@ async def iterate_batches(produce: Callable[[Emit], Awaitable[None]]) -> AsyncIt
     """The batches that `produce` emits. It is cancelled when the iterator is closed, and what it
     raises is raised here.
 
-    `emit` returns once the batch was processed, that is when the next one is asked for: what is
-    read while the pipeline is busy would be out of date when its turn comes.
+    `emit` returns once the batch was processed, that is when the next one is requested: readings
+    taken while the pipeline is busy would be out of date when their turn comes.
     """
     queue: asyncio.Queue[Batch | None] = asyncio.Queue()
 

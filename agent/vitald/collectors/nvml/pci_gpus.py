@@ -22,9 +22,9 @@ class PciGpus:
     no reason to report a GPU missing.
     """
 
-    def __init__(self, inventory: PciInventory, lane: WorkerThread) -> None:
+    def __init__(self, inventory: PciInventory, thread: WorkerThread) -> None:
         self._inventory = inventory
-        self._lane = lane
+        self._thread = thread
         self._scanned = -math.inf
         self._changed = False
 
@@ -45,10 +45,10 @@ class PciGpus:
         failed = bool(self._inventory.error)
         return self._changed or failed or time.monotonic() - self._scanned >= every_s
 
-    async def scan(self) -> None:
+    async def scan_bus(self) -> None:
         self._scanned, self._changed = time.monotonic(), False
         try:
-            await self._lane.call(self._inventory.read)
+            await self._thread.call(self._inventory.scan_bus)
         except ThreadStuck as error:
             self._inventory.error = str(error)
         if self._inventory.error:

@@ -49,9 +49,9 @@ class PolledGpu:
         # codes of their readings.
         self.skipped: dict[str, tuple[int, dict[str, int]]] = {}
         self.answered = False  # since the worker attached
-        self.unheard = True  # no thread waits for its events
+        self.lacks_events = True  # no thread waits for its events
         # Calls that fail: their code, and how many times in succession.
-        self.troubles: dict[str, tuple[int, int]] = {}
+        self.failures: dict[str, tuple[int, int]] = {}
 
 
 def read_fields(

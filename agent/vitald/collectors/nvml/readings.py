@@ -1,4 +1,4 @@
-"""What is read of NVIDIA GPUs, by NVML."""
+"""The readings of NVIDIA GPUs from NVML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitald.collectors.reading_definitions import (
 )
 from vitald.model import ComponentKind
 
-# Where in a rack the GPU sits, as NVML's platform information says it.
+# The GPU's location in a rack, from NVML's platform information.
 RACK_LOCATION = ("chassis_serial", "chassis_slot", "tray_index", "host_id")
 
 _IDENTITY = ("uuid", "name", "serial", "part_number", "vbios", "inforom", "board_id")

@@ -1,5 +1,5 @@
 """
-Releases of the GPUs: requested by whom, of which GPUs, and until when.
+Releases of GPUs: which ones, until when, and who requested it.
 
 A client of NVML blocks a GPU reset, a driver reload and a MIG change, so on request the daemon
 closes the driver for a limited time.
@@ -31,11 +31,11 @@ class Release:
     ended_by: str = ""  # who ended it early
 
     @property
-    def words(self) -> str:
+    def gpu_names(self) -> str:
         return ", ".join(f"gpu/{gpu}" for gpu in self.gpus) or "all GPUs"
 
     @property
-    def clock(self) -> str:
+    def end_time(self) -> str:
         """When it ends, in local time."""
         return time.strftime(
             "%H:%M:%S", time.localtime(time.time() + self.until - time.monotonic())
@@ -48,7 +48,7 @@ class ReleaseReport:
     processes could not be inspected (-1: none could), and the daemon's own that did not end.
     """
 
-    holders: tuple[tuple[int, str], ...] = ()
+    device_users: tuple[tuple[int, str], ...] = ()
     hidden: int = 0
     stuck: tuple[int, ...] = ()
 
@@ -59,9 +59,10 @@ class Releases:
     worker runs, and then `answer_requests`.
     """
 
-    wake: Callable[[], None] = lambda: None
-    words: str = ""  # for `vitald status`; without a countdown, as each change would be reported
-    _asked: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
+    wake_up: Callable[[], None] = lambda: None
+    # For `vitald status`; without a countdown, as each change would be reported.
+    description: str = ""
+    _requested: list[tuple[Release, asyncio.Future[ReleaseReport]]] = field(default_factory=list)
     _admitted: list[asyncio.Future[ReleaseReport]] = field(default_factory=list)
     _running: list[Release] = field(default_factory=list)
     _begun: list[Release] = field(default_factory=list)
@@ -74,22 +75,22 @@ class Releases:
         not.
         """
         answer: asyncio.Future[ReleaseReport] = asyncio.get_running_loop().create_future()
-        asked = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
-        self._asked.append(asked)
-        self.wake()
+        request = Release(gpus=tuple(gpus), seconds=seconds, by=by, reason=reason), answer
+        self._requested.append(request)
+        self.wake_up()
         try:
             return await answer
         finally:
-            if asked in self._asked:
-                self._asked.remove(asked)
+            if request in self._requested:
+                self._requested.remove(request)
 
     def end_releases(self, by: str) -> int:
         """Ends all releases now, and returns how many there were."""
         ended = [replace(release, ended_by=by) for release in self._running]
         self._running = []
         self._ended += ended
-        self._put_in_words()
-        self.wake()
+        self._update_description()
+        self.wake_up()
         return len(ended)
 
     # --- for the collector
@@ -97,7 +98,7 @@ class Releases:
     @property
     def is_requested(self) -> bool:
         """True if a request waits for the release."""
-        return bool(self._asked)
+        return bool(self._requested)
 
     @property
     def covers_all(self) -> bool:
@@ -112,17 +113,18 @@ class Releases:
     @property
     def left_s(self) -> float:
         """Seconds until the first of them ends."""
-        return min((one.until - time.monotonic() for one in self._list_running()), default=0.0)
+        ends = [release.until for release in self._list_running()]
+        return min(ends) - time.monotonic() if ends else 0.0
 
     def admit_requests(self) -> None:
         """No worker runs now: the time of the requested releases begins."""
-        for release, answer in self._asked:
+        for release, answer in self._requested:
             running = replace(release, until=time.monotonic() + release.seconds)
             self._running.append(running)
             self._begun.append(running)
             self._admitted.append(answer)
-        self._asked = []
-        self._put_in_words()
+        self._requested = []
+        self._update_description()
 
     def answer_requests(self, report: ReleaseReport) -> None:
         """Answers all requests that were admitted."""
@@ -141,17 +143,17 @@ class Releases:
         return ended
 
     def _list_running(self) -> list[Release]:
-        over = [one for one in self._running if one.until <= time.monotonic()]
-        if over:
-            self._ended += over
-            self._running = [one for one in self._running if one not in over]
-            self._put_in_words()
+        ended = [release for release in self._running if release.until <= time.monotonic()]
+        if ended:
+            self._ended += ended
+            self._running = [release for release in self._running if release not in ended]
+            self._update_description()
         return self._running
 
-    def _put_in_words(self) -> None:
+    def _update_description(self) -> None:
         described = [
-            f"{release.words} released until {release.clock}, asked by {release.by}:"
+            f"{release.gpu_names} released until {release.end_time}, asked by {release.by}:"
             f" {release.reason}"
             for release in self._running
         ]
-        self.words = join_first(described, _MAX_NAMED, "; ", "; and ", "more releases")
+        self.description = join_first(described, _MAX_NAMED, "; ", "; and ", "more releases")

@@ -62,6 +62,6 @@ def _select_turn(gpus: Sequence[str], round_number: int, rounds: int) -> list[st
     """The GPUs whose turn it is in this round: spread as evenly as their number allows."""
     return [
         gpu
-        for place, gpu in enumerate(gpus)
-        if round_number % rounds == place * rounds // len(gpus)
+        for index, gpu in enumerate(gpus)
+        if round_number % rounds == index * rounds // len(gpus)
     ]

@@ -49,14 +49,14 @@ class Session:
         self._inbox = inbox
         self._report_hang = report_hang
 
-    async def ask(self, command: Mapping[str, Any]) -> Union[Answer, GaveUp]:
+    async def ask_worker(self, command: Mapping[str, Any]) -> Union[Answer, GaveUp]:
         """The worker's answer to a command, or why there is none.
 
         `look` and `work` have one deadline as a whole: on a dying GPU every call may be slow.
         `attach` initialises one GPU after the other if nothing keeps them initialised, so the
         deadline applies to each call.
         """
-        answer = self.worker.ask(command)
+        answer = self.worker.send_command(command)
         began, reported = time.monotonic(), False
         while not answer.done():
             if self._inbox.is_release_requested():

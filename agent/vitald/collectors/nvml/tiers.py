@@ -1,15 +1,15 @@
 """
-Which readings each call of the worker can give, by tier: what is asked of a GPU, and so what is not
-observable where it is not given.
+The readings that each call of the worker can give, by tier. One that its call does not give is not
+observable.
 
-Without the binding: the worker and the daemon both import it. A reading belongs to one call.
+Does not import the binding, as the daemon uses it too. A reading belongs to one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# NVML's codes that say that something cannot be observed, and nothing about health.
+# NVML's codes for readings that are not observable; they mean nothing about health.
 NOT_SUPPORTED = "not supported"
 MISSING: Mapping[int, str] = {
     3: NOT_SUPPORTED,
@@ -20,9 +20,8 @@ MISSING: Mapping[int, str] = {
     26: "deprecated",
 }
 
-Calls = Mapping[
-    str, tuple[str, ...]
-]  # the call, by the name of its function in `calls`, and its readings
+# By call, named like its function (`read_temperature`): its readings.
+Calls = Mapping[str, tuple[str, ...]]
 
 FAST: Calls = {
     "recovery_action": ("recovery",),
@@ -130,7 +129,7 @@ INVENTORY: Calls = {
     "ecc_mode": ("ecc_mode", "ecc_mode_pending", "ecc_mode_change_pending"),
 }
 TIERS: Mapping[str, Calls] = {"fast": FAST, "slow": SLOW, "inventory": INVENTORY}
-OF: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
+READINGS_BY_CALL: Mapping[str, tuple[str, ...]] = {**FAST, **SLOW, **INVENTORY}
 TIER_OF: Mapping[str, str] = {
     reading: tier for tier, calls in TIERS.items() for given in calls.values() for reading in given
 }

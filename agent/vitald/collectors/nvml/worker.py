@@ -68,20 +68,20 @@ class NvmlWorker:
         for line in sys.stdin:
             command = json.loads(line)
             try:
-                answer = self._execute(command)
+                answer = self._execute_command(command)
             except pynvml.NVMLError as error:
                 answer = {"error": error.value}
-            self._send({"answer": answer})
+            self._send_message({"answer": answer})
 
-    def _execute(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _execute_command(self, command: dict[str, Any]) -> dict[str, Any]:
         if command["do"] == "attach":
-            return self._attach(command["gpus"])
+            return self._attach_gpus(command["gpus"])
         if command["do"] == "work":
             gpus = command["gpus"]
             return {"gpus": {address: self._read_processes(address) for address in gpus}}
         return self._read_tiers(command)
 
-    def ask(self, name: str, *args: Any, raw: bool = False) -> Any:
+    def ask_driver(self, name: str, *args: Any, raw: bool = False) -> Any:
         """Makes one call, marked while it is in flight. `raw`: past the binding, if that passes
         wrong arguments.
         """
@@ -100,7 +100,7 @@ class NvmlWorker:
 
     # --- attaching
 
-    def _attach(self, addresses: list[str]) -> dict[str, Any]:
+    def _attach_gpus(self, addresses: list[str]) -> dict[str, Any]:
         """Initialises NVML and gets a handle of each GPU, one after the other."""
         if self._library:
             try:
@@ -109,11 +109,11 @@ class NvmlWorker:
                 return {"error": 12, "detail": str(error)}
         pynvml._LoadNvmlLibrary()
         # Before any call that may hang or fail.
-        self._send({"simulated": hasattr(pynvml.nvmlLib, SIMULATED)})
-        self.ask("nvmlInitWithFlags", _NO_GPUS)
-        version = self.ask("nvmlSystemGetDriverVersion")
+        self._send_message({"simulated": hasattr(pynvml.nvmlLib, SIMULATED)})
+        self.ask_driver("nvmlInitWithFlags", _NO_GPUS)
+        version = self.ask_driver("nvmlSystemGetDriverVersion")
         self._driver = tuple(int(part) for part in version.split(".") if part.isdigit())
-        count = self.ask("nvmlDeviceGetCount")
+        count = self.ask_driver("nvmlDeviceGetCount")
         self._excluded = self._list_excluded()
         failed: dict[str, int] = {}
         for address in addresses:
@@ -134,7 +134,7 @@ class NvmlWorker:
     def _ask_optional(self, name: str) -> Any:
         """None if the call fails."""
         try:
-            return self.ask(name)
+            return self.ask_driver(name)
         except pynvml.NVMLError:
             return None
 
@@ -146,7 +146,7 @@ class NvmlWorker:
         try:
             if address in self._excluded:
                 raise pynvml.NVMLError(codes.EXCLUDED)
-            handle = self.ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+            handle = self.ask_driver("nvmlDeviceGetHandleByPciBusId", address.encode())
             self._gpus[address] = PolledGpu(address, handle, self._driver)
             self._addresses[_get_pointer(handle)] = address
         finally:
@@ -156,8 +156,8 @@ class NvmlWorker:
         """GPUs that the driver's configuration excludes."""
         found = set()
         try:
-            for index in range(self.ask("nvmlGetExcludedDeviceCount")):
-                pci = self.ask("nvmlGetExcludedDeviceInfoByIndex", index).pci
+            for index in range(self.ask_driver("nvmlGetExcludedDeviceCount")):
+                pci = self.ask_driver("nvmlGetExcludedDeviceInfoByIndex", index).pci
                 found.add(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
         except pynvml.NVMLError:
             pass  # an older driver: it does not know GPUs that are excluded
@@ -189,7 +189,7 @@ class NvmlWorker:
             return {}
         self._current_gpu = address
         try:
-            return {"values": read_processes(self.ask, gpu)}
+            return {"values": read_processes(self.ask_driver, gpu)}
         except pynvml.NVMLError:
             return {}
         finally:
@@ -218,14 +218,14 @@ class NvmlWorker:
                 code, got = (codes.LOST, {}) if lost else self._make_call(gpu, call)
                 returned.add(code)
                 values |= got
-                for name in tiers.OF[call.name]:
+                for name in tiers.READINGS_BY_CALL[call.name]:
                     # A reading that is there in part is missing too, with the part's code.
                     if code or name not in got or name in gpu.refused:
                         refused = _find_refusal(gpu, name) or code or codes.NOT_SUPPORTED
                         missing[name] = _describe_code(refused)
             stale = codes.INVALID_ARGUMENT in returned and not values and gpu.answered
             gpu.answered = gpu.answered or bool(values)
-            if values and gpu.unheard:  # it was lost, which ended the wait for its events
+            if values and gpu.lacks_events:  # it was lost, which ended the wait for its events
                 self._register_gpu_events(gpu)
             return {
                 "values": values,
@@ -248,18 +248,18 @@ class NvmlWorker:
         gpu.refused, gpu.failed = {}, 0
         got: dict[str, Reading] = {}
         try:
-            got, code = call.read(self.ask, gpu), 0
+            got, code = call.read(self.ask_driver, gpu), 0
             failed = gpu.failed
         except pynvml.NVMLError as error:
             code = failed = error.value
         if code in MISSING and set(gpu.refused.values()) <= MISSING.keys():
             gpu.skipped[name] = code, gpu.refused
         if not failed or failed in MISSING:
-            gpu.troubles.pop(name, None)
+            gpu.failures.pop(name, None)
         elif failed in codes.FAULTS or (
             failed not in codes.NO_DATA and name not in codes.UNJUDGED_CALLS
         ):
-            gpu.troubles[name] = (failed, gpu.troubles.get(name, (0, 0))[1] + 1)
+            gpu.failures[name] = (failed, gpu.failures.get(name, (0, 0))[1] + 1)
         return code, got
 
     # --- events
@@ -277,20 +277,20 @@ class NvmlWorker:
 
     def _register_gpu_events(self, gpu: PolledGpu) -> bool:
         """In an event set of its own: a lost GPU ends each wait on its set at once."""
-        gpu.unheard = False
+        gpu.lacks_events = False
         events = None
         try:
-            wanted = _EVENTS & self.ask(_EVENT_MASK, gpu.handle)
+            wanted = _EVENTS & self.ask_driver(_EVENT_MASK, gpu.handle)
             if not wanted:
                 return False
-            events = self.ask("nvmlEventSetCreate")
-            self.ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+            events = self.ask_driver("nvmlEventSetCreate")
+            self.ask_driver("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
         except pynvml.NVMLError as error:
             if error.value not in MISSING:
-                self._send({"deaf": {"gpu": gpu.address, "code": error.value}})
+                self._send_message({"deaf": {"gpu": gpu.address, "code": error.value}})
             if events is not None:
                 with suppress(pynvml.NVMLError):
-                    self.ask("nvmlEventSetFree", events)
+                    self.ask_driver("nvmlEventSetFree", events)
             return False
         threading.Thread(
             target=self._forward_events,
@@ -311,9 +311,9 @@ class NvmlWorker:
             except pynvml.NVMLError as error:
                 if error.value == codes.TIMEOUT:
                     continue
-                self._send({"deaf": {"gpu": gpu.address, "code": error.value}})
+                self._send_message({"deaf": {"gpu": gpu.address, "code": error.value}})
                 if error.value == codes.LOST:
-                    gpu.unheard = True
+                    gpu.lacks_events = True
                     # It holds a file descriptor; a GPU that comes back gets a new set.
                     with suppress(pynvml.NVMLError):
                         pynvml.nvmlEventSetFree(events)
@@ -328,9 +328,9 @@ class NvmlWorker:
                 "type": int(event.eventType),
                 "data": int(event.eventData),
             }
-            self._send({"event": content})
+            self._send_message({"event": content})
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send_message(self, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":"), default=_to_json).encode() + b"\n"
         with self._lock:
             while line:
@@ -350,14 +350,14 @@ def _check_answer(answer: Any) -> Any:
 
 
 def _list_faults(gpu: PolledGpu) -> list[str]:
-    found = (code for code, _ in gpu.troubles.values() if code in codes.FAULTS)
+    found = (code for code, _ in gpu.failures.values() if code in codes.FAULTS)
     return sorted({codes.FAULTS[code] for code in found})
 
 
 def _list_failing_calls(gpu: PolledGpu) -> dict[str, int]:
     return {
         name: code
-        for name, (code, times) in gpu.troubles.items()
+        for name, (code, times) in gpu.failures.items()
         if code not in codes.FAULTS and times >= codes.MIN_FAILURES
     }
 

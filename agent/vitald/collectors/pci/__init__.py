@@ -1,1 +1,1 @@
-"""PCI functions: which there are, and how their links and error counters are."""
+"""PCI functions: presence, links and error counters."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitald.collectors.small_files import attribute
+from vitald.collectors.small_files import read_attribute
 from vitald.model import Component, ComponentKind
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
@@ -54,8 +54,8 @@ class PciDevice:
 
 
 class PciInventory:
-    """The devices by address. Names come from log lines: one that is no PCI address is never looked
-    up.
+    """The devices by address. Names may come from log lines: one that is no valid name is not
+    looked up.
     """
 
     def __init__(self, sysfs: Path) -> None:
@@ -63,14 +63,12 @@ class PciInventory:
         self._slots = sysfs / "bus" / "pci" / "slots"
         self._classes = [sysfs / "class" / name for name in ("infiniband", "net")]
         self.devices: dict[str, PciDevice] = {}
-        self.departed: dict[str, PciDevice] = {}  # as they were when they were last here
-        # Why the bus could not be read when that was last tried; what was seen before stands
-        self.error = ""
-        self.slots: dict[
-            str, str
-        ] = {}  # physical slots by address without function, where the firmware names them
+        self.departed: dict[str, PciDevice] = {}  # as they were in the last scan that had them
+        self.error = ""  # why the last scan failed
+        # Physical slots by address without function, if the firmware names them.
+        self.slots: dict[str, str] = {}
 
-    def read(self) -> None:
+    def scan_bus(self) -> None:
         """Reads sysfs. A node without a PCI bus has no devices. If the bus cannot be read, `error`
         is set and the last snapshot stays.
         """
@@ -95,61 +93,59 @@ class PciInventory:
         self.devices = devices
         self.slots = dict(_read_slots(self._slots))
 
-    def present(self, address: str) -> bool:
+    def is_present(self, address: str) -> bool:
         """Whether the device is on the bus at this moment. `address` is normalised, so it cannot
         leave the folder.
         """
         return os.path.exists(f"{self._root}/{address}")  # noqa: PTH110
 
-    def folder(self, address: str) -> Path:
-        """Where sysfs shows a function."""
+    def get_folder(self, address: str) -> Path:
+        """The function's folder in sysfs."""
         return self._root / address
 
-    def port(self, address: str) -> str | None:
+    def find_port(self, address: str) -> str | None:
         """The port above a device, also of one that departed: errors of its link are reported
         there.
         """
-        device = self.known(address)
+        device = self.find_device(address)
         return device.port if device is not None else None
 
-    def known(self, address: str) -> PciDevice | None:
+    def find_device(self, address: str) -> PciDevice | None:
         """The device at an address, or the one that was there last."""
         return self.devices.get(address) or self.departed.get(address)
 
-    def address(self, name: str) -> str | None:
+    def find_address(self, name: str) -> str | None:
         """The PCI address of an RDMA device or interface. The name may come from a log line."""
         if not _NAME.fullmatch(name):
             return None
         for folder in self._classes:
-            place = os.path.realpath(folder / name / "device").rpartition("/")[2]
-            if place in self.devices:
-                return place
+            address = os.path.realpath(folder / name / "device").rpartition("/")[2]
+            if address in self.devices:
+                return address
         return None
 
-    def had(self, address: str) -> bool | None:
+    def has_or_had(self, address: str) -> bool | None:
         """Whether the node has or had the device; None before the first successful read."""
-        if self.known(address) is not None or self.present(address):
+        if self.find_device(address) is not None or self.is_present(address):
             return True
         return False if (self.devices or self.departed) and not self.error else None
 
-    def component(self, address: str, kind: ComponentKind) -> Component:
+    def get_component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar
         implies.
         """
-        device = self.known(address)
+        device = self.find_device(address)
         if kind is ComponentKind.PCI and device is not None:
             kind = device.kind
         return Component(kind, address)
 
-    def watched(self) -> list[PciDevice]:
-        """The accelerators, switches and adapters, which verdicts are about."""
+    def list_watched(self) -> list[PciDevice]:
+        """The accelerators, switches and adapters: the devices that can have findings."""
         return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
 
 
-def machine_type(sysfs: Path) -> str:
-    """What the firmware calls this machine: in a cloud often the instance type. Empty where it says
-    nothing.
-    """
+def read_machine_type(sysfs: Path) -> str:
+    """The product name in the firmware, often the cloud's instance type. Empty if there is none."""
     try:
         return (sysfs / "class/dmi/id/product_name").read_text().strip()
     except OSError:
@@ -165,19 +161,20 @@ def _read_slots(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_device(path: str, address: str) -> PciDevice | None:
-    """As text paths and few system calls: this goes through hundreds of functions at every look."""
+    """With text paths and few system calls, as each scan reads hundreds of functions."""
     try:
         vendor, device, pci_class = (
             _read_hex(f"{path}/{name}") for name in ("vendor", "device", "class")
         )
-        driver, place = _read_link(f"{path}/driver"), _read_link(path)
+        driver, location = _read_link(f"{path}/driver"), _read_link(path)
     except (FileNotFoundError, ValueError):
-        return None  # went away between the listing and the look
+        return None  # removed since the bus was listed
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENXIO):
             return None  # the same, a moment later
         raise
-    above = place.split("/")[-2:][0]  # of ../../../devices/pci0000:80/0000:80:01.0/0000:81:00.0
+    # Of ../../../devices/pci0000:80/0000:80:01.0/0000:81:00.0
+    above = location.split("/")[-2:][0]
     return PciDevice(
         address=address,
         vendor=vendor,
@@ -191,14 +188,14 @@ def _read_device(path: str, address: str) -> PciDevice | None:
 
 def _read_hex(path: str) -> int:
     try:
-        return int(attribute(path), 16)
+        return int(read_attribute(path), 16)
     except OSError as error:
         error.filename = path
         raise
 
 
 def _read_link(path: str) -> str:
-    """Where a link of sysfs points to; empty where there is none."""
+    """The target of a symbolic link; empty if there is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115  # a Path for each costs as much as the rest
     except OSError as error:

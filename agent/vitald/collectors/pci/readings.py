@@ -1,4 +1,4 @@
-"""What is read of PCI functions."""
+"""The readings of PCI functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PCI = ReadingTable(
     prefix="vitald_pci",
     labels={
         "pci_bus_id": get_id,
-        "kind": lambda one: one.component.kind.value,
+        "kind": lambda readings: readings.component.kind.value,
         "part": get_reading("part"),
     },
     readings=(
@@ -35,7 +35,7 @@ _PCI = ReadingTable(
             "aer_errors",
             "PCIe errors since boot, by severity.",
             "severity",
-            {s: f"aer_{s}" for s in ("correctable", "nonfatal", "fatal")},
+            {severity: f"aer_{severity}" for severity in ("correctable", "nonfatal", "fatal")},
         ),
         unexported("missing", "1 while a device that was here before is not.", unit=FLAG),
         unexported("arrivals", "Times that the function came while vitald was running."),

@@ -1,6 +1,6 @@
 """
-The checks, one module each. A new check is one file here with `build_check(config) -> Check`;
-nothing else needs to change.
+The checks, one module each. A new check is one module here with `build_check(config) -> Check`;
+nothing else changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from vitald.diagnostics.check import Check
 
 
 def build_checks(config: Config) -> dict[str, Check]:
-    """All checks by their names, DCGM's diagnostic first, whether or not their programs are
-    installed.
-    """
+    """All checks by name, sorted, whether or not their programs are installed."""
     modules = (
         importlib.import_module(f"{__name__}.{module.name}")
         for module in pkgutil.iter_modules(__path__)

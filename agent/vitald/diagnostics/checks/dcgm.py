@@ -1,13 +1,13 @@
 """
 DCGM's diagnostic: `dcgmi diag -r LEVEL`.
 
-Each run first asks which version this is, for some options exist only in some, and whether the host
-engine answers: without one `dcgmi diag` silently starts an engine of its own, with the rights of
-vitald. As root such a run is judged as any other, and that the engine is down is a finding beside
-it; as an ordinary user it is not begun, for most tests need more.
+Each run first reads the version of dcgmi, since some options exist only in some versions, and
+probes the host engine: without one, `dcgmi diag` silently starts an engine of its own, with the
+privileges of vitald. As root such a run is judged as any other, with a second fault that the engine
+is down; as an ordinary user it is not started, because most tests need more privileges.
 
-`dcgmi` itself does no work: the engine does. So SIGTERM is given a long grace, in which the engine
-ends what it has started, and dcgmi is told to give up by itself a little before the deadline.
+The tests run in the engine, not in `dcgmi`. SIGTERM therefore has a long grace period, in which the
+engine ends what it started, and dcgmi itself times out shortly before the deadline.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.dcgm import answers, reading
 from vitald.diagnostics.dcgm.meanings import ENGINE_DOWN, Meanings
-from vitald.diagnostics.dcgm.tables import version_of
+from vitald.diagnostics.dcgm.tables import parse_version
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
 from vitald.paths import is_root
 
 NAME = "dcgm"
-GRACE_S = (
-    60.0  # the engine tells its program to end every few seconds for so long before it kills it
-)
-_ANSWER_S = 15.0  # for the version, and for a sign of the engine
+# The engine asks its program to end every few seconds, for this long, before it kills it
+GRACE_S = 60.0
+_ANSWER_S = 15.0  # deadline of reading the version, and of probing the engine
 _EXPECTED_S = {1: 10.0, 2: 180.0, 3: 1200.0, 4: 5400.0}
 _TIMEOUT_SINCE, _HEARTBEAT_SINCE = (3, 3, 9), (4, 4, 2)
 _START = "systemctl start nvidia-dcgm"
 
 
 class DcgmCheck:
-    """Runs it, and has its answer read by the catalogue's entries."""
+    """Runs the diagnostic; the catalogue's entries give its errors their meaning."""
 
     name = NAME
     title = "DCGM's diagnostic"
@@ -52,17 +51,18 @@ class DcgmCheck:
         self._sysfs = config.paths.sysfs
         self._catalog = catalog
         self._meanings: Meanings | None = None
-        self._version: tuple[object, str] = (None, "")  # of the program as it was then
+        # The program's fingerprint when its version was read, and the version
+        self._version: tuple[object, str] = (None, "")
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """The catalogue was reloaded."""
+        """Takes the entries of a catalogue that was loaded."""
         self._meanings = Meanings(catalog)
 
     def find_obstacle(self) -> str:
         if not self._settings.enabled:
             return "[dcgm] enabled = false"
         if not tool.find_program(self._settings.program):
-            return _not_executable(self._settings.program) or tool.explain_absence(
+            return _explain_not_executable(self._settings.program) or tool.explain_absence(
                 self._settings.program
             )
         count, error = tool.count_gpus(self._sysfs)
@@ -90,19 +90,19 @@ class DcgmCheck:
             await asyncio.to_thread(tool.find_program, self._settings.program)
             or self._settings.program
         )
-        version, stopped = await self._version_of(program, execute)
+        version, stopped = await self._read_version(program, execute)
         if stopped is None:
             faults, stopped = await self._probe_engine(program, execute)
         if stopped is not None:
             return stopped
         if faults and not is_root():
-            said = (
+            reason = (
                 f"{faults[0].text}; an engine of our own could not test much: it would have the"
                 " rights of this service"
             )
             return Report(
                 outcome=Outcome.ERROR,
-                reason=said,
+                reason=reason,
                 remedy=Remedy.FIX_CONFIG,
                 faults=faults,
                 dcgm_version=presentable(version),
@@ -115,38 +115,38 @@ class DcgmCheck:
             faults=(*report.faults, *faults),
         )
 
-    async def _version_of(self, program: str, execute: Execute) -> tuple[str, Report | None]:
-        """As long as the program is the same, it is asked once."""
-        print_ = await asyncio.to_thread(_fingerprint_of, program)
-        if print_ is not None and self._version[0] == print_ and self._version[1]:
+    async def _read_version(self, program: str, execute: Execute) -> tuple[str, Report | None]:
+        """The version of dcgmi, read once per installed program; or a report if it cannot run."""
+        fingerprint = await asyncio.to_thread(_read_fingerprint, program)
+        if fingerprint is not None and self._version[0] == fingerprint and self._version[1]:
             return self._version[1], None
         output = await execute(Command(argv=(program, "--version"), deadline_s=_ANSWER_S))
         if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
             return "", _report_not_run(output)
-        version = answers.version_found(output.stdout)
-        self._version = (print_, version)
+        version = answers.find_version(output.stdout)
+        self._version = (fingerprint, version)
         return version, None
 
     async def _probe_engine(
         self, program: str, execute: Execute
     ) -> tuple[tuple[Fault, ...], Report | None]:
-        """Whether the host engine answers: diag itself would not say that it does not."""
+        """A fault if the host engine does not answer, which `dcgmi diag` itself does not report."""
         output = await execute(Command(argv=(program, "discovery", "-l"), deadline_s=_ANSWER_S))
         if output.ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
             return (), _report_not_run(output)
         if output.ended is ProgramEnd.DEADLINE:
-            said = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
+            problem = f"the host engine (nv-hostengine) has not answered within {_ANSWER_S:g} s"
         elif output.exit_code == answers.NO_CONNECTION or (
-            output.exit_code != 0 and answers.no_engine(output.stdout + output.stderr)
+            output.exit_code != 0 and answers.has_no_engine(output.stdout + output.stderr)
         ):
-            said = "the host engine (nv-hostengine) is not running"
+            problem = "the host engine (nv-hostengine) is not running"
         else:
             return (), None
         return (
             Fault(
                 code=ENGINE_DOWN,
                 test="engine",
-                text=f"{said}: {_START}",
+                text=f"{problem}: {_START}",
                 remedy=Remedy.FIX_CONFIG,
                 implied=True,
             ),
@@ -157,7 +157,7 @@ class DcgmCheck:
         argv = [program, "diag", "-r", str(ask.level), "-j"]
         if ask.gpus:
             argv += ["-i", ",".join(map(str, sorted(ask.gpus)))]
-        known = version_of(version)
+        known = parse_version(version)
         if known >= _TIMEOUT_SINCE:
             argv += ["-t", str(max(1, int(deadline_s - min(60.0, 0.05 * deadline_s))))]
         if known >= _HEARTBEAT_SINCE:
@@ -165,7 +165,7 @@ class DcgmCheck:
         return Command(argv=tuple(argv), deadline_s=deadline_s, grace_s=GRACE_S)
 
     def _read_output(self, ask: RunRequest, output: Output) -> Report:
-        """In a thread: the output may be large."""
+        """Runs in a thread, because the output may be large."""
         if output.ended is ProgramEnd.NOT_STARTED:
             return _report_not_run(output)
         if self._meanings is None:
@@ -203,28 +203,26 @@ class DcgmCheck:
 
 
 def _report_not_run(output: Output) -> Report:
-    why = presentable(output.why) or output.ended.value
+    cause = presentable(output.why) or output.ended.value
     if output.ended is ProgramEnd.NOT_STARTED:
         return Report(
             outcome=Outcome.ERROR,
-            reason=f"dcgmi could not be started: {why}",
+            reason=f"dcgmi could not be started: {cause}",
             remedy=Remedy.FIX_CONFIG,
         )
-    said = (
-        "it took too long and was ended" if output.ended is ProgramEnd.DEADLINE else "it was ended"
-    )
-    return Report(outcome=Outcome.ERROR, reason=f"{said}: {why}", remedy=Remedy.RETRY)
+    took_too_long = "took too long and " if output.ended is ProgramEnd.DEADLINE else ""
+    return tool.report_error(f"it {took_too_long}was ended: {cause}")
 
 
-def _not_executable(program: str) -> str:
-    """That it is there, but may not be run; empty where it is not there."""
+def _explain_not_executable(program: str) -> str:
+    """Says that the program exists, but may not be executed; "" if it does not exist."""
     folders = [""] if "/" in program else (os.environ.get("PATH") or os.defpath).split(os.pathsep)
-    there = next((path for folder in folders if (path := Path(folder, program)).is_file()), None)
-    return f"{presentable(str(there))} may not be executed" if there is not None else ""
+    file = next((path for folder in folders if (path := Path(folder, program)).is_file()), None)
+    return f"{presentable(str(file))} may not be executed" if file is not None else ""
 
 
-def _fingerprint_of(program: str) -> tuple[str, int, int, int] | None:
-    """What changes when another version is installed."""
+def _read_fingerprint(program: str) -> tuple[str, int, int, int] | None:
+    """Changes if another version is installed. None if the program cannot be read."""
     try:
         stat = Path(program).resolve().stat()
     except OSError:

@@ -1,18 +1,17 @@
 """
-DCGM's background watches, asked with `dcgmi health`.
+DCGM's background health watches: `dcgmi health`.
 
-The host engine watches the GPUs only once it was told to, and its answers mean something about a
-minute later: until then a run says that nothing is known yet. The watches stay with the engine
-until it ends, so they are set once, and again when it says that there are none.
+The host engine watches the GPUs only after the watches were set, and its answers count about a
+minute later; until then a run is inconclusive. The watches last until the engine ends, so they are
+set once, and again if the engine reports that there are none.
 
-A failing GPU can make the command stall for tens of seconds and then say that all is well, so a
-stall is told as a finding. Three complaints of DCGM's are known to be made of healthy nodes, and
-are set aside where they mean nothing: NVLink that is down on a board that has none, IMEX on a node
-that shares no NVLink with others, and readings of the power that failed. They are kept among the
-tests and named in the reason.
+A failing GPU can make the command stall for tens of seconds and then report that all is well, so a
+stall is a fault. DCGM is known to report three complaints on healthy nodes, and they are dismissed
+where they mean nothing: NVLink down on a board that has none, IMEX on a node that shares no NVLink
+with others, and failed readings of the power. They stay among the tests and in the reason.
 
-Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the health watches' texts; the forms of its output as
-seen in public projects.
+Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the texts of the health watches; output forms from
+public projects.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ import asyncio
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from vitald.collectors.pci.inventory import NVIDIA, PciInventory
@@ -36,10 +34,12 @@ from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run
 
 NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
-_SETTLE_S = 60.0  # from setting the watches to answers that mean something
+_SETTLE_S = 60.0  # from setting the watches to answers that count
 _NO_CONNECTION, _UNSPECIFIED = 235, 253
-_MONITOR, _TRIAGE = 1, 4  # DCGM's error severities, which `severity` of a fault is
-_MAX_COMPLAINTS = 256  # complaints of one answer
+_MONITOR, _TRIAGE = 1, 4  # DCGM's error severities, for `Fault.severity`
+_MAX_COMPLAINTS = 256  # in one answer
+_VALUES = ("Healthy", "Warning", "Failure")
+_FAILED_READING = "a reading that failed says nothing"
 _SYSTEMS = {
     "pcie system": "pcie",
     "nvlink system": "nvlink",
@@ -72,7 +72,7 @@ _UNREAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What DCGM says of one watch of one device. `entity` is empty where it names none."""
+    """The state of one watch of one device. `entity` is empty if DCGM names none."""
 
     group: str  # as DCGM writes it: `GPU`, `NvSwitch`, `CPU`
     entity: str
@@ -103,8 +103,8 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """`overall`: DCGM's word on all of it, empty where it has none. `unread`: parts in a form that
-    nobody knows.
+    """`overall`: DCGM's value for all devices together, "" if there is none. `unread`: parts in an
+    unknown form.
     """
 
     overall: str
@@ -113,7 +113,7 @@ class HealthAnswer:
 
 
 def read_answer(text: str) -> HealthAnswer | None:
-    """What `dcgmi health -c -j` printed. None where there is no whole document in it."""
+    """Reads the output of `dcgmi health -c -j`. None if it holds no complete document."""
     found = tool.find_document(text)
     body = found.get("body") if found is not None else None
     if not isinstance(body, dict):
@@ -125,12 +125,12 @@ def read_answer(text: str) -> HealthAnswer | None:
         if group == "Overall Health":
             continue
         for entity, node in _get_children(entities).items():
-            said = list(_list_complaints(presentable(group), presentable(entity), node))
-            complaints += (one for one in said if one.value in ("Warning", "Failure"))
+            watches = list(_list_watches(presentable(group), presentable(entity), node))
+            complaints += (watch for watch in watches if watch.value in ("Warning", "Failure"))
             unread += (
-                f"{one.where} {one.system}: {one.value or 'nothing'}"
-                for one in said
-                if one.value not in _VALUES
+                f"{watch.where} {watch.system}: {watch.value or 'nothing'}"
+                for watch in watches
+                if watch.value not in _VALUES
             )
         if not _get_children(entities):
             unread.append(presentable(group))
@@ -144,14 +144,11 @@ def read_answer(text: str) -> HealthAnswer | None:
     )
 
 
-_VALUES = ("Healthy", "Warning", "Failure")
-
-
-def _list_complaints(group: str, entity: str, node: object) -> Iterator[Complaint]:
-    """All watches of one device, and the device by itself where it names none of them."""
+def _list_watches(group: str, entity: str, node: object) -> Iterator[Complaint]:
+    """All watches of one device; the device itself if it names none."""
     systems = _get_children(_get_children(node).get("Errors"))
-    for system, said in systems.items():
-        yield Complaint(group, entity, presentable(system), _get_value(said), _join_text(said))
+    for system, watch in systems.items():
+        yield Complaint(group, entity, presentable(system), _get_value(watch), _join_text(watch))
     value = _get_value(node)
     if not systems and value != "Healthy":
         yield Complaint(group, entity, "", value, "DCGM names no watch")
@@ -168,7 +165,7 @@ def _get_value(node: object) -> str:
 
 
 def _join_text(node: object) -> str:
-    """DCGM cuts a text into pieces that fit its table."""
+    """Joins the pieces into which DCGM cuts a text to fit its table."""
     pieces = node.get("overflow") if isinstance(node, dict) else None
     pieces = [pieces] if isinstance(pieces, str) else pieces
     if not isinstance(pieces, list):
@@ -180,72 +177,91 @@ def _join_text(node: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BoardTraits:
-    """What decides whether a complaint means anything here."""
+    """Traits of the node that decide whether a complaint means anything."""
 
-    linked: bool = True  # some GPU may have NVLink
-    shared: bool = True  # NVLink may reach other nodes
+    has_nvlink: bool = True  # some GPU may have NVLink
+    shares_nvlink: bool = True  # NVLink may reach other nodes
 
 
 def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
-    """Only Grace machines (arm64) are sold with NVLink between nodes."""
+    """Reads the traits from PCI. Only Grace machines (arm64) are sold with NVLink between nodes."""
     inventory = PciInventory(sysfs)
-    inventory.read()
+    inventory.scan_bus()
     gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     switches = any(device.kind is ComponentKind.NVSWITCH for device in inventory.devices.values())
     plain = bool(gpus) and all(
         device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus
     )
-    return BoardTraits(linked=switches or not plain, shared=machine == "aarch64")
+    return BoardTraits(has_nvlink=switches or not plain, shares_nvlink=machine == "aarch64")
 
 
-def set_aside(complaint: Complaint, here: BoardTraits) -> str:
-    """Why a complaint means nothing here; empty where it does."""
-    if not here.linked and (
+def find_dismissal_reason(complaint: Complaint, traits: BoardTraits) -> str:
+    """Why a complaint means nothing on this node; "" if it counts."""
+    if not traits.has_nvlink and (
         complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)
     ):
         return "these boards have no NVLink"
-    if not here.shared and _IMEX.search(complaint.text):
+    if not traits.shares_nvlink and _IMEX.search(complaint.text):
         return "this node shares no NVLink with others"
     if complaint.code == f"{NAME}/power" and _UNREAD.search(complaint.text):
-        return "a reading that failed says nothing"
+        return _FAILED_READING
     return ""
 
 
-def judge_answer(answer: HealthAnswer, here: BoardTraits) -> Report:
+def judge_answer(answer: HealthAnswer, traits: BoardTraits) -> Report:
     """The report on an answer that counts."""
-    aside = {one: why for one in answer.complaints if (why := set_aside(one, here))}
-    standing = [one for one in answer.complaints if one not in aside]
+    reasons = {
+        complaint: find_dismissal_reason(complaint, traits) for complaint in answer.complaints
+    }
+    aside = {complaint: reason for complaint, reason in reasons.items() if reason}
     notes = [
-        f"set aside: {one.where} {one.system}: {one.text or one.value} ({why})"
-        for one, why in aside.items()
+        f"set aside: {complaint.where} {complaint.system}: {complaint.text or complaint.value}"
+        f" ({reason})"
+        for complaint, reason in aside.items()
     ]
     tests = _list_tests(answer)
+    standing = [complaint for complaint in answer.complaints if complaint not in aside]
     if standing:
-        faults = tuple(_make_fault(one) for one in standing)
-        return Report(
-            outcome=Outcome.FAIL,
-            reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
-            remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
-            tests=tests,
-            faults=faults,
-            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
-        )
-    unread = any(why.startswith("a reading") for why in aside.values())
-    if answer.unread or unread or (answer.overall != "Healthy" and not aside):
-        said = (
-            [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
-            if answer.unread
-            else []
-        )
-        if not answer.unread and not unread:
-            said = [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
+        return _report_complaints(standing, notes, tests)
+    if (doubt := _find_doubt(answer, aside)) is not None:
         return Report(
             outcome=Outcome.INCONCLUSIVE,
-            reason=presentable("; ".join([*said, *notes])),
+            reason=presentable("; ".join([*doubt, *notes])),
             remedy=Remedy.RETRY,
             tests=tests,
         )
     return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
+
+
+def _report_complaints(
+    complaints: Iterable[Complaint], notes: Iterable[str], tests: tuple[Test, ...]
+) -> Report:
+    faults = tuple(map(_make_fault, complaints))
+    return Report(
+        outcome=Outcome.FAIL,
+        reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
+        remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
+        tests=tests,
+        faults=faults,
+        culprits=_list_culprits(faults),
+    )
+
+
+def _list_culprits(faults: Iterable[Fault]) -> tuple[int, ...]:
+    return tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None}))
+
+
+def _find_doubt(answer: HealthAnswer, aside: Mapping[Complaint, str]) -> list[str] | None:
+    """Why an answer without a complaint that stands is no pass, in words if there are any beside
+    the notes; None if it is a pass.
+    """
+    if answer.unread:
+        return [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
+    if _FAILED_READING in aside.values():
+        return []
+    if answer.overall != "Healthy" and not aside:
+        return [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
+    return None
 
 
 def _make_fault(complaint: Complaint) -> Fault:
@@ -275,31 +291,41 @@ def _device_name(complaint: Complaint) -> str:
 
 
 def _list_tests(answer: HealthAnswer) -> tuple[Test, ...]:
+    """The overall value, and a test for each watch that complained."""
     systems: dict[str, dict[str, str]] = {}
-    for one in answer.complaints:
-        systems.setdefault(one.system or "health", {})[
-            one.where if one.gpu is None else str(one.gpu)
-        ] = one.value
-    return (
-        Test(name="health", category=NAME, status=answer.overall),
-        *(
-            Test(
-                name=system,
-                category=NAME,
-                gpus={index: value for index, value in said.items() if index.isdecimal()},
-                cpus={
-                    index.split()[-1]: value
-                    for index, value in said.items()
-                    if index.upper().startswith("CPU ")
-                },
-            )
-            for system, said in systems.items()
-        ),
+    for complaint in answer.complaints:
+        device = complaint.where if complaint.gpu is None else str(complaint.gpu)
+        systems.setdefault(complaint.system or "health", {})[device] = complaint.value
+    overall = Test(name="health", category=NAME, status=answer.overall)
+    return (overall, *(_make_test(system, values) for system, values in systems.items()))
+
+
+def _make_test(system: str, values: Mapping[str, str]) -> Test:
+    """`values` by device: the index of a GPU, or `CPU 1`."""
+    return Test(
+        name=system,
+        category=NAME,
+        gpus={device: value for device, value in values.items() if device.isdecimal()},
+        cpus={
+            device.split()[-1]: value
+            for device, value in values.items()
+            if device.upper().startswith("CPU ")
+        },
     )
 
 
+def _report_unreadable(output: Output) -> Report:
+    """The report on an answer without a complete document."""
+    problem = f"dcgmi health ended with {output.exit_code}"
+    if output.dropped or "{" in output.stdout:
+        problem = "its answer is incomplete"
+    last = tool.find_last_line(output.stdout, output.stderr) or "it printed nothing"
+    outcome = Outcome.INCONCLUSIVE if output.exit_code == 0 else Outcome.ERROR
+    return Report(outcome=outcome, reason=f"{problem}: {last}", remedy=Remedy.RETRY)
+
+
 class DcgmHealthCheck:
-    """Sets the watches, and reads what they say."""
+    """Sets the watches, and reads what they report."""
 
     name = NAME
     title = "DCGM's background watches"
@@ -339,7 +365,7 @@ class DcgmHealthCheck:
         if self._set_at is None:
             return await self._set_watches(execute, "DCGM's watches were set just now")
         output = await execute(self._build_command("-c", "-j"))
-        if (report := self._no_answer(output)) is not None:
+        if (report := self._report_no_answer(output)) is not None:
             return report
         if output.exit_code == _UNSPECIFIED or _NO_WATCHES.search(output.stdout):
             return await self._set_watches(
@@ -347,37 +373,26 @@ class DcgmHealthCheck:
             )
         answer = read_answer(output.stdout) if not output.dropped else None
         if answer is None:
-            said = tool.find_last_line(output.stdout, output.stderr) or "it printed nothing"
-            what = (
-                "its answer is incomplete"
-                if output.dropped or "{" in output.stdout
-                else f"dcgmi health ended with {output.exit_code}"
-            )
-            outcome = Outcome.INCONCLUSIVE if output.exit_code == 0 else Outcome.ERROR
-            return Report(outcome=outcome, reason=f"{what}: {said}", remedy=Remedy.RETRY)
+            return _report_unreadable(output)
         since = self._now() - self._set_at
         if since < _SETTLE_S:
-            said = (
+            reason = (
                 f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s"
                 f" ago: answers count after {_SETTLE_S:.0f} s"
             )
             return Report(
                 outcome=Outcome.INCONCLUSIVE,
-                reason=said,
+                reason=reason,
                 remedy=Remedy.RETRY,
                 tests=_list_tests(answer),
             )
-        here = (
-            await asyncio.to_thread(partial(inspect_board, self._sysfs, self._machine))
-            if answer.complaints
-            else BoardTraits()
-        )
-        return self._restrict_report(judge_answer(answer, here), ask, output)
+        traits = BoardTraits()
+        if answer.complaints:
+            traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
+        return self._restrict_report(judge_answer(answer, traits), ask, output)
 
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
-        """Only the GPUs that were asked for; and no pass where the command itself says that
-        something is wrong.
-        """
+        """Keep only the requested GPUs, and report no pass if the command itself failed."""
         measures = (
             Measure(name="answer_seconds", value=output.seconds, most=self._settings.deadline_s),
         )
@@ -400,31 +415,31 @@ class DcgmHealthCheck:
             remedy=report.remedy if faults or outcome is not Outcome.PASS else Remedy.NONE,
             tests=report.tests,
             faults=faults,
-            culprits=tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None})),
+            culprits=_list_culprits(faults),
             measures=measures,
         )
 
-    async def _set_watches(self, execute: Execute, why: str) -> Report:
+    async def _set_watches(self, execute: Execute, reason: str) -> Report:
         self._set_at = None
         output = await execute(self._build_command("-s", "a"))
-        if (report := self._no_answer(output)) is not None:
+        if (report := self._report_no_answer(output)) is not None:
             return report
         if output.exit_code != 0:
-            said = tool.find_last_line(output.stdout, output.stderr)
+            last = tool.find_last_line(output.stdout, output.stderr)
             return Report(
                 outcome=Outcome.ERROR,
-                reason=f"DCGM's watches could not be set (exit {output.exit_code}): {said}",
+                reason=f"DCGM's watches could not be set (exit {output.exit_code}): {last}",
                 remedy=Remedy.FIX_CONFIG,
             )
         self._set_at = self._now()
         return Report(
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"{why}; their answers count after {_SETTLE_S:.0f} s",
+            reason=f"{reason}; their answers count after {_SETTLE_S:.0f} s",
             remedy=Remedy.RETRY,
         )
 
-    def _no_answer(self, output: Output) -> Report | None:
-        """It did not come to an end by itself, or there is no engine."""
+    def _report_no_answer(self, output: Output) -> Report | None:
+        """The report if the command did not end by itself, or found no engine; else None."""
         if (report := tool.report_not_run("dcgmi health", output)) is not None:
             return report
         if output.ended is ProgramEnd.DEADLINE:
@@ -433,21 +448,21 @@ class DcgmHealthCheck:
                 if output.left
                 else ""
             )
-            said = f"dcgmi health did not answer within {self._settings.deadline_s:g} s{left}"
+            problem = f"dcgmi health did not answer within {self._settings.deadline_s:g} s{left}"
             fault = Fault(
-                code=STALLED, test="health", text=f"{said}: DCGM, the driver or a GPU may hang"
+                code=STALLED, test="health", text=f"{problem}: DCGM, the driver or a GPU may hang"
             )
             return Report(
-                outcome=Outcome.ERROR, reason=said, remedy=Remedy.INVESTIGATE, faults=(fault,)
+                outcome=Outcome.ERROR, reason=problem, remedy=Remedy.INVESTIGATE, faults=(fault,)
             )
         if output.exit_code == _NO_CONNECTION or (
             output.exit_code != 0 and _NO_ENGINE.search(f"{output.stdout}\n{output.stderr}")
         ):
             self._set_at = None  # the watches end with the engine
-            said = "the host engine (nv-hostengine) does not answer: systemctl start nvidia-dcgm"
-            fault = Fault(code=ENGINE_DOWN, test="health", text=said, remedy=Remedy.FIX_CONFIG)
+            problem = "the host engine (nv-hostengine) does not answer: systemctl start nvidia-dcgm"
+            fault = Fault(code=ENGINE_DOWN, test="health", text=problem, remedy=Remedy.FIX_CONFIG)
             return Report(
-                outcome=Outcome.ERROR, reason=said, remedy=Remedy.FIX_CONFIG, faults=(fault,)
+                outcome=Outcome.ERROR, reason=problem, remedy=Remedy.FIX_CONFIG, faults=(fault,)
             )
         return None
 

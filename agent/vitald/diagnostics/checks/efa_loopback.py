@@ -1,16 +1,17 @@
 """
-Each EFA adapter sends to itself: a server and a client of fi_pingpong on one node.
+EFA loopback: each EFA adapter sends to itself, with a server and a client of fi_pingpong on this
+node.
 
-The way of AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and no
-shared memory, which libfabric would else use between two processes of one node and so test nothing.
-The adapter is named as libfabric's domain, which is the RDMA device's name with `-rdm`. The two
-find each other over TCP on this node; a few lines of shell start the client once the server
-listens, and end the server, so that both are one program for whoever runs it: one deadline, and
-nothing left behind.
+This follows AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and
+no shared memory, which libfabric would otherwise use between two processes of one node, so that the
+adapter would not be tested. The adapter is named by libfabric's domain: the name of the RDMA device
+and `-rdm`. The two processes connect over TCP on this node. A short shell script starts the client
+once the server listens, and ends the server; so both run as one program with one deadline, and
+leave nothing behind.
 
-A pingpong has one message under way at a time, so its bandwidth is far below the line's: what to
-expect of it comes from other nodes of the same type, not from the data sheet. The first messages
-also pay for the set-up, so a latency is the median of the small sizes.
+A pingpong has one message in flight, so its bandwidth is far below the line rate: the expected
+value comes from other nodes of the same type, not from the data sheet. The first messages include
+the set-up, so the latency is the median of the small sizes.
 
 Source: libfabric fi_pingpong(1), util/pingpong.c and fi_efa(7); awslabs/awsome-distributed-ai (pull
 request 1088: the name of the domain, no shared memory).
@@ -36,19 +37,18 @@ NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
 PROGRAM = "fi_pingpong"
 FOLDERS = ("/opt/amazon/efa/bin",)
-# For each size; the default of newer versions is 10, too few to tell the set-up from the rest
+# Messages of each size; the default of newer versions is 10, so few that the set-up dominates
 _ROUNDS = 1000
-_SMALL = 4096  # bytes up to which the time of a message is latency
-_LARGE = 1 << 20  # the largest size that is sent unless asked otherwise
+_SMALL = 4096  # bytes; the time of a message up to this size is its latency
+_LARGE = 1 << 20  # bytes; the largest size by default
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kmg]?)", re.ASCII)
 _TABLE = re.compile(r"\s*(?:bytes|[0-9.]+[kmg]?)\s+(?:#sent|iters|[0-9.]+[kmb]?)\s", re.ASCII)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _DEVICE = re.compile(r"\w[\w.\-]{0,63}", re.ASCII)
-# Arguments: the port in hexadecimal, the port, the program and its options. What the client prints
-# is standard output, what the server complains of is standard error. The server has 20 s to listen
-# (0A is TCP_LISTEN; to connect would be to take the client's place), and 5 s to end after its
-# client.
+# Arguments: the port in hexadecimal, the port, the program and its options. Standard output is the
+# client's, standard error the server's. The server has 20 s to listen (0A is TCP_LISTEN; a test
+# connection would take the client's place), and 5 s to end after its client.
 _SCRIPT = """
 hex=$1 port=$2
 shift 2
@@ -76,21 +76,23 @@ done
 exit "$code"
 """
 
-# What is no fault of an adapter: libfabric knows no such provider or domain, no rights, no locked
-# memory, the shared library.
+# Causes outside the adapter: libfabric does not know the provider or domain, missing permissions,
+# locked memory or shared libraries.
 _SETTINGS = re.compile(
     r"No data available|ret=-61\b|Permission denied|Operation not permitted|Cannot allocate"
     r" memory|Function not implemented"
     r"|error while loading shared libraries|invalid option|memlock",
     re.IGNORECASE,
 )
-# That the two did not find each other says nothing of the adapter either.
-_NOT_MET = re.compile(r"Connection refused|Address already in use|failed to connect", re.IGNORECASE)
+# The two processes did not connect, which says nothing about the adapter either.
+_NOT_CONNECTED = re.compile(
+    r"Connection refused|Address already in use|failed to connect", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An RDMA device that the driver efa made. `address`: its PCI function, where sysfs tells."""
+    """An RDMA device of the driver efa. `address`: its PCI function, "" if unknown."""
 
     name: str
     address: str = ""
@@ -98,7 +100,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class SizeResult:
-    """One size. `lost`: messages sent that were not acknowledged."""
+    """The result of one size, in bytes. `lost`: some messages were not acknowledged."""
 
     size: int
     bytes_per_second: float
@@ -108,14 +110,14 @@ class SizeResult:
 
 @dataclass(frozen=True, slots=True)
 class PingpongTable:
-    """What fi_pingpong printed. `broken`: a line of it that is not whole."""
+    """The table of fi_pingpong. `broken`: a line of it that is incomplete, "" if there is none."""
 
     rows: tuple[SizeResult, ...] = ()
     broken: str = ""
 
 
 def read_table(text: str) -> PingpongTable:
-    """The client's table; that of fabtests (fi_rdm_pingpong and the like) has the same columns."""
+    """Reads the client's table. Tools of fabtests such as fi_rdm_pingpong have the same columns."""
     heading: list[str] = []
     rows: list[SizeResult] = []
     for line in tool.split_lines(text):
@@ -149,25 +151,40 @@ def _read_row(cells: dict[str, str]) -> SizeResult | None:
 
 @dataclass(frozen=True, slots=True)
 class AdapterResult:
-    """Of one adapter."""
+    """The result of one adapter."""
 
     adapter: Adapter
     outcome: Outcome
     text: str = ""
     remedy: Remedy = Remedy.NONE
-    code: str = ""  # of a fault
+    code: str = ""  # of its fault; "" if there is none
     measures: tuple[Measure, ...] = ()
-    over: bool = False  # the whole run was ended
+    run_ended: bool = False  # no other adapter is tested
+
+
+def _find_incomplete_reason(table: PingpongTable, output: Output) -> str:
+    """Why the table cannot be judged; "" if it can."""
+    if table.broken:
+        return f"a line of the table is not whole: {table.broken}"
+    if output.dropped:
+        return "its output is incomplete"
+    if not table.rows:
+        last = tool.find_last_line(output.stdout, output.stderr) or "nothing at all"
+        return f"{PROGRAM} printed no table: {last}"
+    sizes = [row.size for row in table.rows]
+    if max(sizes) < _LARGE or min(sizes) > _SMALL:
+        return "the table ends before its largest size"
+    return ""
 
 
 def _find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
         return port
 
 
 class EfaLoopbackCheck(BandwidthCheck):
-    """One adapter after the other, since they share the node's memory and processors."""
+    """Tests one adapter after the other, since they share the node's memory and processors."""
 
     name = NAME
     title = "EFA loopback"
@@ -181,13 +198,12 @@ class EfaLoopbackCheck(BandwidthCheck):
         if not tool.find_program(PROGRAM, FOLDERS):
             return tool.explain_absence(PROGRAM, FOLDERS)
         try:
-            return (
-                ""
-                if self._list_adapters()
-                else f"there is no EFA adapter here: {self._classes} has none of the driver efa"
-            )
+            adapters = self._list_adapters()
         except OSError as error:
-            return f"{self._classes}: {small_files.why(error)}"
+            return f"{self._classes}: {small_files.describe_error(error)}"
+        if not adapters:
+            return f"there is no EFA adapter here: {self._classes} has none of the driver efa"
+        return ""
 
     def expected_s(self, level: int) -> float:
         del level
@@ -197,26 +213,22 @@ class EfaLoopbackCheck(BandwidthCheck):
             return self._expected_s
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        del ask  # its GPUs are not what is tested
+        del ask  # its GPUs are not tested
         try:
             adapters = await asyncio.to_thread(self._list_adapters)
         except OSError as error:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=f"{self._classes}: {small_files.why(error)}",
-                remedy=Remedy.RETRY,
-            )
+            return tool.report_error(f"{self._classes}: {small_files.describe_error(error)}")
         results: list[AdapterResult] = []
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))
-            if results[-1].over:
+            if results[-1].run_ended:
                 break
         return _make_report(_compare_results(results))
 
     def _list_adapters(self) -> list[Adapter]:
-        """By their driver: their names may be anything."""
+        """The adapters, recognised by their driver, since names can be changed."""
         found = []
-        for name in small_files.names(self._classes):
+        for name in small_files.list_names(self._classes):
             function = (self._classes / name / "device").resolve()
             if _DEVICE.fullmatch(name) and (function / "driver").resolve().name == "efa":
                 found.append(
@@ -239,26 +251,9 @@ class EfaLoopbackCheck(BandwidthCheck):
         if output.ended is not ProgramEnd.EXITED or output.exit_code != 0:
             return self._judge_failure(adapter, output)
         table = read_table(output.stdout)
-        said = ""
-        if output.dropped or table.broken:
-            said = (
-                f"a line of the table is not whole: {table.broken}"
-                if table.broken
-                else "its output is incomplete"
-            )
-        elif not table.rows:
-            said = (
-                f"{PROGRAM} printed no table:"
-                f" {tool.find_last_line(output.stdout, output.stderr) or 'nothing at all'}"
-            )
-        elif max(row.size for row in table.rows) < _LARGE or not any(
-            row.size <= _SMALL for row in table.rows
-        ):
-            said = "the table ends before its largest size"
-        if said:
-            return AdapterResult(
-                adapter, Outcome.INCONCLUSIVE, f"EFA {adapter.name}: {said}", Remedy.RETRY
-            )
+        if reason := _find_incomplete_reason(table, output):
+            text = f"EFA {adapter.name}: {reason}"
+            return AdapterResult(adapter, Outcome.INCONCLUSIVE, text, Remedy.RETRY)
         return self._judge_table(adapter, table)
 
     def _judge_table(self, adapter: Adapter, table: PingpongTable) -> AdapterResult:
@@ -285,25 +280,25 @@ class EfaLoopbackCheck(BandwidthCheck):
                 name="latency_average_seconds", value=statistics.fmean(small), device=adapter.name
             ),
         )
-        wrong = []
+        slow = []
         if least is not None and best < least:
-            wrong.append(
+            slow.append(
                 f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s"
                 " that are expected"
             )
         if most is not None and latency > most:
-            wrong.append(
+            slow.append(
                 f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us"
                 " that are expected"
             )
         if any(row.lost for row in table.rows):
-            said = f"EFA {adapter.name}: messages were lost on the way to itself"
-            return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED, measures)
-        if wrong:
+            text = f"EFA {adapter.name}: messages were lost on the way to itself"
+            return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED, measures)
+        if slow:
             return AdapterResult(
                 adapter,
                 Outcome.FAIL,
-                f"EFA {adapter.name}: {'; '.join(wrong)}",
+                f"EFA {adapter.name}: {'; '.join(slow)}",
                 Remedy.INVESTIGATE,
                 SLOW,
                 measures,
@@ -311,26 +306,28 @@ class EfaLoopbackCheck(BandwidthCheck):
         return AdapterResult(adapter, Outcome.PASS, measures=measures)
 
     def _judge_failure(self, adapter: Adapter, output: Output) -> AdapterResult:
-        """The programs came to no good end: whose fault it is."""
+        """The result of programs that did not exit with 0."""
         who = f"EFA {adapter.name}"
         if (report := tool.report_not_run(f"{who}: {PROGRAM}", output)) is not None:
             over = output.ended in (ProgramEnd.CANCELLED, ProgramEnd.NOT_STARTED)
-            return AdapterResult(adapter, report.outcome, report.reason, report.remedy, over=over)
+            return AdapterResult(
+                adapter, report.outcome, report.reason, report.remedy, run_ended=over
+            )
         complaints = "\n".join(
             line for line in tool.split_lines(output.stdout) if not _TABLE.match(line)
         )
-        # That the other side went away is what the one says that was not at fault.
+        # That the peer is gone is a message of the side that is not at fault.
         causes = "\n".join(line for line in complaints.splitlines() if "ctrl/" not in line)
         last = tool.find_last_line(causes, output.stderr, complaints) or "it printed nothing"
         if output.ended is ProgramEnd.DEADLINE:
-            said = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
-            return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
-        said = f"{who}: {PROGRAM} ended with {output.exit_code}: {last}"
+            text = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
+            return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED)
+        text = f"{who}: {PROGRAM} ended with {output.exit_code}: {last}"
         if _SETTINGS.search(f"{complaints}\n{output.stderr}") or output.exit_code in (126, 127):
-            return AdapterResult(adapter, Outcome.CONFIG, said, Remedy.FIX_CONFIG)
-        if _NOT_MET.search(f"{complaints}\n{output.stderr}"):
-            return AdapterResult(adapter, Outcome.ERROR, said, Remedy.RETRY)
-        return AdapterResult(adapter, Outcome.FAIL, said, Remedy.INVESTIGATE, FAILED)
+            return AdapterResult(adapter, Outcome.CONFIG, text, Remedy.FIX_CONFIG)
+        if _NOT_CONNECTED.search(f"{complaints}\n{output.stderr}"):
+            return AdapterResult(adapter, Outcome.ERROR, text, Remedy.RETRY)
+        return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED)
 
 
 _WORST = (Outcome.FAIL, Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.PASS)
@@ -338,25 +335,23 @@ _STATUS = {Outcome.PASS: "Pass", Outcome.FAIL: "Fail"}
 
 
 def _compare_results(results: list[AdapterResult]) -> list[AdapterResult]:
-    """What works for one adapter is no matter of settings where it fails for another."""
-    if not any(
-        result.outcome in (Outcome.PASS, Outcome.FAIL) and result.measures for result in results
-    ):
+    """A settings error is a fault of the adapter if the same settings work for another one."""
+    works = (Outcome.PASS, Outcome.FAIL)
+    if not any(result.outcome in works and result.measures for result in results):
         return results
     return [
-        (
-            replace(
-                result,
-                outcome=Outcome.FAIL,
-                code=FAILED,
-                remedy=Remedy.INVESTIGATE,
-                text=f"{result.text} (others here are well)",
-            )
-            if result.outcome is Outcome.CONFIG
-            else result
-        )
-        for result in results
+        _blame_adapter(result) if result.outcome is Outcome.CONFIG else result for result in results
     ]
+
+
+def _blame_adapter(result: AdapterResult) -> AdapterResult:
+    return replace(
+        result,
+        outcome=Outcome.FAIL,
+        code=FAILED,
+        remedy=Remedy.INVESTIGATE,
+        text=f"{result.text} (others here are well)",
+    )
 
 
 def _make_report(results: list[AdapterResult]) -> Report:
@@ -381,7 +376,7 @@ def _make_report(results: list[AdapterResult]) -> Report:
 
 
 def _make_fault(result: AdapterResult) -> Fault:
-    """Believed only when it is found twice: one bad loopback may be somebody's leftover process."""
+    """The fault must be confirmed: a leftover process can spoil a single loopback."""
     adapter = result.adapter
     device = f"nic/{adapter.address}" if adapter.address else adapter.name
     return Fault(

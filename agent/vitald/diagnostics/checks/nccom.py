@@ -1,13 +1,13 @@
 """
-An all-reduce over all Neuron cores of this node, with nccom-test: every core computes, every link
-between the devices carries, and the result is compared with what it must be.
+An all-reduce over all Neuron cores of this node, with nccom-test: it loads every core and every
+link between the devices, and verifies the results.
 
-nccom-test wants to be told how many workers (ranks) there are: one for each logical core. sysfs
-shows physical cores; on Trn2 and Trn3 two of them make a logical one unless somebody set it
-otherwise, so we set it ourselves. Its bandwidths are in GiB/s, as AWS writes, though the heading
-says GB/s. What counts is the table and the words below it, not the exit status alone.
+nccom-test needs the number of workers (ranks): one for each logical core. sysfs shows physical
+cores; on Trn2 and Trn3 two of them make a logical core by default, so the check sets that itself.
+Its bandwidths are in GiB/s, as AWS documents, though the heading says GB/s. The verdict rests on
+the table and the text below it, not on the exit status alone.
 
-AWS publishes no bandwidths to expect: they come from other nodes of the same type.
+AWS publishes no expected bandwidths: they come from other nodes of the same type.
 
 Source: AWS Neuron documentation, NCCOM-TEST user guide (SDK 2.29); HyperPod's deep health checks
 run it too (NCCOM local test).
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 NAME = "nccom"
 FAILED, WRONG, SLOW = f"{NAME}/failed", f"{NAME}/wrong", f"{NAME}/slow"
@@ -34,23 +35,22 @@ PROGRAM = "nccom-test"
 FOLDERS = ("/opt/aws/neuron/bin",)
 _MIN_SIZE, _MAX_SIZE = "1MB", "1GB"
 _MAX_SIZE_BYTES = 1 << 30
-_MAX_COMPLAINTS = 20  # complaints that are kept
-_OF_TWO = ("Trn2", "Trn3")  # two physical cores make a logical one
-_DEVICE, _CORE = (
-    re.compile(r"neuron[0-9]{1,3}", re.ASCII),
-    re.compile(r"neuron_core[0-9]{1,3}", re.ASCII),
-)
+_MAX_COMPLAINTS = 20  # kept of one run
+_PAIRED_CORES = ("Trn2", "Trn3")  # two physical cores make a logical one
+_DEVICE = re.compile(r"neuron[0-9]{1,3}", re.ASCII)
+_CORE = re.compile(r"neuron_core[0-9]{1,3}", re.ASCII)
 _SIZE, _BUS, _ALGORITHM = "size(B)", "busbw(GB/s)", "algbw(GB/s)"
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S{1,40}?)\s*(?:GB/s)?\s*$", re.IGNORECASE)
 _ERRORS = re.compile(r"\b([1-9][0-9]{0,8}) errors? found", re.IGNORECASE)
 _FAILURE = re.compile(r"Failure running neuron-bench|test failed", re.IGNORECASE)
 _WRONG = re.compile(
-    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}(?:mismatch|incorrect|corrupt|differ|fail)|mismatch(?:ed)?"
-    r" (?:with|against|between)",
+    r"(?:data|result|output|golden|correctness|integrity)\w*[\s\w]{0,40}"
+    r"(?:mismatch|incorrect|corrupt|differ|fail)"
+    r"|mismatch(?:ed)? (?:with|against|between)",
     re.IGNORECASE,
 )
-# What is no fault of a device: no driver, somebody else has the cores, no such number of workers,
-# no room, a broken installation.
+# Causes outside the devices: no driver, cores in use, too many workers, no space, a broken
+# installation.
 _SETTINGS = re.compile(
     r"Driver is not running|NERR_RESOURCE_NC|NRT_RESOURCE|in use by|(?:cores?|devices?) (?:is|are)"
     r" busy|insufficient (?:number of )?(?:neuron)?\s?cores"
@@ -65,14 +65,14 @@ _SETTINGS = re.compile(
 class NccomTable(Figures):
     """What nccom-test printed, bandwidths in GiB/s."""
 
-    errors: tuple[str, ...] = ()  # lines that say that it failed
-    wrong: tuple[str, ...] = ()  # lines that may speak of wrong results
+    errors: tuple[str, ...] = ()  # lines that report a failure
+    wrong: tuple[str, ...] = ()  # lines that may report wrong results
 
 
 def read_output(text: str) -> NccomTable:
-    """The table, or the JSON of --report-to-json-file, which has no average of its own."""
-    found = tool.find_document(text)
-    results = found.get("results") if found is not None else None
+    """Reads the table, or the JSON of --report-to-json-file, which has no average of its own."""
+    document = tool.find_document(text)
+    results = document.get("results") if document is not None else None
     return _read_json(results) if isinstance(results, list) else _read_text(text)
 
 
@@ -114,7 +114,11 @@ def _read_json(results: Sequence[object]) -> NccomTable:
     table = _build_table(
         rows, None, "" if len(rows) == len(results) else "a result that is no object"
     )
-    average = sum(table.buses) / len(table.buses) if table.buses and not table.broken else None
+    average = (
+        sum(table.bus_bandwidths) / len(table.bus_bandwidths)
+        if table.bus_bandwidths and not table.broken
+        else None
+    )
     return replace(table, average=average)
 
 
@@ -137,47 +141,44 @@ def _build_table(
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The workers of this node: logical cores. `together`: physical cores in each."""
+    """The cores of this node. `per_worker`: physical cores in each worker, a logical core."""
 
     devices: int
     physical: int
-    together: int
+    per_worker: int
     family: str
 
     @property
     def workers(self) -> int:
-        return self.physical // self.together
+        return self.physical // self.per_worker
 
 
 def count_cores(sysfs: Path) -> Cores:
-    """As the driver shows them. Raises OSError where it shows devices that cannot be looked at."""
+    """Counts the cores that the driver shows. Raises OSError if they cannot be read."""
     root = sysfs / "class" / "neuron_device"
-    devices = [name for name in small_files.names(root) if _DEVICE.fullmatch(name)]
+    devices = [name for name in small_files.list_names(root) if _DEVICE.fullmatch(name)]
     physical = sum(
-        1
+        _CORE.fullmatch(name) is not None
         for device in devices
-        for name in small_files.names(root / device)
-        if _CORE.fullmatch(name)
+        for name in small_files.list_names(root / device)
     )
-    try:
-        family = (
-            small_files.attribute(root / devices[0] / "info/architecture/instance_type")
-            if devices
-            else ""
-        )
-    except OSError:
-        family = ""
-    return Cores(len(devices), physical, 2 if family in _OF_TWO else 1, family)
+    family = ""
+    if devices:
+        with suppress(OSError):
+            family = small_files.read_attribute(
+                root / devices[0] / "info/architecture/instance_type"
+            )
+    return Cores(len(devices), physical, 2 if family in _PAIRED_CORES else 1, family)
 
 
 class NccomCheck(BandwidthCheck):
-    """One run of nccom-test over everything."""
+    """One run of nccom-test over all cores."""
 
     name = NAME
     title = "Neuron all-reduce on this node"
 
     def __init__(self, config: Config) -> None:
-        # It compiles a program for each size first.
+        # nccom-test first compiles a program for each size.
         super().__init__(every_s=config.nccom.every_s, expected_s=120.0)
         self._settings = config.nccom
         self._sysfs = config.paths.sysfs
@@ -185,111 +186,106 @@ class NccomCheck(BandwidthCheck):
             check=NAME,
             program=PROGRAM,
             unit=tool.GIBI,
-            least=self._settings.least_gbytes,
+            expected=self._settings.least_gbytes,
         )
 
     def find_obstacle(self) -> str:
         if not tool.find_program(PROGRAM, FOLDERS):
             return tool.explain_absence(PROGRAM, FOLDERS)
         try:
-            here = count_cores(self._sysfs)
+            cores = count_cores(self._sysfs)
         except OSError as error:
-            return f"{error.filename}: {small_files.why(error)}"
-        if not here.devices:
+            return f"{error.filename}: {small_files.describe_error(error)}"
+        if not cores.devices:
             return "the Neuron driver shows no device"
-        if here.family == "Inf1":
+        if cores.family == "Inf1":
             return f"{PROGRAM} does not run on Inferentia (Inf1)"
-        return (
-            ""
-            if here.workers > 1
-            else f"{PROGRAM} needs two cores, the driver shows {here.physical}"
-        )
+        if cores.workers < 2:
+            return f"{PROGRAM} needs two cores, the driver shows {cores.physical}"
+        return ""
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         del ask
         try:
-            here = count_cores(self._sysfs)
+            cores = count_cores(self._sysfs)
         except OSError as error:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=f"{error.filename}: {small_files.why(error)}",
-                remedy=Remedy.RETRY,
-            )
-        if here.workers < 2:
+            return tool.report_error(f"{error.filename}: {small_files.describe_error(error)}")
+        if cores.workers < 2:
             return Report(
                 outcome=Outcome.NOT_APPLICABLE,
-                reason=f"the driver shows {here.devices} devices with {here.physical} cores",
+                reason=f"the driver shows {cores.devices} devices with {cores.physical} cores",
             )
-        output = await execute(self._build_command(here))
-        return self._judge_output(output, here)
+        output = await execute(self._build_command(cores))
+        return self._judge_output(output, cores)
 
-    def _build_command(self, here: Cores) -> Command:
+    def _build_command(self, cores: Cores) -> Command:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
-        # `allr` before `--check`, which takes a word of its own in newer versions.
+        # `allr` comes before `--check`, which takes an argument in newer versions.
         size = ("-b", _MIN_SIZE, "-e", _MAX_SIZE, "-f", "4", "-d", "fp32")
-        argv = (program, "allr", "-r", str(here.workers), *size, "--check", "--non-interactive")
-        environment = {"NEURON_LOGICAL_NC_CONFIG": str(here.together)} if here.together > 1 else {}
+        argv = (program, "allr", "-r", str(cores.workers), *size, "--check", "--non-interactive")
+        environment = (
+            {"NEURON_LOGICAL_NC_CONFIG": str(cores.per_worker)} if cores.per_worker > 1 else {}
+        )
         return Command(argv=argv, deadline_s=self._settings.deadline_s, environment=environment)
 
-    def _judge_output(self, output: Output, here: Cores) -> Report:
+    def _judge_output(self, output: Output, cores: Cores) -> Report:
         if (report := tool.report_not_run(PROGRAM, output)) is not None:
             return report
         printed = f"{output.stdout}\n{output.stderr}"
         table = read_output(printed)
-        last = (
-            (table.errors[0] if table.errors else "")
-            or tool.find_last_line(output.stderr, output.stdout)
-            or "it printed nothing"
-        )
+        cause = self._reports.find_cause(table.errors, output)
         failed = bool(table.errors) or output.exit_code != 0
         if failed and table.wrong:
             return self._report_fault(WRONG, f"wrong results: {table.wrong[0]}", table)
         if output.ended is ProgramEnd.DEADLINE:
             return self._report_fault(
-                FAILED, f"it did not end within {self._settings.deadline_s:g} s: {last}", table
+                FAILED, f"it did not end within {self._settings.deadline_s:g} s: {cause}", table
             )
         if failed or not table.sizes:
-            said = next(
-                (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line)), ""
-            )
-            if said or output.exit_code in (126, 127):
-                return Report(
-                    outcome=Outcome.CONFIG,
-                    reason=presentable(f"{PROGRAM}: {said or last}"),
-                    remedy=Remedy.FIX_CONFIG,
-                )
-        if "Traceback (most recent call last)" in printed and not table.errors:
-            return Report(
-                outcome=Outcome.ERROR,
-                reason=presentable(f"{PROGRAM} crashed: {last}"),
-                remedy=Remedy.RETRY,
-            )
+            settings = _find_settings_complaint(printed)
+            if settings or output.exit_code in (126, 127):
+                return tool.report_misconfigured(presentable(f"{PROGRAM}: {settings or cause}"))
+        if _has_crashed(printed, table):
+            return tool.report_error(presentable(f"{PROGRAM} crashed: {cause}"))
         if failed:
             return self._report_fault(
                 FAILED,
-                f"it failed over {here.workers} cores (exit {output.exit_code}): {last}",
+                f"it failed over {cores.workers} cores (exit {output.exit_code}): {cause}",
                 table,
             )
-        if why := self._reports.find_incomplete_reason(table, output) or _find_unfinished_reason(
-            table
-        ):
-            return self._reports.report_inconclusive(why)
+        return self._judge_table(table, output)
+
+    def _judge_table(self, table: NccomTable, output: Output) -> Report:
+        """The report on a run that the program itself calls a success."""
+        incomplete = self._reports.find_incomplete_reason(table, output)
+        if reason := incomplete or _find_unfinished_reason(table):
+            return self._reports.report_inconclusive(reason)
         if slow := self._reports.find_slow_reason(table):
             return self._report_fault(SLOW, slow, table)
         return self._reports.report_pass(table)
 
-    def _report_fault(self, code: str, said: str, table: NccomTable) -> Report:
-        return self._reports.report_failure(code, said, table, confirm=code != WRONG)
+    def _report_fault(self, code: str, text: str, table: NccomTable) -> Report:
+        return self._reports.report_failure(code, text, table, confirm=code != WRONG)
+
+
+def _has_crashed(printed: str, table: NccomTable) -> bool:
+    return "Traceback (most recent call last)" in printed and not table.errors
+
+
+def _find_settings_complaint(printed: str) -> str:
+    """The first line that names a cause outside the devices; "" if there is none."""
+    lines = (line.strip() for line in tool.split_lines(printed) if _SETTINGS.search(line))
+    return next(lines, "")
 
 
 def _find_unfinished_reason(table: NccomTable) -> str:
-    """Why a whole table is not all of it; empty where it is."""
+    """Why a run with a table is incomplete; "" if it is complete."""
     if table.wrong:
         return f"it speaks of wrong results, and of no error: {table.wrong[0]}"
     if table.average is None:
         return "the table ends before its average"
     # 1 MB times 4 four times is 256 MB, then 1 GB.
-    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.buses):
+    if max(table.sizes) < _MAX_SIZE_BYTES // 4 or not max(table.bus_bandwidths):
         return "the table ends before its largest size"
     return ""
 

@@ -1,9 +1,6 @@
 """
-The short answers of dcgmi: which GPUs its engine has, which version it is, and that there is no
-engine.
-
-Owns     `discovery -l`, `--version` and `-v`, and the lines that stand in the place of an answer.
-         None of these is JSON.
+The short answers of dcgmi, none of which is JSON: `discovery -l`, `--version`, `-v`, and the lines
+that are printed instead of an answer.
 """
 
 from __future__ import annotations
@@ -21,23 +18,24 @@ _NO_WATCHES = "health watches not enabled"
 NO_CONNECTION = 235
 
 
-def gpus_found(text: str) -> int | None:
-    """How many GPUs `discovery -l` lists."""
+def find_gpu_count(text: str) -> int | None:
+    """The number of GPUs that `discovery -l` lists; None if the text is not its answer."""
     found = _GPUS.search(text[:65536])
     return int(found[1]) if found else None
 
 
-def version_found(text: str) -> str:
-    """What `--version` or `-v` says of dcgmi itself; empty where it says nothing."""
+def find_version(text: str) -> str:
+    """The version of dcgmi in the answer of `--version` or `-v`; "" if there is none."""
     found = _SHORT.search(text[:65536]) or _LONG.search(text[:65536])
     return found[1] if found else ""
 
 
-def no_engine(text: str) -> bool:
-    """Whether a command says that nothing answers where the host engine should."""
+def has_no_engine(text: str) -> bool:
+    """Whether a command reports that no host engine answers."""
     lower = text[:65536].lower()
     return any(words in lower for words in _NO_ENGINE)
 
 
-def no_watches(text: str) -> bool:
+def has_no_watches(text: str) -> bool:
+    """Whether `dcgmi health` reports that no watches are set."""
     return _NO_WATCHES in text[:65536].lower()

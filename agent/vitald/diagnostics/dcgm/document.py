@@ -1,13 +1,10 @@
 """
-From what `dcgmi diag -j` printed to one normal form.
-
-Owns     finding the documents in the noise, and the shapes of all versions: 2.x, 3.0 to 3.3, 4.x,
-         error objects, iterations.
-Refuses  meaning: statuses and texts stay as they were printed.
+Brings the output of `dcgmi diag -j` of all versions to one normal form: 2.x, 3.0 to 3.3, 4.x, error
+objects, iterations. Statuses and texts stay as they were printed.
 
 A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
-Nothing inside another object is ever taken for one: a document that was cut off is full of whole
-objects that look well.
+An object inside another one is never taken for a document: one that was cut off is full of complete
+objects.
 """
 
 from __future__ import annotations
@@ -15,21 +12,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from vitald.diagnostics.dcgm.values import MAX_GPUS, text_of, to_index, to_int, to_serial, to_word
+from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index, to_int, to_serial, to_text, to_word
 
 GPU, CPU = "gpu", "cpu"
 
 _GROUPS = {1: GPU, 7: CPU}  # DCGM's numbers of entity groups
 _MAX_TESTS, _MAX_RESULTS, _MAX_MESSAGES, _MAX_COMPLAINTS = 256, 4096, 4096, 8
 _MAX_DOCUMENTS = 256
-_MAX_OUTSIDE = 8192  # of the text around the documents, at each end
+_MAX_OUTSIDE = 8192  # characters kept at each end of the text around the documents
 _FIRST_COLUMN = re.compile(r'^\{(?=\s*["}])', re.MULTILINE)
 _ANY_COLUMN = re.compile(r'^[ \t]+\{(?=\s*["}])', re.MULTILINE)
-# Of a document whose beginning was lost.
+# Keys of a document whose beginning was lost
 _LEFT_OVER = re.compile(
-    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:|"results"\s*:\s*\['
+    r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:'
+    r'|"results"\s*:\s*\['
 )
 _LOOKS_LIKE_ONE = re.compile(
     r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")'
@@ -38,7 +36,7 @@ _LOOKS_LIKE_ONE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A warning, as it was printed."""
+    """A warning as it was printed."""
 
     text: str
     error_id: int | None = None
@@ -48,7 +46,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device's result of a test. `group` is `gpu`, `cpu`, another group's name, or empty where
+    """One device's result of a test. `group` is `gpu`, `cpu`, the name of another group, or "" if
     none is named.
     """
 
@@ -61,7 +59,7 @@ class DeviceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmTest:
-    """A test. `read_status`, `messages` and `info` are those that belong to no device."""
+    """A test. Its `status`, `messages` and `info` are those that belong to no device."""
 
     name: str
     category: str = ""
@@ -73,38 +71,40 @@ class DcgmTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmDocument:
+    """One document in the normal form."""
+
     tests: tuple[DcgmTest, ...] = ()
     error: str | None = None  # instead of results
     version: str = ""
     driver: str = ""
     device_ids: tuple[str, ...] = ()
-    gpus: tuple[int, ...] = ()  # that are listed, whether or not they were tested
+    gpus: tuple[int, ...] = ()  # listed, whether or not they were tested
     serials: dict[int, str] = field(default_factory=dict)  # by index; by position up to 3.x
     entities: bool = False  # 4.x: results name entities, and have summaries
-    wrong: tuple[str, ...] = ()  # where it has not the shape of any version
-    rejected: bool = False  # and that at its root
+    wrong: tuple[str, ...] = ()  # where its shape is that of no version
+    rejected: bool = False  # its root has the shape of no version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmOutput:
-    """All that was printed."""
+    """The whole output."""
 
     documents: tuple[DcgmDocument, ...] = ()
-    iterations: int = 0  # that were announced
+    iterations: int = 0  # announced
     not_run: int = 0  # iterations without a document
     failed: bool = False  # the iterations' own overall result
-    broken: str = ""  # why something that should be a document is none
+    broken: str = ""  # why something that should be a document cannot be read
     outside: str = ""  # the text around the documents, shortened
 
 
 def read_output(printed: bytes | str) -> DcgmOutput:
-    """Whatever was printed. Never raises."""
+    """Reads any output. Never raises."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
     text = text.replace("\x00", " ").lstrip("\ufeff")
     found = _DocumentFinder(text)
     found.find_objects(_FIRST_COLUMN)
     if not found.objects and not found.broken:
-        found.find_objects(_ANY_COLUMN)  # a wrapper has indented it all
+        found.find_objects(_ANY_COLUMN)  # a wrapper has indented everything
     outside = found.collect_outside()
     documents: list[DcgmDocument] = []
     announced = not_run = 0
@@ -117,9 +117,9 @@ def read_output(printed: bytes | str) -> DcgmOutput:
             failed = failed or (
                 "Overall Result" in value and to_word(value["Overall Result"]).lower() != "pass"
             )
-            for one in rounds[:_MAX_RESULTS]:
-                if isinstance(one, dict) and _has_root(one):
-                    documents.append(_read_document(one))
+            for iteration in rounds[:_MAX_RESULTS]:
+                if isinstance(iteration, dict) and _has_root(iteration):
+                    documents.append(_read_document(iteration))
                 else:
                     not_run += 1
             not_run += max(not rounds, len(rounds) - _MAX_RESULTS)
@@ -136,8 +136,8 @@ def read_output(printed: bytes | str) -> DcgmOutput:
 
 
 class _UncountedText(str):
-    """json counts the lines before each mistake, to tell where it is. With a million mistakes that
-    takes minutes, and nobody reads it.
+    """The json module counts the lines before each error, which takes minutes for a million errors
+    and is not used.
     """
 
     __slots__ = ()
@@ -153,13 +153,13 @@ class _UncountedText(str):
 
 
 class _DocumentFinder:
-    """Looks for documents at the beginnings of lines."""
+    """Finds documents at the beginnings of lines."""
 
     def __init__(self, text: str) -> None:
         self.text = _UncountedText(text)
         self.objects: list[dict[str, object]] = []
         self.broken = ""
-        self._twice = ""  # a key that the object that was decoded last has twice
+        self._twice = ""  # a key that the last decoded object has twice
         self._spans: list[tuple[int, int]] = []
         self._decoder = json.JSONDecoder(
             object_pairs_hook=self._build_object,
@@ -168,8 +168,8 @@ class _DocumentFinder:
             parse_constant=_drop_constant,
             strict=False,
         )
-        # Each attempt may read far before it fails; all of them together read the text only a few
-        # times.
+        # Limits all attempts together to a few passes over the text, since each may read far
+        # before it fails
         self._patience = 4 * len(text) + 100_000
 
     def find_objects(self, beginnings: re.Pattern[str]) -> None:
@@ -185,7 +185,7 @@ class _DocumentFinder:
             try:
                 value, end = self._decoder.raw_decode(self.text, start)
             except RecursionError:
-                # As nothing is that dcgmi prints; every line of it would fail in the same way
+                # dcgmi prints nothing like it; every line of it would fail in the same way
                 self.broken = "nested too deeply"
                 return
             except ValueError as error:
@@ -199,7 +199,7 @@ class _DocumentFinder:
                         else f"not JSON from character {reached - start} on"
                     )
                 if cut_off:
-                    return  # whatever follows lies inside it
+                    return  # the rest lies inside it
                 continue
             after = end
             self._patience -= end - start
@@ -222,14 +222,12 @@ class _DocumentFinder:
         self._spans.append((start, end))
 
     def _build_object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """No version prints a key twice. One of the two would be lost, and that may be the
-        failure.
+        """No version prints a key twice; one of the two values, perhaps the failure, would be
+        lost.
         """
         value = dict(pairs)
         if len(value) < len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            self._twice = to_word(twice) or "a key"
+            self._twice = to_word(_find_repeated(key for key, _ in pairs)) or "a key"
         return value
 
     def _cut_off(self, error: ValueError, reached: int) -> bool:
@@ -254,6 +252,16 @@ class _DocumentFinder:
         return "\n".join(piece for piece in pieces if piece)[: 4 * _MAX_OUTSIDE]
 
 
+def _find_repeated(keys: Iterable[str]) -> str:
+    """The first key that stood before; "" if there is none."""
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return ""
+
+
 def _shorten_text(text: str) -> str:
     text = text.strip()
     return (
@@ -270,7 +278,7 @@ def _parse_float(digits: str) -> float | None:
 
 
 def _drop_constant(_: str) -> None:
-    """NaN and infinities, which no version prints."""
+    """Drops NaN and infinities, which no version prints."""
 
 
 def _has_root(value: dict[str, object]) -> bool:
@@ -282,13 +290,16 @@ def _read_document(value: dict[str, object]) -> DcgmDocument:
 
 
 class _DocumentReader:
-    """One document's fields, each taken for what it should be, or complained of."""
+    """Reads the fields of one document; a field of a wrong type is left out, with a complaint."""
 
     def __init__(self, value: dict[str, object]) -> None:
         self.value = value
         self.wrong: list[str] = []
         self.rejected = False
         self.messages = 0
+        self.tests: list[DcgmTest] = []
+        self.error: str | None = None
+        self.versions: list[object] = []
         roots = [(key, root) for key, root in value.items() if key.startswith("DCGM ")]
         self.roots = roots
         self.entities = "entity_groups" in value or any(
@@ -300,54 +311,50 @@ class _DocumentReader:
             self.wrong.append(what)
 
     def read_document(self) -> DcgmDocument:
-        tests: list[DcgmTest] = []
-        error: str | None = None
-        versions: list[object] = [self.value.get("version")]
         for key, root in self.roots:
-            self.rejected = self.rejected or not isinstance(root, dict)
-            if isinstance(root, list):
-                self.add_complaint(f"{to_word(key)} is a list")
-                tests += self.read_categories(root)
-                continue
-            if not isinstance(root, dict):
-                self.add_complaint(f"{to_word(key)} holds no object")
-                continue
-            versions.append(root.get("version"))
-            if "runtime_error" in root:
-                error = text_of(root["runtime_error"]) or "an error without a text"
-            if "test_categories" in root:
-                if not isinstance(root["test_categories"], list):
-                    self.add_complaint("test_categories is no list")
-                tests += self.read_categories(root["test_categories"])
-            elif "runtime_error" not in root:
-                self.add_complaint("it holds no tests")
+            self.read_root(key, root)
         metadata = self.value.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        key = "Driver Version Detected"
-        drivers = (self.value.get(key), metadata.get(key))
-        listed = list(self.list_gpus())
+        driver_key = "Driver Version Detected"
+        gpus = list(self.list_gpus())
         return DcgmDocument(
-            tests=tuple(_merge_repeated(tests)),
-            error=error,
-            version=next(
-                (word for one in (*versions, metadata.get("version")) if (word := to_word(one))),
-                "",
-            ),
-            driver=next((word for one in drivers if (word := to_word(one))), ""),
+            tests=tuple(_merge_repeated(self.tests)),
+            error=self.error,
+            version=_find_word(self.value.get("version"), *self.versions, metadata.get("version")),
+            driver=_find_word(self.value.get(driver_key), metadata.get(driver_key)),
             device_ids=tuple(
-                word
-                for one in (*self.list_old_ids(), *(entity[1] for entity in listed))
-                if (word := to_word(one))
+                filter(None, map(to_word, (*self.list_old_ids(), *(gpu[1] for gpu in gpus))))
             ),
-            gpus=tuple(sorted({index for index, _, _ in listed})),
+            gpus=tuple(sorted({index for index, _, _ in gpus})),
             serials={
                 **self.read_old_serials(),
-                **{index: word for index, _, serial in listed if (word := to_serial(serial))},
+                **{index: word for index, _, serial in gpus if (word := to_serial(serial))},
             },
             entities=self.entities,
             wrong=tuple(self.wrong),
             rejected=self.rejected,
         )
+
+    def read_root(self, key: str, root: object) -> None:
+        """The object, or in some wrong shapes the list, that holds the tests."""
+        if isinstance(root, list):
+            self.rejected = True
+            self.add_complaint(f"{to_word(key)} is a list")
+            self.tests += self.read_categories(root)
+            return
+        if not isinstance(root, dict):
+            self.rejected = True
+            self.add_complaint(f"{to_word(key)} holds no object")
+            return
+        self.versions.append(root.get("version"))
+        if "runtime_error" in root:
+            self.error = to_text(root["runtime_error"]) or "an error without a text"
+        if "test_categories" in root:
+            if not isinstance(root["test_categories"], list):
+                self.add_complaint("test_categories is no list")
+            self.tests += self.read_categories(root["test_categories"])
+        elif "runtime_error" not in root:
+            self.add_complaint("it holds no tests")
 
     def list_old_ids(self) -> list[object]:
         ids = self.value.get("GPU Device IDs")
@@ -356,7 +363,7 @@ class _DocumentReader:
     def read_old_serials(self) -> dict[int, str]:
         serials = self.value.get("GPU Device Serials")
         pairs = (
-            [(to_int(key), to_serial(one)) for key, one in serials.items()]
+            [(to_int(key), to_serial(serial)) for key, serial in serials.items()]
             if isinstance(serials, dict)
             else []
         )
@@ -366,7 +373,7 @@ class _DocumentReader:
         """Index, device id and serial number of the GPUs that the document lists."""
         groups = self.value.get("entity_groups")
         for group in groups if isinstance(groups, list) else []:
-            if not isinstance(group, dict) or _group_name(group) != GPU:
+            if not isinstance(group, dict) or _get_group_name(group) != GPU:
                 continue
             entities = group.get("entities")
             for entity in entities[:MAX_GPUS] if isinstance(entities, list) else []:
@@ -405,46 +412,49 @@ class _DocumentReader:
             return None
         name = to_word(value["name"])
         summary, results = self.read_parts(value, name)
-        # Up to 3.x the checks of the software name no GPU: the number that stands there is always
-        # 0.
+        # Up to 3.x the software checks concern no GPU; the index that they print is always 0.
         nameless = category.lower() == "deployment" and not self.entities
+        of_test = [
+            DeviceResult(
+                status=self.read_status(summary.get("status"), name),
+                messages=tuple(self.read_messages(summary)),
+                info=tuple(_list_infos(summary)),
+            )
+        ]
         by_device: list[DeviceResult] = []
-        statuses = [self.read_status(summary.get("status"), name)]
-        messages = list(self.read_messages(summary))
-        info = list(_list_infos(summary))
-        for result in results:
-            if result is None:
-                continue  # a place without a result
-            if not isinstance(result, dict):
+        for entry in results:
+            if entry is None:
+                continue  # an entry without a result
+            if not isinstance(entry, dict):
                 self.add_complaint(f"{name}: a result is no object")
                 continue
-            status, said, told = (
-                self.read_status(result.get("status"), name),
-                tuple(self.read_messages(result)),
-                tuple(_list_infos(result)),
-            )
-            devices = (
-                []
-                if nameless and "entity_id" not in result
-                else list(self.read_devices(result, name))
-            )
-            if devices:
-                by_device += [
-                    DeviceResult(group=group, index=index, status=status, messages=said, info=told)
-                    for group, index in devices
-                ]
-            else:
-                statuses.append(status)
-                messages += said
-                info += told
+            for result in self.read_result(entry, name, nameless=nameless):
+                (of_test if result.index is None else by_device).append(result)
         return DcgmTest(
             name=name,
             category=category,
-            status=find_worst(statuses),
+            status=find_worst(result.status for result in of_test),
             results=tuple(by_device),
-            messages=tuple(messages),
-            info=tuple(info),
+            messages=tuple(message for result in of_test for message in result.messages),
+            info=tuple(info for result in of_test for info in result.info),
         )
+
+    def read_result(
+        self, value: dict[str, object], test: str, *, nameless: bool
+    ) -> list[DeviceResult]:
+        """The result for each device that it names, else one without a device.
+
+        `nameless`: only an entity id names a device.
+        """
+        result = DeviceResult(
+            status=self.read_status(value.get("status"), test),
+            messages=tuple(self.read_messages(value)),
+            info=tuple(_list_infos(value)),
+        )
+        if nameless and "entity_id" not in value:
+            return [result]
+        devices = self.read_devices(value, test)
+        return [replace(result, group=group, index=index) for group, index in devices] or [result]
 
     def read_parts(
         self, test: dict[str, object], name: str
@@ -467,7 +477,7 @@ class _DocumentReader:
             if index is None:
                 self.add_complaint(f"{test}: an entity without a number")
             else:
-                yield _group_name(result), index
+                yield _get_group_name(result), index
             return
         for key, group in (("cpu_id", CPU), ("gpu_id", GPU), ("gpu_ids", GPU)):
             if key in result:
@@ -489,33 +499,38 @@ class _DocumentReader:
         return to_word(value)
 
     def read_messages(self, holder: dict[str, object]) -> Iterator[Message]:
-        """One text or a list of them, of objects whose text is called `warning` or `read_messages`;
-        numbers in these, or beside.
+        """One text or a list of them, or of objects with the text as `warning` or `warnings`; the
+        error numbers stand in these objects, or beside.
         """
         beside = _get_error_numbers(holder)
         value = holder.get("warnings", holder.get("warning"))
         values = value if isinstance(value, list) else [value]
-        told = False
-        for one in values:
-            if one is None or one == "":
+        found = False
+        for warning in values:
+            if warning is None or warning == "":
                 continue
             if self.messages >= _MAX_MESSAGES:
                 self.add_complaint("too many warnings")
                 return
             self.messages += 1
-            told = True
-            if isinstance(one, dict):
-                texts = one.get("warning", one.get("warnings"))
+            found = True
+            if isinstance(warning, dict):
+                texts = warning.get("warning", warning.get("warnings"))
                 text = (
-                    " ".join(text_of(part) for part in texts)
+                    " ".join(to_text(part) for part in texts)
                     if isinstance(texts, list)
-                    else text_of(texts)
+                    else to_text(texts)
                 )
-                yield Message(text, *_get_error_numbers(one))
+                yield Message(text, *_get_error_numbers(warning))
             else:
-                yield Message(text_of(one), *beside)
-        if not told and beside[0]:
+                yield Message(to_text(warning), *beside)
+        if not found and beside[0]:
             yield Message("", *beside)
+
+
+def _find_word(*values: object) -> str:
+    """The first of them that is a word; "" if none is."""
+    return next(filter(None, map(to_word, values)), "")
 
 
 def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | None, int | None]:
@@ -529,11 +544,11 @@ def _get_error_numbers(holder: dict[str, object]) -> tuple[int | None, int | Non
 def _list_infos(holder: dict[str, object]) -> Iterable[str]:
     value = holder.get("info")
     values = value if isinstance(value, list) else [value]
-    return [text_of(one) for one in values[:256] if isinstance(one, str) and one]
+    return [to_text(info) for info in values[:256] if isinstance(info, str) and info]
 
 
 def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
-    """A test that stands there twice is one test."""
+    """Merges tests of the same name."""
     by_name: dict[str, DcgmTest] = {}
     for test in tests:
         former = by_name.get(test.name)
@@ -541,15 +556,15 @@ def _merge_repeated(tests: list[DcgmTest]) -> Iterable[DcgmTest]:
     return by_name.values()
 
 
-def merge_tests(one: DcgmTest, other: DcgmTest) -> DcgmTest:
-    """Two runs of one test: of each status the worst, all that was said."""
+def merge_tests(first: DcgmTest, other: DcgmTest) -> DcgmTest:
+    """Two results of the same test: the worse status, and all messages."""
     return DcgmTest(
-        name=one.name,
-        category=one.category or other.category,
-        status=find_worst([one.status, other.status]),
-        results=one.results + other.results,
-        messages=one.messages + other.messages,
-        info=one.info + other.info,
+        name=first.name,
+        category=first.category or other.category,
+        status=find_worst([first.status, other.status]),
+        results=first.results + other.results,
+        messages=first.messages + other.messages,
+        info=first.info + other.info,
     )
 
 
@@ -557,12 +572,12 @@ _BADNESS = {"": 0, "pass": 1, "skip": 2, "warn": 4, "fail": 5}
 
 
 def find_worst(statuses: Iterable[str]) -> str:
-    """What no version prints is worse than a skip, and no failure. Empty where there is none."""
+    """An unknown status is worse than a skip, but no failure. Empty if there is no status."""
     return max(statuses, key=lambda status: _BADNESS.get(status.lower(), 3), default="")
 
 
-def _group_name(holder: dict[str, object]) -> str:
-    """By its name, else by its number."""
+def _get_group_name(holder: dict[str, object]) -> str:
+    """The name of the entity group, from its name or its number."""
     name = to_word(holder.get("entity_group")).lower()
     if name:
         return name

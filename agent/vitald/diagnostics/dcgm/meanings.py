@@ -1,9 +1,8 @@
 """
-What a warning of the diagnostic means, by the catalogue.
+What a message of the diagnostic means, by the catalogue.
 
-Owns     the order: the error's number, else the severity that is printed, else the words that it
-         begins with; and fails closed.
-Refuses  what the meanings come to for a whole run.
+The error's number decides; without one, the severity that is printed; without that, the text that
+the message begins with. An unknown message counts as a failure.
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ _CAUTIOUS = Diagnosis(remedy=Remedy.INVESTIGATE, confirm=True)
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
+    """`confirm`: as in Fault. `of_hardware`: the hardware is at fault, not settings."""
+
     code: str
     title: str
     remedy: Remedy
@@ -48,7 +49,7 @@ class Meaning:
 
 
 class Meanings:
-    """The catalogue's entries of the kind `dcgm`, as a reader of outputs wants them."""
+    """The catalogue's entries of the kind `dcgm`, by number and by text."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._rules = {
@@ -67,36 +68,33 @@ class Meanings:
             for code, rule in self._rules.items()
             for words in _get_diagnosis(rule).words
         ]
-        # Of several that fit, the one that leads the furthest.
-        self._phrases = sorted(phrases, key=lambda one: (-len(one[0][0]), -sum(map(len, one[0]))))
-
-    def get_entry(self, code: str) -> Meaning:
-        rule = self._rules.get(code)
-        return (
-            _make_meaning(code, rule)
-            if rule is not None
-            else Meaning(code, code, Remedy.INVESTIGATE, True, True)
+        # Of several that match, the one with the longest beginning wins, then the longest.
+        self._phrases = sorted(
+            phrases, key=lambda phrase: (-len(phrase[0][0]), -sum(map(len, phrase[0])))
         )
 
+    def get_entry(self, code: str) -> Meaning:
+        """The meaning of a code; a cautious one if the catalogue does not have it."""
+        rule = self._rules.get(code)
+        if rule is None:
+            return Meaning(code, code, Remedy.INVESTIGATE, True, True)
+        return _make_meaning(code, rule)
+
     def find_meaning(self, message: Message) -> Meaning:
-        """Of one warning. An error that nobody knows is a failure, and its remedy a
-        cautious one.
-        """
+        """The meaning of one message. An unknown error is a failure with a cautious remedy."""
         number = message.error_id
         code = f"{KIND}/{number}" if number is not None else ""
         if code in self._rules:
             return self._resolve_rule(code, message.text)
         if message.severity is None and number is None:
-            worded = self.find_by_text(message.text)
-            return (
-                worded
-                if worded is not None
-                else replace(self.get_entry(UNCLEAR), title=_describe_unknown(message.text))
-            )
+            by_text = self.find_by_text(message.text)
+            if by_text is not None:
+                return by_text
+            return replace(self.get_entry(UNCLEAR), title=_describe_unknown(message.text))
         default = _get_diagnosis(self._default)
-        remedy = default.severity.get(
-            message.severity if message.severity is not None else -1, default.remedy
-        )
+        remedy = default.remedy
+        if message.severity is not None:
+            remedy = default.severity.get(message.severity, remedy)
         return Meaning(
             code or UNCLEAR,
             _describe_unknown(message.text),
@@ -106,7 +104,7 @@ class Meanings:
         )
 
     def find_by_text(self, text: str) -> Meaning | None:
-        """By the words that it begins with; None where they are not known."""
+        """The meaning of the words that a text begins with; None if they are unknown."""
         lower = text.lower()
         without = _PREFIX.match(lower)
         texts = [_NUMBER.sub("#", lower)]
@@ -117,7 +115,7 @@ class Meanings:
             (
                 code
                 for parts, code in self._phrases
-                if any(_matches_parts(one, parts) for one in texts)
+                if any(_matches_parts(variant, parts) for variant in texts)
             ),
             None,
         )
@@ -154,7 +152,7 @@ def _make_meaning(code: str, rule: Rule) -> Meaning:
 
 
 def _matches_parts(text: str, parts: list[str]) -> bool:
-    """Whether the first part begins it, and the others follow in this order."""
+    """Whether the text begins with the first part, and the others follow in this order."""
     if not text.startswith(parts[0]):
         return False
     at = len(parts[0])

@@ -1,15 +1,13 @@
 """
-What a run of `dcgmi diag` came to: its documents, its exit code and the level that was asked for,
-as one report.
+The report on a run of `dcgmi diag`: its outcome, the GPUs to blame, what was not verified, and a
+reason of one line.
 
-Owns     the outcome, whom the findings blame, what was not verified, and one line that says it all.
-Refuses  I/O and shapes; what an error means is in the catalogue, what an exit code says is in
-         outputs.toml.
+The documents are read first: exit code and documents disagree in both directions, and 226 alone
+has three meanings. A run that could not run is never a pass, and a skipped test has neither passed
+nor failed. Faults and their texts name the GPUs to blame, not statuses: from 4.0 on several tests
+give all GPUs the same status.
 
-The document is read first: exit code and document disagree in both directions, and 226 alone means
-three things. A run that could not run is never a pass, and a test that was skipped is neither
-passed nor failed. GPUs are blamed by findings and their texts: from 4.0 on several tests stamp one
-status on all GPUs.
+Pure: no I/O. The catalogue has the meaning of errors, outputs.toml that of exit codes.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from vitald.diagnostics.dcgm.run_context import (
 from vitald.diagnostics.dcgm.tables import (
     ExitMeaning,
 )
-from vitald.diagnostics.dcgm.values import text_of
+from vitald.diagnostics.dcgm.values import to_text
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, Test
 from vitald.text import count_more, join_first
 
@@ -44,13 +42,12 @@ _ISOLATE = 2
 _FAILED = (205, 226)
 _RETURN = re.compile(r"Return: \((-\d{1,3})\)")
 _PREAMBLE = re.compile(r"^Unable to complete diagnostic for .{1,80}?\. Return: \(-?\d+\)[ :]*")
-# `GPU 3`, `GPU 3's`, `GPU ID 3`; no PCI address and no UUID. `GPUs 0, 1 and 2` names them all.
-_MAX_NAMED = 3  # groups of findings in the reason
+_MAX_NAMED = 3  # groups of faults in the reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Conclusion:
-    """What the run comes to without its findings."""
+    """The result of a run without its faults. `code`: a fault that it implies, if any."""
 
     outcome: Outcome
     remedy: Remedy
@@ -67,8 +64,9 @@ def read_report(
     stderr: bytes | str = "",
     gpus: Sequence[int] = (),
 ) -> Report:
-    """The report. `level`: what was asked for, None where nobody knows; `gpus`: the GPUs asked for,
-    none for all. Never raises.
+    """The report on a run. Never raises.
+
+    `level`: the requested level, None if it is unknown; `gpus`: the requested GPUs, none for all.
     """
     printed = document.read_output(stdout)
     errors = stderr.decode("utf-8", "replace") if isinstance(stderr, bytes) else stderr
@@ -87,62 +85,68 @@ class _ReportMaker:
         found = finder.find_faults()
         found += finder.find_implied(found)
         gaps = GapFinder(self._run).find_gaps(found)
-        said = self.draw_conclusion(found, gaps)
-        if said.code and not any(one.fault.code == said.code for one in found):
-            found.append(self._imply_from_exit(said))
-        faults = tuple(one.fault for one in found)
+        conclusion = self.draw_conclusion(found, gaps)
+        if conclusion.code and not any(
+            found_fault.fault.code == conclusion.code for found_fault in found
+        ):
+            found.append(self._imply_from_exit(conclusion))
+        faults = tuple(found_fault.fault for found_fault in found)
         return Report(
-            outcome=said.outcome,
-            reason=said.reason,
-            remedy=said.remedy,
-            reboot_required=said.outcome is Outcome.FAIL
+            outcome=conclusion.outcome,
+            reason=conclusion.reason,
+            remedy=conclusion.remedy,
+            reboot_required=conclusion.outcome is Outcome.FAIL
             and any(f.remedy in (Remedy.RESET_GPU, Remedy.REBOOT) for f in faults),
-            replacement_required=said.outcome is Outcome.FAIL
+            replacement_required=conclusion.outcome is Outcome.FAIL
             and any(f.remedy is Remedy.REPLACE for f in faults),
             tests=tuple(map(_summarize_test, self._run.tests.values())),
             faults=faults,
-            culprits=self.list_culprits(said.outcome, found),
-            dcgm_version=self._run.find_last(lambda one: one.version),
-            driver_version=self._run.find_last(lambda one: one.driver),
+            culprits=self.list_culprits(conclusion.outcome, found),
+            dcgm_version=self._run.find_last(lambda document: document.version),
+            driver_version=self._run.find_last(lambda document: document.driver),
             device_ids=self._run.device_ids,
             serials=self.get_serials(),
         )
 
-    def _imply_from_exit(self, said: _Conclusion) -> FoundFault:
-        meaning = self._run.meanings.get_entry(said.code)
+    def _imply_from_exit(self, conclusion: _Conclusion) -> FoundFault:
+        meaning = self._run.meanings.get_entry(conclusion.code)
         fault = Fault(
-            code=said.code,
+            code=conclusion.code,
             test="",
-            text=said.reason,
-            remedy=said.remedy,
+            text=conclusion.reason,
+            remedy=conclusion.remedy,
             confirm=meaning.confirm,
             implied=True,
         )
         return FoundFault(fault, meaning)
 
     def draw_conclusion(self, found: list[FoundFault], gaps: list[Unverified]) -> _Conclusion:
-        """From the documents, and what of it the exit code leaves standing."""
-        hard = [one for one in found if one.meaning.of_hardware and not self._run.rejected]
-        if hard:
+        """Conclude from the faults and the documents, then compare with the exit code."""
+        hardware = [
+            found_fault
+            for found_fault in found
+            if found_fault.meaning.of_hardware and not self._run.rejected
+        ]
+        if hardware:
             return _Conclusion(
                 Outcome.FAIL,
-                _find_strongest(one.fault.remedy for one in found),
-                _format_reason(found, hard),
+                _find_strongest(found_fault.fault.remedy for found_fault in found),
+                _format_reason(found, hardware),
             )
         unusable = self._find_unusable()
         if unusable is not None:
             return unusable
-        said = self._conclude_from_documents(found, gaps)
-        return self._compare_with_exit(said, found)
+        conclusion = self._conclude_from_documents(found, gaps)
+        return self._compare_with_exit(conclusion, found)
 
     def _find_unusable(self) -> _Conclusion | None:
-        """Why there is no verdict at all."""
-        refused = [one.error for one in self._run.printed.documents if one.error is not None]
+        """Why there is no verdict; None if the documents can be judged."""
+        refused = [doc.error for doc in self._run.printed.documents if doc.error is not None]
         if refused:
-            # Where one of them asks for more than the others, that is what is told.
+            # The error that requires the most is reported.
             return max(
-                (self._explain_refusal(error) for error in refused),
-                key=lambda said: (said.outcome is Outcome.FAIL, said.remedy.rank),
+                map(self._explain_refusal, refused),
+                key=lambda refusal: (refusal.outcome is Outcome.FAIL, refusal.remedy.rank),
             )
         if self._run.printed.broken:
             return self._conclude_without(
@@ -177,23 +181,18 @@ class _ReportMaker:
         return _Conclusion(row.outcome, row.remedy, f"{row.means}: {_clean_error(error)}", row.code)
 
     def _explain_plain_text(self) -> _Conclusion:
-        """Text in the place of a document, or nothing at all."""
+        """Conclude from text that was printed instead of a document, or from no output."""
         text = f"{self._run.printed.outside}\n{self._run.stderr}".strip()
         row = self._run.tables.find_text(text)
         if row is None and self._run.exit_code:
             row = self._run.tables.find_exit(self._run.exit_code)
-        line = (
-            next((one for one in reversed(text.splitlines()) if any(map(str.isalnum, one))), "")
-            if row is None
-            else _find_error_line(text)
-        )
         if row is not None:
-            return _Conclusion(
-                row.outcome,
-                row.remedy,
-                f"{row.means}{self._format_code()}" + (f": {_clean_error(line)}" if line else ""),
-                row.code,
-            )
+            line = _find_error_line(text)
+            error = f": {_clean_error(line)}" if line else ""
+            reason = f"{row.means}{self._format_code()}{error}"
+            return _Conclusion(row.outcome, row.remedy, reason, row.code)
+        lines = reversed(text.splitlines())
+        line = next((line for line in lines if any(map(str.isalnum, line))), "")
         if line and text[0] in "{[":
             return _Conclusion(
                 Outcome.ERROR,
@@ -223,42 +222,28 @@ class _ReportMaker:
     def _conclude_from_documents(
         self, found: list[FoundFault], gaps: list[Unverified]
     ) -> _Conclusion:
-        by_remedy = {one.fault.remedy for one in found}
-        if Remedy.RETRY in by_remedy:
-            stopped = [one for one in found if one.fault.remedy is Remedy.RETRY]
-            return _Conclusion(Outcome.ERROR, Remedy.RETRY, _format_reason(stopped, stopped))
-        unknown = next(
-            (
-                f"{test.name}: status {status!r}"
-                for test in self._run.tests.values()
-                for status in _list_unknown(test)
-            ),
-            "",
-        )
-        if unknown:
+        interrupted = [
+            found_fault for found_fault in found if found_fault.fault.remedy is Remedy.RETRY
+        ]
+        if interrupted:
+            reason = _format_reason(interrupted, interrupted)
+            return _Conclusion(Outcome.ERROR, Remedy.RETRY, reason)
+        if unknown := self._find_unknown_status():
             return _Conclusion(
                 Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}"
             )
-        told = [gap.words for gap in gaps]
-        unverified = [
-            one
-            for one in found
-            if one.fault.remedy is Remedy.NONE and not self._is_optional(one.fault.test)
+        remedies = {found_fault.fault.remedy for found_fault in found}
+        unverified = self._list_unverified(found, gaps)
+        if unverified:
+            reason = f"not verified: {join_first(unverified, _MAX_NAMED, '; ', '; and ')}"
+            strongest = _find_strongest([*(gap.remedy for gap in gaps), *remedies])
+            return _Conclusion(Outcome.INCONCLUSIVE, strongest, reason)
+        settings = [
+            found_fault for found_fault in found if found_fault.fault.remedy is not Remedy.NONE
         ]
-        unverified = [
-            one
-            for one in unverified
-            if not any(words.startswith(f"{one.fault.test} was skipped") for words in told)
-        ]
-        if gaps or unverified:
-            words = told + [_format_group([one]) for one in unverified]
-            remedies = [*(gap.remedy for gap in gaps), *by_remedy]
-            said = f"not verified: {join_first(words, _MAX_NAMED, '; ', '; and ')}"
-            return _Conclusion(Outcome.INCONCLUSIVE, _find_strongest(remedies), said)
-        settings = [one for one in found if one.fault.remedy is not Remedy.NONE]
         if settings:
             return _Conclusion(
-                Outcome.CONFIG, _find_strongest(by_remedy), _format_reason(settings, settings)
+                Outcome.CONFIG, _find_strongest(remedies), _format_reason(settings, settings)
             )
         if self._run.printed.failed:
             return _Conclusion(
@@ -268,11 +253,31 @@ class _ReportMaker:
             )
         return _Conclusion(Outcome.PASS, Remedy.NONE, "")
 
-    def _compare_with_exit(self, said: _Conclusion, found: list[FoundFault]) -> _Conclusion:
-        """An exit code that says more than the document does not let it stand as it is."""
+    def _find_unknown_status(self) -> str:
+        """The first test with a status that no version is known to print; "" if there is none."""
+        unknown = (
+            f"{test.name}: status {status!r}"
+            for test in self._run.tests.values()
+            for status in _list_unknown(test)
+        )
+        return next(unknown, "")
+
+    def _list_unverified(self, found: list[FoundFault], gaps: list[Unverified]) -> list[str]:
+        """The gaps, and the faults that only say that a test could not verify something."""
+        words = [gap.words for gap in gaps]
+        return words + [
+            _format_group([found_fault])
+            for found_fault in found
+            if found_fault.fault.remedy is Remedy.NONE
+            and not self._is_optional(found_fault.fault.test)
+            and not any(gap.startswith(f"{found_fault.fault.test} was skipped") for gap in words)
+        ]
+
+    def _compare_with_exit(self, conclusion: _Conclusion, found: list[FoundFault]) -> _Conclusion:
+        """Correct the conclusion if the exit code reports a problem that the documents lack."""
         code = self._run.exit_code
-        if not code or said.outcome is Outcome.ERROR:
-            return said
+        if not code or conclusion.outcome is Outcome.ERROR:
+            return conclusion
         if code not in _FAILED:
             row = self._run.tables.find_exit(code) or ExitMeaning(
                 means="dcgmi failed in a way that is not known"
@@ -283,21 +288,23 @@ class _ReportMaker:
                 f"{row.means}{self._format_code()}, though the document does not show it",
                 row.code,
             )
-        severities = [one.fault.severity for one in found if not one.fault.implied]
+        severities = [
+            found_fault.fault.severity for found_fault in found if not found_fault.fault.implied
+        ]
         hidden = (
             code == _FAILED[0]
             and None not in severities
             and _ISOLATE not in severities
             and self._run.version >= (3, 3)
         )
-        if not found or hidden or said.outcome is Outcome.PASS:
+        if not found or hidden or conclusion.outcome is Outcome.PASS:
             means = "an error that takes a GPU out of use" if code == _FAILED[0] else "a failure"
             why = (
                 f"document and exit code disagree: code {code} stands for {means}, and the document"
                 " shows none"
             )
             return _Conclusion(Outcome.ERROR, Remedy.INVESTIGATE, why)
-        return said
+        return conclusion
 
     def _is_optional(self, test: str) -> bool:
         row = self._run.tables.find_test(test)
@@ -311,30 +318,30 @@ class _ReportMaker:
         )
 
     def list_culprits(self, outcome: Outcome, found: list[FoundFault]) -> tuple[int, ...]:
-        """The GPUs of findings that made the outcome. A setting is a GPU's own only where the
+        """The GPUs of faults that caused the outcome. A settings error is a GPU's own only if the
         document says so.
         """
         if outcome is Outcome.FAIL:
-            blamed = [one.fault for one in found if one.meaning.of_hardware]
+            blamed = [found_fault.fault for found_fault in found if found_fault.meaning.of_hardware]
         elif outcome in (Outcome.CONFIG, Outcome.INCONCLUSIVE):
             blamed = [
-                one.fault
-                for one in found
-                if not one.fault.by_text and one.fault.remedy is not Remedy.NONE
+                found_fault.fault
+                for found_fault in found
+                if not found_fault.fault.by_text and found_fault.fault.remedy is not Remedy.NONE
             ]
         else:
             blamed = []
         return tuple(sorted({fault.gpu for fault in blamed if fault.gpu is not None}))
 
     def get_serials(self) -> dict[int, str]:
-        """By index. Up to 3.x they are numbered by position among those that were tested."""
+        """Serial numbers by index. Up to 3.x DCGM numbers them by position among tested GPUs."""
         found: dict[int, str] = {}
-        for one in self._run.printed.documents:
-            places = sorted(self._run.asked or list_tested_gpus(self._run.tests.values()))
-            by_place = not one.entities and len(places) == len(one.serials)
+        for doc in self._run.printed.documents:
+            tested = sorted(self._run.requested_gpus or list_tested_gpus(self._run.tests.values()))
+            by_position = not doc.entities and len(tested) == len(doc.serials)
             found |= {
-                places[place] if by_place and place < len(places) else place: serial
-                for place, serial in one.serials.items()
+                tested[position] if by_position and position < len(tested) else position: serial
+                for position, serial in doc.serials.items()
             }
         return found
 
@@ -351,9 +358,10 @@ def _summarize_test(test: DcgmTest) -> Test:
 
 def _get_statuses(test: DcgmTest, group: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for one in test.results:
-        if one.group == group and one.status:
-            found[str(one.index)] = document.find_worst([found.get(str(one.index), ""), one.status])
+    for result in test.results:
+        if result.group == group and result.status:
+            index = str(result.index)
+            found[index] = document.find_worst([found.get(index, ""), result.status])
     return found
 
 
@@ -361,13 +369,13 @@ def _list_unknown(test: DcgmTest) -> Iterable[str]:
     known = ("", "pass", *FAILING, *SKIPPED)
     return (
         status
-        for status in (test.status, *(one.status for one in test.results))
+        for status in (test.status, *(result.status for result in test.results))
         if status.lower() not in known
     )
 
 
 def _format_device(device: str) -> str:
-    """`CPU 1`"""
+    """`cpu/1` -> `CPU 1`"""
     kind, _, number = device.partition("/")
     return f"{kind.upper() if kind == CPU else kind} {number}"
 
@@ -377,21 +385,32 @@ def _find_strongest(remedies: Iterable[Remedy]) -> Remedy:
 
 
 def _format_reason(found: list[FoundFault], most: list[FoundFault]) -> str:
-    """Findings of one kind are told once, the strongest first."""
+    """Names each kind of fault in `most` once, the strongest first, and counts those in `found`."""
     groups: dict[tuple[str, str], list[FoundFault]] = {}
-    for one in most:
-        groups.setdefault((one.meaning.code, one.fault.test), []).append(one)
-    told = sorted(groups.values(), key=lambda group: -group[0].fault.remedy.rank)
-    rest = len({(one.meaning.code, one.fault.test) for one in found}) - len(told[:_MAX_NAMED])
-    return "; ".join(_format_group(group) for group in told[:_MAX_NAMED]) + count_more(
-        rest, "; and "
-    )
+    for found_fault in most:
+        groups.setdefault(_get_kind(found_fault), []).append(found_fault)
+    strongest_first = sorted(groups.values(), key=lambda group: -group[0].fault.remedy.rank)
+    named = strongest_first[:_MAX_NAMED]
+    rest = len(set(map(_get_kind, found))) - len(named)
+    return "; ".join(map(_format_group, named)) + count_more(rest, "; and ")
+
+
+def _get_kind(found_fault: FoundFault) -> tuple[str, str]:
+    return found_fault.meaning.code, found_fault.fault.test
 
 
 def _format_group(group: Sequence[FoundFault]) -> str:
     fault, meaning = group[0].fault, group[0].meaning
-    gpus = sorted({one.fault.gpu for one in group if one.fault.gpu is not None})
-    devices = sorted({_format_device(one.fault.device) for one in group if one.fault.device})
+    gpus = sorted(
+        {found_fault.fault.gpu for found_fault in group if found_fault.fault.gpu is not None}
+    )
+    devices = sorted(
+        {
+            _format_device(found_fault.fault.device)
+            for found_fault in group
+            if found_fault.fault.device
+        }
+    )
     who = ", ".join([*([format_gpus(gpus)] if gpus else []), *devices])
     number = f"error {fault.error_id}, " if fault.error_id is not None else ""
     place = f" ({number}{fault.test})" if fault.test else ""
@@ -399,11 +418,11 @@ def _format_group(group: Sequence[FoundFault]) -> str:
 
 
 def _clean_error(text: str) -> str:
-    line = text_of(text).strip().removeprefix("Error: ")
+    line = to_text(text).strip().removeprefix("Error: ")
     return (_PREAMBLE.sub("", line).strip() or "no text")[:300]
 
 
 def _find_error_line(text: str) -> str:
-    """The line that says most, for people: the first that begins as an error."""
+    """The first line that begins with `Error:`, else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if line.startswith("Error:")), lines[0] if lines else "")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 
-from vitald.diagnostics.dcgm import document
 from vitald.diagnostics.dcgm.document import (
     GPU,
     DcgmDocument,
     DcgmOutput,
     DcgmTest,
     DeviceResult,
+    merge_tests,
 )
 from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.diagnostics.dcgm.tables import (
     Tables,
     Version,
     load_tables,
-    version_of,
+    parse_version,
 )
 
 FAILING, SKIPPED = ("fail", "warn"), ("skip", "skipped", "not run", "notrun")
@@ -40,40 +41,50 @@ class RunContext:
         self.exit_code = exit_code
         self.stderr = stderr
         self.tables: Tables = load_tables()
-        self.asked = frozenset(gpus)
-        self.documents = [one for one in printed.documents if one.tests]
+        self.requested_gpus = frozenset(gpus)
+        self.documents = [document for document in printed.documents if document.tests]
         self.tests = _merge_documents(self.documents)
-        self.entities = any(one.entities for one in self.documents)
+        self.entities = any(document.entities for document in self.documents)
         # Without a level the run may have been requested by the names of its tests.
         self.named = level is None
-        self.level = level if level is not None else level_of(self.tests)
-        self.version: Version = version_of(self.find_last(lambda one: one.version)) or (
-            (4,) if self.entities else (3,)
+        self.level = level if level is not None else find_level(self.tests)
+        self.version: Version = parse_version(
+            self.find_last(lambda document: document.version)
+        ) or ((4,) if self.entities else (3,))
+        self.rejected = any(document.rejected for document in printed.documents)
+        self.wrong = tuple(
+            dict.fromkeys(what for document in printed.documents for what in document.wrong)
         )
-        self.rejected = any(one.rejected for one in printed.documents)
-        self.wrong = tuple(dict.fromkeys(what for one in printed.documents for what in one.wrong))
         self.device_ids: tuple[str, ...] = next(
-            (one.device_ids for one in reversed(printed.documents) if one.device_ids), ()
+            (
+                document.device_ids
+                for document in reversed(printed.documents)
+                if document.device_ids
+            ),
+            (),
         )
 
     def find_last(self, of: Callable[[DcgmDocument], str]) -> str:
         """The last non-empty value of a field of the documents; "" if there is none."""
-        return next(
-            (str(word) for one in reversed(self.printed.documents) if (word := of(one))), ""
-        )
+        words = map(of, reversed(self.printed.documents))
+        return next((str(word) for word in words if word), "")
 
 
-def level_of(tests: Iterable[str]) -> int:
-    """The run level that has these tests: the least that it can have been."""
+def find_level(tests: Iterable[str]) -> int:
+    """The lowest run level that has these tests."""
     rows = (load_tables().find_test(name) for name in tests)
     return max((row.level for row in rows if row is not None), default=1)
 
 
-def whole_level(tests: Collection[str], version: str) -> bool:
+def is_whole_level(tests: Collection[str], version: str) -> bool:
     """Whether all tests of that level are there: if not, some were asked for by name, or did not
     run.
     """
-    there, level, number = {name.casefold() for name in tests}, level_of(tests), version_of(version)
+    there, level, number = (
+        {name.casefold() for name in tests},
+        find_level(tests),
+        parse_version(version),
+    )
     due = [
         row
         for row in load_tables().tests
@@ -83,23 +94,23 @@ def whole_level(tests: Collection[str], version: str) -> bool:
 
 
 def _merge_documents(documents: Iterable[DcgmDocument]) -> dict[str, DcgmTest]:
-    """The tests of all documents: of what was run more than once, the worst."""
+    """The tests of all documents; of a test that ran more than once, the worst result."""
     tests: dict[str, DcgmTest] = {}
-    for one in documents:
-        for test in one.tests:
-            tests[test.name] = (
-                document.merge_tests(tests[test.name], test) if test.name in tests else test
-            )
+    for test in chain.from_iterable(document.tests for document in documents):
+        former = tests.get(test.name)
+        tests[test.name] = test if former is None else merge_tests(former, test)
     return tests
 
 
 def list_tested_gpus(tests: Iterable[DcgmTest]) -> frozenset[int]:
-    found = (one.index for test in tests for one in test.results if one.group == GPU)
-    return frozenset(index for index in found if index is not None)
+    """The indexes of the GPUs that have a result."""
+    results = chain.from_iterable(test.results for test in tests)
+    indexes = (result.index for result in results if result.group == GPU)
+    return frozenset(index for index in indexes if index is not None)
 
 
 def get_device_name(result: DeviceResult) -> str:
-    """The name of a device that is no GPU."""
+    """The name of a device other than a GPU, such as `cpu/1`; "" for a GPU or no device."""
     return (
         f"{result.group}/{result.index}"
         if result.group not in ("", GPU) and result.index is not None

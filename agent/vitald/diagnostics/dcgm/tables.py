@@ -1,8 +1,8 @@
 """
 The tables of outputs.toml: the tests of each level, exit codes, known texts.
 
-Owns reading them once, when they are first needed. They are part of the program: a mistake in them
-is a defect, found by a test.
+They are read once, at the first use. They are part of the program: an error in them is a defect
+that a test finds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from vitald import tomlfile
 from vitald.model.diagnostic import Outcome, Remedy
 
 FILE = Path(__file__).with_name("outputs.toml")
-Version = tuple[int, ...]  # (4, 2, 3); empty where none is known
+Version = tuple[int, ...]  # (4, 2, 3); empty if unknown
 
-_FIRST_SIGNAL, _LAST_SIGNAL = 129, 188  # 128 and a signal's number; DCGM's own codes come above
+_FIRST_SIGNAL, _LAST_SIGNAL = 129, 188  # 128 + the signal; DCGM's own codes are higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRow:
-    """A test that DCGM knows."""
+    """A test of DCGM; outputs.toml explains the fields."""
 
-    __test__ = False  # no test case of pytest's
+    __test__ = False  # not a test case of pytest
 
     name: str
     level: int
@@ -46,7 +46,7 @@ class TestRow:
         return self.name, *self.also
 
     def is_due(self, level: int, version: Version) -> bool:
-        """Whether a run at this level by this version has to have it."""
+        """Whether a run at this level by this version must have the test."""
         return (
             self.level <= level
             and version >= self.since
@@ -56,7 +56,7 @@ class TestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitMeaning:
-    """What an exit code or a text says."""
+    """The meaning of an exit code or a text."""
 
     means: str
     outcome: Outcome = Outcome.ERROR
@@ -66,48 +66,55 @@ class ExitMeaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownText:
+    """A text that is printed instead of results. `contains` is in lower case."""
+
     row: ExitMeaning
     contains: tuple[str, ...] = ()
     words: re.Pattern[str] | None = None
 
     def matches_text(self, text: str) -> bool:
-        return any(one in text for one in self.contains) or (
+        """`text` is in lower case."""
+        return any(part in text for part in self.contains) or (
             self.words is not None and self.words.search(text) is not None
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
+    """All of outputs.toml."""
+
     tests: tuple[TestRow, ...]
     exits: Mapping[int, ExitMeaning]
     texts: tuple[KnownText, ...]
 
     def find_test(self, name: str) -> TestRow | None:
+        """The test of that name, in upper or lower case; None if it is unknown."""
         folded = name.casefold()
-        return next(
-            (row for row in self.tests if folded in (one.casefold() for one in row.names)), None
-        )
+        rows = (row for row in self.tests if folded in map(str.casefold, row.names))
+        return next(rows, None)
 
     def find_exit(self, code: int) -> ExitMeaning | None:
-        """Of a code other than 0; None where it is not known. Below 0: a signal."""
+        """The meaning of a code other than 0; None if it is unknown. Below 0: a signal."""
         if code < 0 or (_FIRST_SIGNAL <= code <= _LAST_SIGNAL and code not in self.exits):
             signal = -code if code < 0 else code - 128
             return ExitMeaning(means=f"dcgmi was ended by signal {signal}", remedy=Remedy.RETRY)
         return self.exits.get(code)
 
     def find_text(self, text: str) -> ExitMeaning | None:
+        """The meaning of the first known text that this one contains; None if there is none."""
         lower = text.lower()
-        return next((one.row for one in self.texts if one.matches_text(lower)), None)
+        return next((known.row for known in self.texts if known.matches_text(lower)), None)
 
 
-def version_of(text: str) -> Version:
-    """`4.2.3` -> (4, 2, 3); empty for what is none."""
+def parse_version(text: str) -> Version:
+    """`4.2.3` -> (4, 2, 3); empty if the text is no version."""
     found = re.match(r"(\d{1,4})(?:\.(\d{1,4}))?(?:\.(\d{1,4}))?", text)
     return tuple(int(part) for part in found.groups() if part is not None) if found else ()
 
 
 @cache
 def load_tables() -> Tables:
+    """Reads outputs.toml once."""
     _, value = tomlfile.read_toml(FILE)
     exits = {
         int(code): _read_row(row)
@@ -127,14 +134,14 @@ def _read_test(row: tomlfile.Table) -> TestRow:
         name=str(row["name"]),
         level=int(str(row["level"])),
         also=_read_texts(row, "also"),
-        since=version_of(str(row.get("from", ""))),
-        before=version_of(str(row.get("before", ""))),
+        since=parse_version(str(row.get("from", ""))),
+        before=parse_version(str(row.get("before", ""))),
         optional=row.get("optional") is True,
         gpus=int(str(row.get("gpus", 1))),
         not_for=_read_texts(row, "not_for"),
         stands_for=int(str(row["stands_for"])) if "stands_for" in row else None,
         one_status=row.get("one_status") is True,
-        busy_from=version_of(str(row.get("busy_from", ""))),
+        busy_from=parse_version(str(row.get("busy_from", ""))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Single values of DCGM's documents, each read as the type that it should have."""
+"""Converts single values of DCGM's documents to the type that they should have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _MAX_TEXT = 600
 
 
 def to_int(value: object) -> int | None:
+    """None if the value is no integer, nor the text of one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -22,12 +23,13 @@ def to_int(value: object) -> int | None:
 
 
 def to_index(value: object) -> int | None:
+    """None if the value is no index of a device."""
     number = to_int(value)
     return number if number is not None and 0 <= number < MAX_GPUS else None
 
 
-def text_of(value: object) -> str:
-    """On one line, printable, and not for ever."""
+def to_text(value: object) -> str:
+    """One printable line, shortened; the name of the type for a list or an object."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -37,9 +39,11 @@ def text_of(value: object) -> str:
 
 
 def to_word(value: object) -> str:
-    return text_of(value)[:80] if isinstance(value, str) else ""
+    """A short line; "" if the value is no text."""
+    return to_text(value)[:80] if isinstance(value, str) else ""
 
 
 def to_serial(value: object) -> str:
+    """A serial number; "" if the value is none."""
     word = to_word(value)
     return "" if word == _NOT_SUPPORTED else word

@@ -26,7 +26,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from vitald.collectors.small_files import names, presentable, read
+from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.device_users import ProcessTable, is_device
 from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, TESTS, KnownPrograms
 
@@ -81,8 +81,8 @@ def list_slurm_jobs(cgroup: Path) -> list[str]:
         slices = [base, *(folder for folder in _list_folders(base) if folder.endswith(".slice"))]
         scopes += (
             folder
-            for one in slices
-            for folder in _list_folders(one)
+            for slice_folder in slices
+            for folder in _list_folders(slice_folder)
             if folder.endswith("slurmstepd.scope")
         )
     for controller in _list_folders(root):
@@ -152,7 +152,9 @@ class IdleDetector:
         self._cgroup = cgroup
         self._dev = dev
         self._own = frozenset(own)
-        self._harmless = KnownPrograms([*(one.path for one in PROGRAMS), *ignored], accounts)
+        self._harmless = KnownPrograms(
+            [*(program.path for program in PROGRAMS), *ignored], accounts
+        )
         self._listed = KnownPrograms([*LISTED, *ignored], accounts)
         self._tests = KnownPrograms(TESTS, accounts)
         self._clock = clock
@@ -257,7 +259,7 @@ class IdleDetector:
         why = self._table.unreadable_reason
         if not why:
             return
-        files = names(self._dev)
+        files = list_names(self._dev)
         for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
             there = sum(pattern.fullmatch(name) is not None for name in files)
             if len(said) < there:
@@ -272,7 +274,8 @@ class IdleDetector:
         lineage = self._table.list_ancestors(pid)
         tests, running = self._tests, self._table.read_program
         return any(
-            one in self._own or tests.matches_process(running(one, name)) for one, name in lineage
+            ancestor in self._own or tests.matches_process(running(ancestor, name))
+            for ancestor, name in lineage
         ) or self._table.is_marked(pid)
 
     def _name_use(self, kind: UseKind, pid: int, words: str, device: str) -> Use:
@@ -318,13 +321,13 @@ def _has_processes(job: str) -> bool:
     read counts.
     """
     with suppress(OSError):
-        return "populated 0" not in read(f"{job}/cgroup.events")
+        return "populated 0" not in read_text(f"{job}/cgroup.events")
     folders = [job]
     for count, folder in enumerate(folders):
         if count >= _MAX_CGROUPS:
             return True
         try:
-            if read(f"{folder}/cgroup.procs"):
+            if read_text(f"{folder}/cgroup.procs"):
                 return True
         except FileNotFoundError:
             pass

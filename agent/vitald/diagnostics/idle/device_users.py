@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from vitald.collectors.small_files import names, presentable, read
+from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import join_first
 
@@ -161,7 +161,7 @@ class ProcessTable:
     def read_stat(self, pid: int) -> Stat | None:
         """None where there is no such process any more."""
         with suppress(OSError, ValueError, IndexError):
-            head, _, tail = read(f"{self._procfs}/{pid}/stat").rpartition(")")
+            head, _, tail = read_text(f"{self._procfs}/{pid}/stat").rpartition(")")
             words = tail.split()
             return Stat(
                 name=presentable(head.partition("(")[2]),
@@ -178,8 +178,9 @@ class ProcessTable:
         with suppress(OSError):
             owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
         with suppress(OSError):
-            path = os.readlink(f"{self._procfs}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115
-            file_owner = os.stat(f"{self._procfs}/{pid}/exe").st_uid  # noqa: PTH116
+            executable = f"{self._procfs}/{pid}/exe"
+            path = os.readlink(executable).removesuffix(" (deleted)")  # noqa: PTH115
+            file_owner = os.stat(executable).st_uid  # noqa: PTH116
         return RunningProgram(name, owner, path, file_owner)
 
     def list_ancestors(self, pid: int) -> Iterator[tuple[int, str]]:
@@ -196,13 +197,13 @@ class ProcessTable:
     def read_cgroups(self, pid: int) -> str:
         """In which it is, for each hierarchy a line; empty where that cannot be told."""
         with suppress(OSError):
-            return read(f"{self._procfs}/{pid}/cgroup")
+            return read_text(f"{self._procfs}/{pid}/cgroup")
         return ""
 
     def is_marked(self, pid: int) -> bool:
         """Whether a run of ours started it, or something that started it."""
         with suppress(OSError), open(f"{self._procfs}/{pid}/environ", "rb") as file:
-            return any(one.startswith(_OUR_MARK) for one in file.read(_MAX_FILES).split(b"\0"))
+            return any(word.startswith(_OUR_MARK) for word in file.read(_MAX_FILES).split(b"\0"))
         return False
 
     @property
@@ -275,7 +276,7 @@ class ProcessTable:
     def _open_files_of_threads(self, pid: int) -> tuple[bool, tuple[str, ...]]:
         """One thread answers for all of them, unless it has ended too."""
         try:
-            threads = names(f"{self._procfs}/{pid}/task")
+            threads = list_names(f"{self._procfs}/{pid}/task")
         except OSError:
             return True, ()
         for thread in threads:
@@ -289,7 +290,7 @@ class ProcessTable:
         if seen.step:
             return seen.step
         try:
-            line = read(f"{self._procfs}/{pid}/cmdline")
+            line = read_text(f"{self._procfs}/{pid}/cmdline")
         except OSError:
             return ""
         match = _STEP.match(line)

@@ -88,15 +88,15 @@ class Descendants:
         if not self._same:
             raise OSError(f"{self._procfs} numbers processes otherwise than this process does")
         found = self._find_processes(deep)
-        self._known |= {(one.pid, one.started) for one in found}
+        self._known |= {(process.pid, process.started) for process in found}
         if number is not None:
             self.signal_group(number)
-        for one in found:
-            if one.is_dead:
-                self._reap_orphan(one)
-            elif number is not None and one.group != self._pid:
-                self._send_signal(one, number)
-        return [one for one in found if not one.is_dead]
+        for process in found:
+            if process.is_dead:
+                self._reap_orphan(process)
+            elif number is not None and process.group != self._pid:
+                self._send_signal(process, number)
+        return [process for process in found if not process.is_dead]
 
     def signal_group(self, number: int) -> None:
         """SIGTERM only once: a second one hurries some programs, which then do not stop what they
@@ -110,21 +110,27 @@ class Descendants:
             os.killpg(self._pid, number)
 
     def _find_processes(self, deep: bool) -> list[Process]:
-        everyone = [one for one in list_processes(self._procfs) if one.started >= self._since]
-        found = {one.pid: one for one in everyone if self._is_ours(one)}
+        everyone = [
+            process for process in list_processes(self._procfs) if process.started >= self._since
+        ]
+        found = {process.pid: process for process in everyone if self._is_ours(process)}
         if deep:
-            found |= self._find_marked([one for one in everyone if one.pid not in found])
+            found |= self._find_marked(
+                [process for process in everyone if process.pid not in found]
+            )
         while more := {
-            one.pid: one for one in everyone if one.parent in found and one.pid not in found
+            process.pid: process
+            for process in everyone
+            if process.parent in found and process.pid not in found
         }:
             found |= more
         return list(found.values())
 
-    def _is_ours(self, one: Process) -> bool:
+    def _is_ours(self, process: Process) -> bool:
         return (
-            one.pid == self._pid
-            or self._pid in (one.group, one.session)
-            or (one.pid, one.started) in self._known
+            process.pid == self._pid
+            or self._pid in (process.group, process.session)
+            or (process.pid, process.started) in self._known
         )
 
     def _find_marked(self, others: list[Process]) -> dict[int, Process]:
@@ -134,36 +140,36 @@ class Descendants:
         found = {}
         until = time.monotonic() + _BECOMES_S
         # Session 0 holds the kernel's own threads.
-        looked = [one for one in others if not one.is_dead and one.session != 0]
+        looked = [process for process in others if not process.is_dead and process.session != 0]
         while True:
             bare = []
-            for one in looked:
-                words = _read_environment(self._procfs, one.pid)
+            for process in looked:
+                words = _read_environment(self._procfs, process.pid)
                 if self._marker in words:
-                    found[one.pid] = one
-                elif words == [b""] and (one.pid, one.started) not in self._bare:
-                    bare.append(one)
+                    found[process.pid] = process
+                elif words == [b""] and (process.pid, process.started) not in self._bare:
+                    bare.append(process)
             if not bare or time.monotonic() > until:
-                self._bare |= {(one.pid, one.started) for one in bare}
+                self._bare |= {(process.pid, process.started) for process in bare}
                 return found
             looked = bare
             time.sleep(_BECOMES_AGAIN_S)
 
-    def _send_signal(self, one: Process, number: int) -> None:
-        if number == signal.SIGTERM and (one.pid, one.started) in self._told:
+    def _send_signal(self, process: Process, number: int) -> None:
+        if number == signal.SIGTERM and (process.pid, process.started) in self._told:
             return
-        self._told.add((one.pid, one.started))
+        self._told.add((process.pid, process.started))
         # It has ended, or belongs to another user: the next sweep shows which.
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(one.pid, number)
+            os.kill(process.pid, number)
 
-    def _reap_orphan(self, one: Process) -> None:
+    def _reap_orphan(self, process: Process) -> None:
         """Orphans are ours to reap where the daemon is its container's first process. The program
         itself is reaped last, by who started it.
         """
-        if one.parent == os.getpid() and one.pid != self._pid:
+        if process.parent == os.getpid() and process.pid != self._pid:
             with suppress(ChildProcessError):
-                os.waitpid(one.pid, os.WNOHANG)
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def find_leftovers(
@@ -176,11 +182,12 @@ def find_leftovers(
     calls by that name is none. Raises OSError where processes cannot be listed.
     """
     named = (
-        one
-        for one in list_processes(procfs)
-        if not one.is_dead and (one.name in names or _read_program_name(procfs, one.pid) in names)
+        process
+        for process in list_processes(procfs)
+        if not process.is_dead
+        and (process.name in names or _read_program_name(procfs, process.pid) in names)
     )
-    return tuple(str(one) for one in named if _is_systems(procfs, one.pid))
+    return tuple(str(process) for process in named if _is_systems(procfs, process.pid))
 
 
 def list_processes(procfs: Path) -> Iterator[Process]:
@@ -188,8 +195,8 @@ def list_processes(procfs: Path) -> Iterator[Process]:
     with os.scandir(procfs) as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
     for pid in sorted(pids):
-        if (one := _read_process(procfs, pid)) is not None:
-            yield one
+        if (process := _read_process(procfs, pid)) is not None:
+            yield process
 
 
 def _same_namespace(procfs: Path) -> bool:

@@ -18,7 +18,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -225,7 +225,7 @@ class _ProgramRun:
             if killing is not None and now - killing >= self._last_s:
                 return seen
             if number is not None and self._ended is None and not self._behind:
-                self._behind = [str(one) for one in seen]
+                self._behind = [str(process) for process in seen]
             number = number or signal.SIGTERM
             await self._pause_for(_AGAIN_S)
 
@@ -344,31 +344,33 @@ class _ProgramRun:
         ended = self._ended or (
             ProgramEnd.SIGNALLED if self._code is not None and self._code < 0 else ProgramEnd.EXITED
         )
-        said = [self._why] if self._why else []
-        if ended is ProgramEnd.SIGNALLED:
-            said.append(f"ended by {_describe_signal(-(self._code or 0))}")
-        if ended is ProgramEnd.EXITED and self._code is None:
-            said.append(
-                "its exit code is not known: SIGCHLD is ignored here, or somebody else took it"
-            )
-        if self._killed:
-            said.append("SIGTERM did not end it: killed")
-        if self._behind:
-            said.append(
-                f"it left behind {join_first(self._behind, _MAX_NAMED)}"
-                + ("" if left else ", now ended")
-            )
-        names = [str(one) for one in left]
+        stuck = [f"{process}{_describe_stuck(process)}" for process in left]
+        names = [str(process) for process in left]
         if self._exited is None and self._started is not None and not left:
-            names = [f"{self._program_name} (pid {self._started.popen.pid})"]
-        if names:
-            said.append(
-                "cannot be ended: "
-                + join_first([f"{one}{_describe_stuck(one)}" for one in left] or names, _MAX_NAMED)
-            )
-        if self._blind and (self._behind or names or self._ended):
-            said.append("what it may have started elsewhere could not be looked for")
-        return self._make_output(ended, "; ".join(said), tuple(names))
+            names = stuck = [f"{self._program_name} (pid {self._started.popen.pid})"]
+        why = [*self._explain_end(ended), *self._explain_remaining(stuck, ended_all=not left)]
+        return self._make_output(ended, "; ".join(why), tuple(names))
+
+    def _explain_end(self, ended: ProgramEnd) -> Iterator[str]:
+        """How the program itself ended."""
+        if self._why:
+            yield self._why
+        if ended is ProgramEnd.SIGNALLED:
+            yield f"ended by {_describe_signal(-(self._code or 0))}"
+        if ended is ProgramEnd.EXITED and self._code is None:
+            yield "its exit code is not known: SIGCHLD is ignored here, or somebody else took it"
+        if self._killed:
+            yield "SIGTERM did not end it: killed"
+
+    def _explain_remaining(self, stuck: list[str], *, ended_all: bool) -> Iterator[str]:
+        """What it left behind, and what of that cannot be ended."""
+        if self._behind:
+            now_ended = ", now ended" if ended_all else ""
+            yield f"it left behind {join_first(self._behind, _MAX_NAMED)}{now_ended}"
+        if stuck:
+            yield f"cannot be ended: {join_first(stuck, _MAX_NAMED)}"
+        if self._blind and (self._behind or stuck or self._ended):
+            yield "what it may have started elsewhere could not be looked for"
 
     def _make_output(self, ended: ProgramEnd, why: str, left: tuple[str, ...] = ()) -> Output:
         stdout, stderr = self._pipes.streams
@@ -464,18 +466,18 @@ _unreaped: list[subprocess.Popen[bytes]] = []  # that could not be ended when th
 
 def _reap_process(popen: subprocess.Popen[bytes]) -> None:
     _unreaped.append(popen)
-    for one in tuple(_unreaped):
+    for left in tuple(_unreaped):
         try:
-            pid, _ = os.waitpid(one.pid, os.WNOHANG)
+            pid, _ = os.waitpid(left.pid, os.WNOHANG)
         except ChildProcessError:
-            pid = one.pid
+            pid = left.pid
         if pid:
-            one.returncode = 0  # so that nobody waits for this number again
-            _unreaped.remove(one)
+            left.returncode = 0  # so that subprocess does not wait for this pid again
+            _unreaped.remove(left)
 
 
-def _describe_stuck(one: Process) -> str:
-    return ", which waits in the kernel" if one.is_stuck else ""
+def _describe_stuck(process: Process) -> str:
+    return ", which waits in the kernel" if process.is_stuck else ""
 
 
 def _describe_signal(number: int) -> str:

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.collectors.small_files import presentable, why
+from vitald.collectors.small_files import describe_error, presentable
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy, Report
@@ -98,7 +98,7 @@ def _find_tampering(program: str) -> str:
             if found.st_mode & stat.S_IWGRP and found.st_gid >= _FIRST_USER_GROUP:
                 return f"the group {found.st_gid} may write to {place}"
     except OSError as error:
-        return why(error)
+        return describe_error(error)
     return ""
 
 
@@ -126,8 +126,8 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
     they are.
     """
     inventory = PciInventory(sysfs)
-    inventory.read()
-    gpus = [one for one in inventory.devices.values() if one.kind is ComponentKind.GPU]
+    inventory.scan_bus()
+    gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
     return len(gpus), inventory.error
 
 
@@ -143,7 +143,17 @@ def report_not_run(what: str, output: Output) -> Report | None:
         ProgramEnd.CANCELLED: f"{what} was ended: {because}",
         ProgramEnd.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
-    return Report(outcome=Outcome.ERROR, reason=said, remedy=Remedy.RETRY)
+    return report_error(said)
+
+
+def report_error(reason: str) -> Report:
+    """The report on a run without a verdict, which is worth another attempt."""
+    return Report(outcome=Outcome.ERROR, reason=reason, remedy=Remedy.RETRY)
+
+
+def report_misconfigured(reason: str) -> Report:
+    """The report on a run that wrong settings or a broken installation prevented."""
+    return Report(outcome=Outcome.CONFIG, reason=reason, remedy=Remedy.FIX_CONFIG)
 
 
 def _describe_end(output: Output) -> str:

@@ -47,13 +47,13 @@ SERVER = "http://vitald"
 SERVER_DESCRIPTION = "Behind /run/vitald/vitald.sock; the host name does not matter."
 TAGS = {
     "node": "The verdict.",
-    "gpus": "What the driver says of each GPU, and letting go of them.",
+    "gpus": "What the driver reports of each GPU, and the release of GPUs.",
     "findings": "What is wrong.",
     "events": "What has happened, and what happens.",
     "catalogue": "What codes mean.",
     "diagnostics": "Programs that test the hardware.",
-    "jobs": "The work on this node, as its scheduler tells of it.",
-    "drills": "Faults made on purpose, and marked as such.",
+    "jobs": "The jobs on this node, as its scheduler reports them.",
+    "drills": "Injected faults, marked as such.",
 }
 
 # In the order of openapi.json.

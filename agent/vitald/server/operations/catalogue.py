@@ -15,7 +15,7 @@ OPERATIONS = (
         "/v1/rules/{kind}/{code}",
         "catalogue",
         "What a code means",
-        description=("A code that is not listed is answered too: unknown is said, never dropped."),
+        description="A code that is not listed gets an answer too: its `known` is false.",
         parameters=(
             Parameter(
                 "kind",

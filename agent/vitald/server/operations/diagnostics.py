@@ -58,19 +58,19 @@ OPERATIONS = (
         "post",
         "/v1/diagnostics/run",
         "diagnostics",
-        "Ask for a run",
+        "Request a run",
         description=(
             "For root and the daemon's own user. Answers at once: the run begins when its turn "
-            "comes and, where it needs them idle, when nobody uses the devices. Levels 3 and 4 "
-            "load every GPU fully, for half an hour and up to two hours. What it finds comes as "
-            "events and findings."
+            "comes and, if it needs idle devices, once they are idle. Levels 3 and 4 "
+            "load every GPU fully, for half an hour and up to two hours. Its results are reported "
+            "as events and findings."
         ),
         body=Body(
             schema.RunDiagnosticRequest,
             "What to run, on what, and what for.",
             examples.RUN_DIAGNOSTIC_REQUEST,
         ),
-        answer=Answer(schema.OneGoing, "Asked for.", examples.RUN_DIAGNOSTIC, status=202),
+        answer=Answer(schema.OneGoing, "Requested.", examples.RUN_DIAGNOSTIC, status=202),
         problems=(
             NOT_FOUND,
             NOT_RUNNABLE,
@@ -89,7 +89,7 @@ OPERATIONS = (
         body=Body(
             schema.CancelDiagnosticRequest, "Which, and why.", examples.CANCEL_DIAGNOSTIC_REQUEST
         ),
-        answer=Answer(schema.OneGoing, "Told to end.", examples.CANCEL_DIAGNOSTIC),
+        answer=Answer(schema.OneGoing, "It is being stopped.", examples.CANCEL_DIAGNOSTIC),
         problems=(NOTHING_RUNS,),
     ),
 )

@@ -32,15 +32,15 @@ OPERATIONS = (
         "get",
         "/v1/watch",
         "events",
-        "What happens, as it happens",
+        "A stream of what happens",
         description=(
-            "A client that reads too slowly is told `lagged` and closed: what it missed is in "
-            "`/v1/events`."
+            "A client that reads too slowly gets the line `lagged`, and its connection is closed: "
+            "what it missed is in `/v1/events`."
         ),
         answer=Answer(
             schema.WatchLine,
             (
-                "A stream without an end: one JSON object a line, each a `WatchLine`. The verdict "
+                "An endless stream: one JSON object a line, each a `WatchLine`. The verdict "
                 "comes first."
             ),
             examples.WATCH,

@@ -31,8 +31,8 @@ OPERATIONS = (
         "findings",
         "Close a finding, with a reason",
         description=(
-            "For root and the daemon's own user. Who, when and why is kept. The finding does not "
-            "come back from an old line."
+            "For root and the daemon's own user. User, time and reason are recorded. An old line "
+            "does not open the finding again."
         ),
         parameters=(FINDING_ID,),
         body=Body(schema.ClearRequest, "Why it is no longer true.", examples.CLEAR_REQUEST),
@@ -44,11 +44,11 @@ OPERATIONS = (
         "post",
         "/v1/findings/{id}/accept",
         "findings",
-        "Live with a finding for a time",
+        "Accept a finding for a time",
         description=(
-            "For root and the daemon's own user. Who, when and why is kept. The finding stays "
-            "open and shown; it changes neither fitness nor flags until its time is over, or "
-            "until it asks for more. 0 seconds end what was accepted before."
+            "For root and the daemon's own user. User, time and reason are recorded. The finding "
+            "stays open and shown; it affects neither fitness nor flags until its time is over, "
+            "or until it requires more. 0 seconds end an earlier acceptance."
         ),
         parameters=(FINDING_ID,),
         body=Body(schema.AcceptRequest, "For how long, and why.", examples.ACCEPT_REQUEST),
@@ -60,10 +60,10 @@ OPERATIONS = (
         "post",
         "/v1/findings/{id}/remedy",
         "findings",
-        "Say that what a finding asks for has begun",
+        "Record that the required action of a finding has begun",
         description=(
-            "For root and the daemon's own user. Who, when and why is kept. The finding stands, "
-            "as `in_remedy`, until the evidence says that the remedy held."
+            "For root and the daemon's own user. User, time and reason are recorded. The finding "
+            "stays open, as `in_remedy`, until evidence shows that the remedy worked."
         ),
         parameters=(FINDING_ID,),
         body=Body(schema.RemedyRequest, "What is being done.", examples.REMEDY_REQUEST),
@@ -75,7 +75,7 @@ OPERATIONS = (
         "get",
         "/v1/findings/{id}/why",
         "findings",
-        "How a finding came to be, from the raw lines to the flags",
+        "The chain of a finding, from the raw lines to the flags",
         description=(
             "Of an open finding, one of a rule on trial, or a cleared one that the ledger still "
             "keeps."
@@ -89,7 +89,7 @@ OPERATIONS = (
         "get",
         "/v1/incidents",
         "findings",
-        "The stories: causes with their consequences",
+        "Incidents: root causes with their consequences",
         description=(
             "The open ones, the strongest first. Then those that are over, the youngest first, as "
             "long as a late line could still join them."

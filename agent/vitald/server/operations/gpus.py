@@ -12,9 +12,9 @@ OPERATIONS = (
         "get",
         "/v1/gpus",
         "gpus",
-        "Each GPU: who it is, how it is, what the driver says of it",
+        "Each GPU: its identity, its status and its readings",
         description=(
-            "Every GPU that PCI shows, that the driver told of, or that has an open finding, "
+            "Every GPU that PCI shows, that the driver reported, or that has an open finding, "
             "ordered by address. From memory: no call into the driver is made for this."
         ),
         answer=Answer(schema.Gpus, "The GPUs.", examples.GPUS),
@@ -24,17 +24,17 @@ OPERATIONS = (
         "post",
         "/v1/release",
         "gpus",
-        "Let go of the GPUs for a while, so that somebody can reset them",
+        "Release the GPUs for a while, so that they can be reset",
         description=(
-            "For root and the daemon's own user. Answers once nothing of vitald's holds the "
-            "devices, or it is known what does. Until the time is over, or `/v1/release/end`, the "
-            "source `nvml` is `released`, and a node that would be fit is `unknown`; then they "
-            "are looked at again."
+            "For root and the daemon's own user. Answers once vitald does not hold the devices any "
+            "more, or it is known which process does. Until the time is over, or "
+            "`/v1/release/end`, the source `nvml` is `released`, and a node that would be healthy "
+            "is `unknown`; then the GPUs are read again."
         ),
         body=Body(
             schema.ReleaseRequest, "What for, for how long, and which.", examples.RELEASE_REQUEST
         ),
-        answer=Answer(schema.Released, "Let go of.", examples.RELEASE),
+        answer=Answer(schema.Released, "Released.", examples.RELEASE),
         problems=(
             NOT_FOUND,
             NOT_ASKED,
@@ -46,7 +46,7 @@ OPERATIONS = (
         "/v1/release/end",
         "gpus",
         "Take everything back now",
-        description="For root and the daemon's own user. Ends every release that runs.",
+        description="For root and the daemon's own user. Ends all releases.",
         body=Body(schema.EndReleaseRequest, "An empty object.", examples.END_RELEASE_REQUEST),
         answer=Answer(schema.ReleaseEnded, "Taken back.", examples.END_RELEASE),
         problems=(NOT_ASKED,),

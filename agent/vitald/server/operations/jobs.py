@@ -12,7 +12,7 @@ OPERATIONS = (
         "get",
         "/v1/jobs",
         "jobs",
-        "The work on this node",
+        "The jobs on this node",
         description=(
             "What runs, and what ended within a day; what was near an incident that is open is "
             "kept for longer."
@@ -29,9 +29,9 @@ OPERATIONS = (
         description=(
             "For root and the daemon's own user: a scheduler's prolog and epilog. `begin` is "
             "answered once no diagnostic holds the devices any more, after about 2 s at most. "
-            "Each is an event (`job/began`, `job/ended`, `job/died`). The end of a job that "
-            "nobody said began here is noted only where it failed: Slurm calls the epilog of a "
-            "job that the prolog refused, too."
+            "Each is an event (`job/began`, `job/ended`, `job/died`). The end of a job whose begin "
+            "was not reported is recorded only if it failed: Slurm calls the epilog of a job that "
+            "the prolog refused, too."
         ),
         body=Body(schema.TellJobRequest, "Which job, and how it ended.", examples.TELL_JOB_REQUEST),
         answer=Answer(schema.JobTold, "It is known, and stored.", examples.TELL_JOB),

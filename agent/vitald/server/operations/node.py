@@ -24,7 +24,9 @@ OPERATIONS = (
         "node",
         "Can this node be trusted with work, and if not, what must be done?",
         parameters=(WORK,),
-        answer=Answer(schema.NodeStatus, "The verdict, and all that it rests on.", examples.STATUS),
+        answer=Answer(
+            schema.NodeStatus, "The verdict, and all that it is computed from.", examples.STATUS
+        ),
     ),
     Operation(
         "components",
@@ -39,7 +41,7 @@ OPERATIONS = (
         "get",
         "/v1/expect",
         "node",
-        "What this node should have, who says so, and what is here",
+        "What this node should have, where that comes from, and what is here",
         answer=Answer(
             schema.ApiExpected,
             "Of each kind of device how many, and the versions that may run.",
@@ -51,12 +53,12 @@ OPERATIONS = (
         "post",
         "/v1/expect/confirm",
         "node",
-        "Say that what is here now is right",
+        "Confirm that what is here now is right",
         description=(
-            "For root and the daemon's own user. What is here now is expected from now on, but "
-            "for what the configuration says and for GPUs where NVML is asked. Who said it, when "
-            "and why is an event, `vitald/confirmed`. What was told of a count that differed ends "
-            "at the next look."
+            "For root and the daemon's own user. What is here now is expected from now on, except "
+            "for what the configuration sets, and for GPUs if NVML is used. User, time and reason "
+            "are recorded in an event, `vitald/confirmed`. Findings about differing counts are "
+            "closed at the next count."
         ),
         body=Body(schema.ConfirmRequest, "Why it is right.", examples.CONFIRM_REQUEST),
         answer=Answer(schema.Confirmed, "Expected from now on.", examples.CONFIRM),

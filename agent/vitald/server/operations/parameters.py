@@ -60,8 +60,8 @@ SINCE = Parameter(
     "since",
     "query",
     (
-        "After the event with this id (what `next` gives), from an RFC 3339 time on, or for "
-        "so long back from now (`90s`, `30m`, `24h`, `7d`)."
+        "After the event with this id (the value of `next`), from an RFC 3339 time on, or within "
+        "this time before now (`90s`, `30m`, `24h`, `7d`)."
     ),
     _SINCE,
     examples={"id": "41", "duration": "30m", "time": "2026-11-20T13:00:00Z"},

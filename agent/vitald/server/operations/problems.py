@@ -8,8 +8,8 @@ BAD_REQUEST = Problem(
     "BadRequest",
     400,
     (
-        "A parameter or the body is wrong; the text says which and how. What is not HTTP at "
-        "all, or a header above 8 KiB, is told so in plain text."
+        "A parameter or the body is wrong; the text names it and the mistake. What is not HTTP "
+        "at all, or a header above 8 KiB, gets an answer in plain text."
     ),
     {"error": "limit: expected a number from 1 to 1000, found '0'"},
     plain=True,
@@ -38,11 +38,11 @@ NOT_FOUND = Problem(
 METHOD_NOT_ALLOWED = Problem(
     "MethodNotAllowed",
     405,
-    "Not with this method.",
+    "The path does not have this method.",
     {"error": "Method Not Allowed", "hint": "see /v1/openapi.json"},
     headers={
         "Allow": {
-            "description": "The methods that are.",
+            "description": "The methods that it has.",
             "required": True,
             "schema": {"type": "string"},
         }
@@ -54,7 +54,7 @@ SLOW = Problem(
 NOT_ASKED = Problem(
     "NotAsked",
     409,
-    ("NVML is not asked on this node, or it has no GPU on PCI, so nothing of vitald's holds one."),
+    "NVML is not used on this node, or it has no GPU on PCI: vitald holds no GPU.",
     {
         "error": "NVML is not asked on this node",
         "hint": "[nvml] enabled = false: nothing of ours holds a GPU",
@@ -65,7 +65,7 @@ NOT_RUNNABLE = Problem(
     409,
     (
         "It cannot run here, or not now: its program is not installed, the GPUs are released, "
-        "it was asked for already."
+        "it was requested already."
     ),
     {"error": "dcgm level 2 is waiting already, asked by schedule", "hint": "vitald diag list"},
 )
@@ -78,7 +78,7 @@ NOTHING_RUNS = Problem(
 NOT_SETTLED = Problem(
     "NotSettled",
     409,
-    ("The counts have not been the same for long enough, or the configuration says them all."),
+    "The counts have not been equal for long enough, or the configuration sets all of them.",
     {
         "error": "nothing has been counted yet",
         "hint": "try again in a few minutes; vitald expect shows what is counted",
@@ -90,7 +90,7 @@ TOO_LARGE = Problem(
 BROKEN = Problem(
     "Broken",
     500,
-    "A mistake of vitald's. Its log says which; please report it.",
+    "A defect of vitald: see its log, and please report it.",
     {"error": "vitald failed to answer", "hint": "its log says why; please report it"},
 )
 UNAVAILABLE = Problem(
@@ -98,7 +98,7 @@ UNAVAILABLE = Problem(
     503,
     (
         "Too many clients (128) or watchers (32), the ledger cannot be read, the judge is "
-        "stuck, or the GPUs could not be let go of within 10 s."
+        "stuck, or the GPUs could not be released within 10 s."
     ),
     {"error": "too many clients", "hint": "128 at once; try again later"},
 )

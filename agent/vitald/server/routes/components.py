@@ -1,9 +1,9 @@
 """
-What is watched: who each component is, how it is, who looks at it, and what cannot be observed here
-(the coverage table).
+Components: identity, status and observations of each, and what cannot be observed here (the
+coverage table).
 
-Owns     which status a component has, and what counts as observable.
-Refuses  to take what nobody has looked at for healthy, and what cannot be read for zero.
+Owns     which status a component has, and what counts as observable. A component that is not
+         observed is not healthy, and a reading that cannot be read is not zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vitald.server import serialize
 if TYPE_CHECKING:
     from vitald.server import schema
 
-Sights = Mapping[Component, Sequence[Observation]]
+Observations = Mapping[Component, Sequence[Observation]]
 
 _KINDS = {kind: number for number, kind in enumerate(ComponentKind)}
 _SWITCHED = ("nvml", *POLLED)
@@ -41,8 +41,8 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class ComponentCoverage:
-    """How much of what a source asks of its components of one kind it observes now, counted in
-    readings. No components: none of this kind can be looked at here, and the gaps say why.
+    """How many of the readings that a source tries to read of its components of one kind it
+    observes now. No components: none of this kind can be read here, and the gaps have the reason.
     """
 
     source: str
@@ -53,38 +53,42 @@ class ComponentCoverage:
     gaps: tuple[Gap, ...]
 
 
-def sights(board: NodeState, inventory: PciInventory, more: Iterable[Component] = ()) -> Sights:
-    """Who looks at what. NVML has to look at each GPU that PCI shows, and at `more`, whether it
-    could until now or not.
+def list_observations(
+    node_state: NodeState, inventory: PciInventory, more: Iterable[Component] = ()
+) -> Observations:
+    """The observations of each component. NVML has to read each GPU that PCI shows, and `more`,
+    whether it could until now or not.
     """
     gpus = [
         Component(device.kind, device.address)
-        for device in inventory.watched()
+        for device in inventory.list_watched()
         if device.kind is ComponentKind.GPU
     ]
-    return board.list_observations({NVML: [*gpus, *more]})
+    return node_state.list_observations({NVML: [*gpus, *more]})
 
 
-def listed(
-    board: NodeState,
+def list_components(
+    node_state: NodeState,
     inventory: PciInventory,
     whole: Verdict,
-    seen: Sights,
+    seen: Observations,
     work: WorkPhase = WorkPhase.RUNNING,
 ) -> list[schema.ApiComponent]:
-    """Whatever PCI shows, a source reads or has an open finding, each with its own verdict; the
-    node has the `whole` one.
+    """Each component that PCI shows, that a source reads, or that has an open finding, with its own
+    verdict; the node has that of `whole`.
     """
-    on_pci = {Component(device.kind, device.address): device for device in inventory.watched()}
+    on_pci = {Component(device.kind, device.address): device for device in inventory.list_watched()}
     own: dict[Component, list[Finding]] = {
-        component: [] for component in (NODE, *on_pci, *filter(_one, seen))
+        component: [] for component in (NODE, *on_pci, *filter(_is_component, seen))
     }
-    for found in board.findings:
+    for found in node_state.findings:
         own.setdefault(found.component, []).append(found)
     shown: list[schema.ApiComponent] = []
-    for component, findings in sorted(own.items(), key=lambda one: _order(one[0])):
+    for component, findings in sorted(own.items(), key=lambda item: _make_sort_key(item[0])):
         unseen = [
-            f"{sight.source}: {sight.unseen}" for sight in seen.get(component, ()) if sight.unseen
+            f"{sight.source}: {sight.unknown_reason}"
+            for sight in seen.get(component, ())
+            if sight.unknown_reason
         ]
         shown.append(
             {
@@ -94,7 +98,7 @@ def listed(
                 "status": (
                     whole.status
                     if component == NODE
-                    else status(bool(unseen), compute_status(findings, work))
+                    else degrade_unobserved(bool(unseen), compute_status(findings, work))
                 ).value,
                 "action": (
                     whole.action
@@ -104,82 +108,85 @@ def listed(
                 "findings": len(findings),
                 "sources": [sight.source for sight in seen.get(component, ())],
                 "unseen": unseen,
-                "attributes": _attributes(on_pci.get(component)),
+                "attributes": _format_attributes(on_pci.get(component)),
             }
         )
     return shown
 
 
-def in_full(board: NodeState, inventory: PciInventory) -> schema.Components:
+def describe_components(node_state: NodeState, inventory: PciInventory) -> schema.Components:
     """The answer of /v1/components."""
-    seen = sights(board, inventory)
+    seen = list_observations(node_state, inventory)
     shown: list[schema.WatchedComponent] = []
-    for one in listed(board, inventory, board.verdict(), seen):
-        component = Component.parse(one["name"])
+    for listed in list_components(node_state, inventory, node_state.verdict(), seen):
+        component = Component.parse_name(listed["name"])
         by = seen.get(component, ())
         shown.append(
             {
-                **one,
-                "identity": _identity(board, component, by),
-                "sights": [_sight(sight) for sight in by],
+                **listed,
+                "identity": _find_identity(node_state, component, by),
+                "sights": [_format_observation(sight) for sight in by],
             }
         )
     return {
         "components": shown,
-        "coverage": [_coverage(one) for one in coverage(seen)],
-        "sources": [serialize.format_source(source) for source in board.sources.values()],
-        "off": [name for name in _SWITCHED if name not in board.sources],
+        "coverage": [_format_coverage(share) for share in compute_coverage(seen)],
+        "sources": [serialize.format_source(source) for source in node_state.sources.values()],
+        "off": [name for name in _SWITCHED if name not in node_state.sources],
     }
 
 
-def status(unseen: bool, judged: Status) -> Status:
-    """What nobody looks at is not healthy; what is known to be ill stays so."""
+def degrade_unobserved(unseen: bool, judged: Status) -> Status:
+    """A component that is not observed is unknown, unless it is known to be unhealthy."""
     return Status.UNKNOWN if unseen and judged is not Status.UNHEALTHY else judged
 
 
-def coverage(seen: Sights) -> list[ComponentCoverage]:
-    """For each source and kind of component, what it asks for and what of that it observes.
+def compute_coverage(seen: Observations) -> list[ComponentCoverage]:
+    """For each source and kind of component, the readings that it tries to read, and the observed
+    ones.
 
-    A component that is not seen now has nothing observable; where it never answered, as much is
-    asked of it as of its siblings.
+    A component that is not observed now has no observable reading. For one that was never read, as
+    many are expected as for its siblings.
     """
     together: dict[tuple[str, ComponentKind], list[tuple[Component, Observation]]] = {}
     for component, by in seen.items():
         for sight in by:
             together.setdefault((sight.source, component.kind), []).append((component, sight))
-    told = []
+    shares = []
     for (source, kind), own in sorted(
-        together.items(), key=lambda one: (one[0][0], _KINDS[one[0][1]])
+        together.items(), key=lambda item: (item[0][0], _KINDS[item[0][1]])
     ):
-        asked = [len(_asked(sight)) for _, sight in own]
-        told.append(
+        expected = [len(_list_expected(sight)) for _, sight in own]
+        shares.append(
             ComponentCoverage(
                 source=source,
                 kind=kind,
-                components=sum(_one(component) for component, _ in own),
-                observable=sum(_observable(sight) for _, sight in own),
-                asked=sum(number or max(asked) for number in asked),
-                gaps=_gaps(own),
+                components=sum(_is_component(component) for component, _ in own),
+                observable=sum(_count_observable(sight) for _, sight in own),
+                asked=sum(number or max(expected) for number in expected),
+                gaps=_group_gaps(own),
             )
         )
-    return told
+    return shares
 
 
-def _one(component: Component) -> bool:
-    """Not a whole kind, of which a source says only why none of it can be observed."""
+def _is_component(component: Component) -> bool:
+    """False for a whole kind, of which a source only reports why none can be observed."""
     return bool(component.id) or component == NODE
 
 
-def _gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
-    """Each reason once: what it is true of, and of whom. The widest gaps come first."""
-    whose: dict[tuple[str, str], list[Component]] = {}
+def _group_gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
+    """Each reason once, with its readings and components. The widest gaps come first."""
+    by_reason: dict[tuple[str, str], list[Component]] = {}
     for component, sight in own:
         if sight.readings is not None:
             for reading, reason in sight.readings.missing.items():
-                whose.setdefault((reason, reading), []).append(component)
+                by_reason.setdefault((reason, reading), []).append(component)
     joined: dict[tuple[str, tuple[Component, ...]], list[str]] = {}
-    for (reason, reading), components in whose.items():
-        joined.setdefault((reason, tuple(sorted(components, key=_order))), []).append(reading)
+    for (reason, reading), components in by_reason.items():
+        joined.setdefault((reason, tuple(sorted(components, key=_make_sort_key))), []).append(
+            reading
+        )
     gaps = [
         Gap(reason, tuple(sorted(readings)), components)
         for (reason, components), readings in joined.items()
@@ -192,30 +199,32 @@ def _gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
     )
 
 
-def _asked(sight: Observation) -> set[str]:
+def _list_expected(sight: Observation) -> set[str]:
     return (
         {*sight.readings.values, *sight.readings.missing} if sight.readings is not None else set()
     )
 
 
-def _observable(sight: Observation) -> int:
+def _count_observable(sight: Observation) -> int:
     return (
         len(sight.readings.values.keys() - sight.readings.missing.keys())
-        if sight.readings is not None and not sight.unseen
+        if sight.readings is not None and not sight.unknown_reason
         else 0
     )
 
 
-def _identity(board: NodeState, component: Component, by: Iterable[Observation]) -> str | None:
-    """What its record goes by, else what a source knows it by, where that is more than the slot."""
+def _find_identity(
+    node_state: NodeState, component: Component, by: Iterable[Observation]
+) -> str | None:
+    """The key of its record, else its identity in a source, if that is more than the slot."""
     names = [
-        board.get_identity(component),
+        node_state.get_identity(component),
         *(sight.readings.identity for sight in by if sight.readings is not None),
     ]
     return next((name for name in names if name not in ("", component.name, component.id)), None)
 
 
-def _attributes(device: PciDevice | None) -> schema.PciAttributes:
+def _format_attributes(device: PciDevice | None) -> schema.PciAttributes:
     if device is None:
         return {}
     return {
@@ -226,14 +235,14 @@ def _attributes(device: PciDevice | None) -> schema.PciAttributes:
     }
 
 
-def _sight(sight: Observation) -> schema.Sight:
+def _format_observation(sight: Observation) -> schema.Sight:
     read = sight.readings
     return {
         "name": sight.source,
         "looked": serialize.format_moment(read.time) if read is not None else None,
-        "unseen": sight.unseen,
-        "observable": _observable(sight),
-        "asked": len(_asked(sight)),
+        "unseen": sight.unknown_reason,
+        "observable": _count_observable(sight),
+        "asked": len(_list_expected(sight)),
         "simulated": read is not None and read.simulated,
         "readings": {name: serialize.plain(value) for name, value in sorted(read.values.items())}
         if read is not None
@@ -242,27 +251,27 @@ def _sight(sight: Observation) -> schema.Sight:
     }
 
 
-def _coverage(one: ComponentCoverage) -> schema.ApiCoverage:
+def _format_coverage(share: ComponentCoverage) -> schema.ApiCoverage:
     return {
-        "source": one.source,
-        "kind": one.kind.value,
-        "components": one.components,
-        "observable": one.observable,
-        "asked": one.asked,
+        "source": share.source,
+        "kind": share.kind.value,
+        "components": share.components,
+        "observable": share.observable,
+        "asked": share.asked,
         "gaps": [
             {
                 "reason": gap.reason,
                 "readings": list(gap.readings),
                 "components": [component.name for component in gap.components],
             }
-            for gap in one.gaps
+            for gap in share.gaps
         ],
     }
 
 
-def _order(component: Component) -> tuple[int, list[tuple[bool, int, str]]]:
-    """By kind, and then as a person counts: nvme2 before nvme10. Addresses are hexadecimal, all
-    equally long: by their letters.
+def _make_sort_key(component: Component) -> tuple[int, list[tuple[bool, int, str]]]:
+    """By kind, then in natural order: nvme2 before nvme10. Addresses are hexadecimal and equally
+    long: by their characters.
     """
     words = [component.id] if ":" in component.id else re.split(r"(\d+)", component.id)
     return _KINDS[component.kind], [

@@ -24,7 +24,7 @@ _READ_S = 5.0
 class RouteContext:
     """Parts that several routes read. `catalog` is replaced when it is reloaded."""
 
-    board: NodeState
+    node_state: NodeState
     pipeline: Pipeline
     catalog: Catalog
     inventory: PciInventory
@@ -46,8 +46,8 @@ class RouteContext:
 
     def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""
-        incidents = self.board.incidents
+        incidents = self.node_state.incidents
         return [
             (incidents.get(head.incident) or make_single_incident(head), own)
-            for head, own in group_by_incident(self.board.findings, incidents)
+            for head, own in group_by_incident(self.node_state.findings, incidents)
         ]

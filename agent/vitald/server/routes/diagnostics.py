@@ -107,11 +107,11 @@ class DiagnosticRoutes:
         shown = self._diagnostics
         answer: schema.ApiDiagnostics = {
             "checks": [
-                serialize_check(one, shown.unavailable.get(name, "not looked for yet"))
-                for name, one in shown.checks.items()
+                serialize_check(check, shown.unavailable.get(name, "not looked for yet"))
+                for name, check in shown.checks.items()
             ],
             **serialize_outline(shown),
-            "due": [serialize_scheduled(one) for one in shown.scheduled],
+            "due": [serialize_scheduled(scheduled) for scheduled in shown.scheduled],
             "blocked": shown.blocked,
         }
         return web.json_response(answer)
@@ -124,7 +124,7 @@ class DiagnosticRoutes:
             self._find_check(wanted)
         listed = await self._read_ledger(lambda: self._read_runs(most, wanted))
         answer: schema.DiagnosticRuns = {
-            "runs": [serialize_run(one) for one in listed],
+            "runs": [serialize_run(run) for run in listed],
             "damaged": serialize.count_damaged(listed),
         }
         return web.json_response(answer)
@@ -135,7 +135,7 @@ class DiagnosticRoutes:
         found = await self._read_ledger(lambda: self._read_run(id_)) if _ID.fullmatch(id_) else None
         if found is not None:
             return web.json_response(serialize_full_run(found))
-        going_on = next((one for one in self._diagnostics.active if one.id == id_), None)
+        going_on = next((run for run in self._diagnostics.active if run.id == id_), None)
         if going_on is not None:
             raise RequestRefused(
                 404, f"run {id_} has not ended", "/v1/diagnostics shows how far it is"
@@ -240,80 +240,80 @@ def _gpus_of(body: Json) -> tuple[int, ...]:
 def serialize_outline(shown: DiagnosticsView) -> schema.DiagnosticOutline:
     """Active and queued runs, and the last run of each check: also part of `/v1/status`."""
     return {
-        "going": [serialize_active(one) for one in shown.active],
-        "last": [serialize_run(one) for _, one in sorted(shown.last_runs.items())],
+        "going": [serialize_active(run) for run in shown.active],
+        "last": [serialize_run(run) for _, run in sorted(shown.last_runs.items())],
     }
 
 
-def serialize_check(one: Check, missing: str) -> schema.DiagnosticCheck:
+def serialize_check(check: Check, missing: str) -> schema.DiagnosticCheck:
     """By level, where it has levels; else all is under `0`. A period of 0: on request only.
-    `unavailable`: looked for elsewhere, as that blocks.
+    `unavailable`: determined elsewhere, as that blocks.
     """
     return {
-        "name": one.name,
-        "title": one.title,
-        "levels": list(one.levels),
+        "name": check.name,
+        "title": check.title,
+        "levels": list(check.levels),
         "missing": missing,
-        "every": {str(level): one.every_s(level) for level in one.levels},
-        "expected": {str(level): one.expected_s(level) for level in one.levels},
-        "needsIdle": {str(level): one.needs_idle(level) for level in one.levels},
+        "every": {str(level): check.every_s(level) for level in check.levels},
+        "expected": {str(level): check.expected_s(level) for level in check.levels},
+        "needsIdle": {str(level): check.needs_idle(level) for level in check.levels},
     }
 
 
-def serialize_scheduled(one: ScheduledRun) -> schema.DiagnosticDue:
+def serialize_scheduled(scheduled: ScheduledRun) -> schema.DiagnosticDue:
     return {
-        "check": one.check,
-        "level": one.level,
-        "at": serialize.format_moment(one.at),
-        "waitsFor": one.waits_for,
+        "check": scheduled.check,
+        "level": scheduled.level,
+        "at": serialize.format_moment(scheduled.at),
+        "waitsFor": scheduled.waits_for,
     }
 
 
-def serialize_active(one: ActiveRun) -> schema.DiagnosticGoing:
+def serialize_active(run: ActiveRun) -> schema.DiagnosticGoing:
     """`elapsed` is 0 while it waits."""
     return {
-        **_serialize_request(one.id, one.ask),
-        "stage": one.stage.value,
-        "askedAt": serialize.format_moment(one.asked_at),
-        "began": serialize.format_moment(one.began),
-        "elapsed": round(max(0.0, time.time() - one.began), 3) if one.began is not None else 0.0,
-        "expected": one.expected_s,
-        "waitsFor": one.waits_for,
-        "test": one.test,
+        **_serialize_request(run.id, run.ask),
+        "stage": run.stage.value,
+        "askedAt": serialize.format_moment(run.asked_at),
+        "began": serialize.format_moment(run.began),
+        "elapsed": round(max(0.0, time.time() - run.began), 3) if run.began is not None else 0.0,
+        "expected": run.expected_s,
+        "waitsFor": run.waits_for,
+        "test": run.test,
     }
 
 
-def serialize_run(one: Run) -> schema.DiagnosticRun:
-    report = one.report
+def serialize_run(run: Run) -> schema.DiagnosticRun:
+    report = run.report
     return {
-        **_serialize_request(one.id, one.ask),
-        "began": serialize.format_moment(one.began),
-        "ended": serialize.format_moment(one.ended),
-        "seconds": round(max(0.0, one.ended - one.began), 3),
+        **_serialize_request(run.id, run.ask),
+        "began": serialize.format_moment(run.began),
+        "ended": serialize.format_moment(run.ended),
+        "seconds": round(max(0.0, run.ended - run.began), 3),
         "outcome": report.outcome.value,
         "why": report.reason,
         "action": report.remedy.value,
         "rebootRequired": report.reboot_required,
         "replacementRequired": report.replacement_required,
-        "exitCode": one.exit_code,
+        "exitCode": run.exit_code,
         "culprits": list(report.culprits),
-        "preempted": one.preempted,
+        "preempted": run.preempted,
         "dcgmVersion": report.dcgm_version,
         "driverVersion": report.driver_version,
         "deviceIds": list(report.device_ids),
     }
 
 
-def serialize_full_run(one: Run) -> schema.DiagnosticRunInFull:
+def serialize_full_run(run: Run) -> schema.DiagnosticRunInFull:
     """A run with its output, and everything that was read from it."""
-    report = one.report
+    report = run.report
     return {
-        **serialize_run(one),
-        "command": one.command,
+        **serialize_run(run),
+        "command": run.command,
         "tests": [_serialize_test(test) for test in report.tests],
         "faults": [_serialize_fault(fault) for fault in report.faults],
         "measures": [_serialize_measure(measure) for measure in report.measures],
-        "raw": one.raw,
+        "raw": run.raw,
     }
 
 

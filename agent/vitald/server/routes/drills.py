@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from vitald.checking import read_line
-from vitald.collectors.kernel_log.drills import WINDOW_S, Announcement
+from vitald.collectors.kernel_log.drills import WINDOW_S, DrillRecord
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.core.node_state import NodeState
 from vitald.server import serialize
@@ -35,8 +35,8 @@ _HOLD_S = 600.0
 class DrillRoutes:
     """Handlers of drills. `inject_path`: the file that the line is to be written to."""
 
-    def __init__(self, board: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
-        self._board = board
+    def __init__(self, node_state: NodeState, interpreter: Interpreter, inject_path: Path) -> None:
+        self._node_state = node_state
         self._interpreter = interpreter
         self._inject_path = inject_path
 
@@ -51,13 +51,13 @@ class DrillRoutes:
         read = partial(read_line, least=1, most=900, expected=expected, ascii_only=True)
         line = read_value(body, "line", read)
         hold = read_seconds(body, "holdSeconds", _HOLD_S)
-        if self._interpreter.recognise(line.encode()) is None:
+        if self._interpreter.parse_record(line.encode()) is None:
             raise RequestRefused(
                 400,
                 "line: no rule recognises it, so a drill with it would show nothing",
                 "try it with: vitald scan -",
             )
-        made = self._interpreter.announcements.announce(line, time.time(), hold)
+        made = self._interpreter.drills.announce_drill(line, time.time(), hold)
         log.warning("drill_announced", id=made.id, line=line, uid=peer.uid, pid=peer.pid)
         answer: schema.AnnouncedDrill = {
             **self._describe_drill(made),
@@ -68,14 +68,18 @@ class DrillRoutes:
 
     async def get_drill(self, request: web.Request) -> web.Response:
         read_query(request)
-        made = self._interpreter.announcements.get(request.match_info["id"])
+        made = self._interpreter.drills.get_drill(request.match_info["id"])
         if made is None:
             raise RequestRefused(404, "no such drill")
         return web.json_response(self._describe_drill(made))
 
-    def _describe_drill(self, made: Announcement) -> schema.Drill:
+    def _describe_drill(self, made: DrillRecord) -> schema.Drill:
         seen = next(
-            (each for each in reversed(self._board.recent) if each.event.identity == made.seen),
+            (
+                each
+                for each in reversed(self._node_state.recent)
+                if each.event.identity == made.event_identity
+            ),
             None,
         )
         finding = None
@@ -83,7 +87,9 @@ class DrillRoutes:
         if seen is not None:
             state = "seen"
             key = (seen.event.component, seen.event.code, True, False)
-            finding = next((found.id for found in self._board.findings if found.key == key), None)
+            finding = next(
+                (found.id for found in self._node_state.findings if found.key == key), None
+            )
         elif time.time() - made.announced_at <= WINDOW_S:
             state = "announced"
         return {

@@ -34,11 +34,12 @@ _HEARTBEAT_S, _WRITE_S = 15.0, 5.0
 
 
 class EventRoutes:
-    """Handlers of events. `gate`: the connections, whose time limits a stream is exempt from."""
+    """Handlers of events. A stream is exempt from the time
+    limits of `connection_limit`."""
 
-    def __init__(self, context: RouteContext, gate: ConnectionLimit) -> None:
+    def __init__(self, context: RouteContext, connection_limit: ConnectionLimit) -> None:
         self._context = context
-        self._gate = gate
+        self._connection_limit = connection_limit
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/events", self.list_events)
@@ -66,13 +67,13 @@ class EventRoutes:
                 lambda: read_events(self._context.pipeline.ledger.path, wanted)
             )
         except RequestRefused:
-            if self._context.board.ledger.ok:
+            if self._context.node_state.ledger.ok:
                 raise  # it is only slow: half an answer would look like a whole one
             stored = self._select_recent(wanted)
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
         answer: schema.Events = {
-            "events": [serialize.format_event(one) for one in stored],
+            "events": [serialize.format_event(row) for row in stored],
             "damaged": damaged,
             "next": stored.last if more else None,
         }
@@ -81,13 +82,13 @@ class EventRoutes:
     def _select_recent(self, wanted: EventQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
-            one
-            for one in self._context.board.recent
-            if one.id > wanted.after
-            and wanted.code in (None, one.event.code)
-            and wanted.kind in (None, one.event.kind)
-            and wanted.component in (None, one.event.component.name)
-            and (wanted.since is None or one.event.time >= wanted.since)
+            row
+            for row in self._context.node_state.recent
+            if row.id > wanted.after
+            and wanted.code in (None, row.event.code)
+            and wanted.kind in (None, row.event.kind)
+            and wanted.component in (None, row.event.component.name)
+            and (wanted.since is None or row.event.time >= wanted.since)
         ]
         listed = RowList(kept[-wanted.limit :] if wanted.newest else kept[: wanted.limit])
         listed.last = listed[-1].id if listed else 0
@@ -98,19 +99,19 @@ class EventRoutes:
         verdict, and a heartbeat.
         """
         read_query(request)
-        board = self._context.board
+        node_state = self._context.node_state
         reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
-        if board.watchers >= _WATCHERS - reserved:
+        if node_state.watchers >= _WATCHERS - reserved:
             raise RequestRefused(
                 503,
                 "too many watchers",
                 f"{_WATCHERS} at once, {_WATCHERS_RESERVED} of them kept for root; try again later",
             )
-        self._gate.restart_timer(request.transport, streaming=True)
+        self._connection_limit.restart_timer(request.transport, streaming=True)
         response = web.StreamResponse(
             headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
         )
-        subscription = board.add_subscription()
+        subscription = node_state.add_subscription()
         try:
             await response.prepare(request)
             await self._write_changes(response, subscription)
@@ -119,7 +120,7 @@ class EventRoutes:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            board.remove_subscription(subscription)
+            node_state.remove_subscription(subscription)
         return response
 
     async def _write_changes(
@@ -146,12 +147,12 @@ class EventRoutes:
         )
 
     def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
-        board, catalog = self._context.board, self._context.catalog
+        node_state, catalog = self._context.node_state, self._context.catalog
         if isinstance(change, Event):
             return {"type": "event", "event": serialize.format_event(StoredEvent(0, change))}
         if isinstance(change, Incident):
-            own = [finding for finding in board.findings if finding.incident == change.id]
-            jobs = board.jobs.list_near_incident(change)
+            own = [finding for finding in node_state.findings if finding.incident == change.id]
+            jobs = node_state.jobs.list_near_incident(change)
             return {
                 "type": "incident",
                 "incident": serialize.format_incident(change, own, catalog, jobs),
@@ -162,7 +163,7 @@ class EventRoutes:
         self, response: web.StreamResponse, shown: schema.ApiVerdict | None
     ) -> schema.ApiVerdict:
         """Write the verdict if it differs from the one shown last. Returns the present one."""
-        verdict = serialize.format_verdict(self._context.board.verdict())
+        verdict = serialize.format_verdict(self._context.node_state.verdict())
         if verdict != shown:
             await _write_line(response, {"type": "verdict", **verdict})
         return verdict

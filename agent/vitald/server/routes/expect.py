@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from vitald.collectors.inventory.collector import KINDS, VERSIONS, Expected, Unsettled
+from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
+from vitald.collectors.inventory.readings import KINDS, VERSIONS
 from vitald.collectors.polling import PollingSource
 from vitald.model import Batch
 from vitald.server.request import (
@@ -41,7 +42,10 @@ class ExpectRoutes:
     """
 
     def __init__(
-        self, expected: Expected, source: PollingSource, store: Callable[[Batch], Awaitable[None]]
+        self,
+        expected: ExpectedInventory,
+        source: PollingSource,
+        store: Callable[[Batch], Awaitable[None]],
     ) -> None:
         self._expected = expected
         self._source = source
@@ -60,8 +64,8 @@ class ExpectRoutes:
         peer = require_change_right(request)
         reason = read_reason(await read_body(request, "reason"))
         try:
-            confirmed = self._expected.confirm(peer.name, reason)
-        except Unsettled as error:
+            confirmed = self._expected.confirm_counts(peer.name, reason)
+        except CountsNotSettled as error:
             raise RequestRefused(
                 409, str(error), "try again in a few minutes; vitald expect shows what is counted"
             ) from None
@@ -71,39 +75,41 @@ class ExpectRoutes:
                 "nothing to confirm: the configuration says how many there should be",
                 "change [expect] there",
             )
-        said = (
+        counts = (
             ", ".join(f"{count} {KINDS[kind]}" for kind, count in confirmed.items() if count)
             or "that there are none"
         )
-        text = f"{peer.name} confirmed {said}: {reason}"
+        text = f"{peer.name} confirmed {counts}: {reason}"
         await self._store(
-            self._source.told(CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text)
+            self._source.make_event_batch(
+                CONFIRMED, {**confirmed, "by": peer.name, "reason": reason}, text
+            )
         )
-        self._source.look_now()
+        self._source.poll_now()
         log.warning("expect_confirmed", **confirmed, uid=peer.uid, pid=peer.pid, reason=reason)
-        told: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
-        return web.json_response(told)
+        answer: schema.Confirmed = {"confirmed": confirmed, **make_answer(self._expected)}
+        return web.json_response(answer)
 
 
-def _explain_count(expected: Expected, kind: str) -> str:
+def _explain_count(expected: ExpectedInventory, kind: str) -> str:
     """Why so many are expected; "" if no number is known yet."""
-    wanted = expected.wanted(kind)
+    wanted = expected.find_expectation(kind)
     if wanted is not None:
-        return wanted.because
-    return "" if kind in expected.judged else _BY_NVML
+        return wanted.reason
+    return "" if kind in expected.judged_kinds else _BY_NVML
 
 
-def make_answer(expected: Expected) -> schema.ApiExpected:
+def make_answer(expected: ExpectedInventory) -> schema.ApiExpected:
     """The answer of `GET /v1/expect`. Unknown values are null."""
     counts: list[schema.ExpectedCount] = []
     for kind, title in KINDS.items():
-        wanted, here = expected.wanted(kind), expected.here.get(kind)
+        wanted, here = expected.find_expectation(kind), expected.counts.get(kind)
         counts.append(
             {
                 "kind": kind,
                 "title": title,
                 "here": here,
-                "notObservable": expected.unseen.get(kind, "") if here is None else "",
+                "notObservable": expected.uncounted.get(kind, "") if here is None else "",
                 "expected": wanted.count if wanted is not None else None,
                 "confirmed": wanted is not None and wanted.confirmed,
                 "because": _explain_count(expected, kind),
@@ -113,7 +119,7 @@ def make_answer(expected: Expected) -> schema.ApiExpected:
         {
             "name": name,
             "here": expected.versions.get(name),
-            "expected": list(expected.may_run(name)),
+            "expected": list(expected.list_allowed_versions(name)),
         }
         for name in VERSIONS
     ]
@@ -121,6 +127,6 @@ def make_answer(expected: Expected) -> schema.ApiExpected:
         "instanceType": expected.machine,
         "counts": counts,
         "versions": versions,
-        "healthyBoots": expected.enough,
-        "thisBootCounted": expected.counted_boot,
+        "healthyBoots": expected.boots_to_confirm,
+        "thisBootCounted": expected.is_boot_counted,
     }

@@ -60,11 +60,11 @@ class FindingRoutes:
             read_limit(query),
         )
         if state == "open":
-            ordered = sort_by_strength(self._context.board.findings)
+            ordered = sort_by_strength(self._context.node_state.findings)
             found = [
-                one
-                for one in ordered
-                if component in (None, one.component.name) and code in (None, one.code)
+                finding
+                for finding in ordered
+                if component in (None, finding.component.name) and code in (None, finding.code)
             ][:most]
         elif state == "cleared":
             found = await self._context.read_ledger(
@@ -73,7 +73,9 @@ class FindingRoutes:
         else:
             raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
         answer: schema.Findings = {
-            "findings": [serialize.format_finding(one, self._context.catalog) for one in found],
+            "findings": [
+                serialize.format_finding(finding, self._context.catalog) for finding in found
+            ],
             "damaged": serialize.count_damaged(found),
         }
         return web.json_response(answer)
@@ -85,19 +87,23 @@ class FindingRoutes:
         query = read_query(request, "limit")
         opened = self._context.list_open_incidents()
         closed = sorted(
-            (one for one in self._context.board.incidents.values() if one.closed_at is not None),
-            key=lambda one: -one.last,
+            (
+                incident
+                for incident in self._context.node_state.incidents.values()
+                if incident.closed_at is not None
+            ),
+            key=lambda incident: -incident.last,
         )
-        listed = [*opened, *((one, []) for one in closed)][: read_limit(query)]
+        listed = [*opened, *((incident, []) for incident in closed)][: read_limit(query)]
         answer: schema.Incidents = {
             "incidents": [
                 serialize.format_incident(
-                    told,
+                    incident,
                     own,
                     self._context.catalog,
-                    self._context.board.jobs.list_near_incident(told),
+                    self._context.node_state.jobs.list_near_incident(incident),
                 )
-                for told, own in listed
+                for incident, own in listed
             ]
         }
         return web.json_response(answer)
@@ -109,20 +115,24 @@ class FindingRoutes:
         current = self._find_open(number)
         past = await self._read_past(number, current)
         current = current or past.finding
-        board = self._context.board
-        incident = board.incidents.get(current.incident) or past.incident
+        node_state = self._context.node_state
+        incident = node_state.incidents.get(current.incident) or past.incident
         own, jobs = [], []
         if incident is not None:
-            own = [finding for finding in board.findings if finding.incident == incident.id]
-            jobs = board.jobs.list_near_incident(incident)
+            own = [finding for finding in node_state.findings if finding.incident == incident.id]
+            jobs = node_state.jobs.list_near_incident(incident)
         flags = serialize.format_flags(self._judge_alone(current))
         past = replace(past, finding=current)
         answer = serialize.format_history(past, incident, own, self._context.catalog, flags, jobs)
         return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:
-        board = self._context.board
-        opened = (finding for finding in (*board.findings, *board.trials) if finding.id == number)
+        node_state = self._context.node_state
+        opened = (
+            finding
+            for finding in (*node_state.findings, *node_state.trials)
+            if finding.id == number
+        )
         return next(opened, None)
 
     async def _read_past(self, number: int, current: Finding | None) -> FindingHistory:
@@ -145,7 +155,7 @@ class FindingRoutes:
             )
         seen = [
             stored
-            for stored in self._context.board.recent
+            for stored in self._context.node_state.recent
             if (stored.event.component, stored.event.code) == (current.component, current.code)
         ]
         return FindingHistory(current, (), tuple(seen[:_MAX_EVENTS]), None)
@@ -153,7 +163,7 @@ class FindingRoutes:
     def _judge_alone(self, finding: Finding) -> Verdict:
         """The verdict if this finding were the only one."""
         counted = [finding] if finding.is_open and not finding.on_trial else []
-        return compute_verdict(counted, [], 0.0, device_reset=self._context.board.device_reset)
+        return compute_verdict(counted, [], 0.0, device_reset=self._context.node_state.device_reset)
 
     async def clear_finding(self, request: web.Request) -> web.Response:
         peer = require_change_right(request)
@@ -167,7 +177,7 @@ class FindingRoutes:
                 "clear it without, or with a new node",
             )
         audit = _make_audit(peer, "clear", number, body)
-        closed = await self._context.pipeline.clear_finding(
+        closed = await self._context.pipeline.actions.clear_finding(
             number, peer.name, audit, replaced=replaced
         )
         return self._answer_action(closed, audit)
@@ -181,18 +191,19 @@ class FindingRoutes:
         seconds = read_seconds(body, "seconds", None, least=0.0, most=_MAX_ACCEPTED_S)
         audit = _make_audit(peer, "accept", number, body)
         return self._answer_action(
-            await self._context.pipeline.accept_finding(number, peer.name, audit, seconds), audit
+            await self._context.pipeline.actions.accept_finding(number, peer.name, audit, seconds),
+            audit,
         )
 
     async def begin_remedy(self, request: web.Request) -> web.Response:
-        """Somebody begins what a finding asks for. It stands until the evidence says that
-        it held.
+        """An operator begins the required action of a finding. It stays open until evidence
+        shows that the remedy worked.
         """
         peer = require_change_right(request)
         number, body = _read_id(request), await read_body(request, "reason")
         audit = _make_audit(peer, "remedy", number, body)
         return self._answer_action(
-            await self._context.pipeline.begin_remedy(number, peer.name, audit), audit
+            await self._context.pipeline.actions.begin_remedy(number, peer.name, audit), audit
         )
 
     def _answer_action(self, found: Finding | None, audit: AuditRecord) -> web.Response:

@@ -1,22 +1,23 @@
-"""The route of the GPUs: who each one is, how it is, and what is known of it."""
+"""The route of the GPUs: the identity of each, its status, and its readings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.core.node_state import NodeState
+from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import compute_status
-from vitald.model import Component, ComponentKind
+from vitald.model import Component, ComponentKind, Finding, Readings
 from vitald.server import serialize
-from vitald.server.routes.components import sights, status
+from vitald.server.routes.components import degrade_unobserved, list_observations
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_WHO = (
+_IDENTITY = (
     "name",
     "uuid",
     "serial",
@@ -31,49 +32,61 @@ _WHO = (
 )
 
 
-def list_gpus(board: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
-    """Each GPU that PCI shows or that was read: who it is, how it is, and what is known of it."""
-    by_component = {one.component: one for one in board.readings.get(NVML, ())}
-    components = {
-        Component(device.kind, device.address)
-        for device in inventory.watched()
-        if device.kind is ComponentKind.GPU
-    }
-    components |= set(by_component) | {
-        finding.component
-        for finding in board.findings
-        if finding.component.kind is ComponentKind.GPU
-    }
-    seen = sights(board, inventory, components)
-    gpus: list[schema.Gpu] = []
-    for component in sorted(components, key=lambda one: one.id):
-        own = [finding for finding in board.findings if finding.component == component]
-        read = by_component.get(component)
-        values = read.values if read is not None else {}
-        by = seen.get(component, ())
-        gpus.append(
-            {
-                "component": component.name,
-                "pci": component.id,
-                "status": status(any(sight.unseen for sight in by), compute_status(own)).value,
-                "findings": [finding.id for finding in own],
-                "looked": serialize.format_moment(read.time) if read is not None else None,
-                "fresh": read is not None
-                and not any(sight.unseen for sight in by if sight.source == NVML),
-                "simulated": read.simulated
-                if read is not None
-                else any(finding.is_simulated for finding in own),
-                "identity": cast(
-                    "schema.GpuIdentity",
-                    {name: serialize.plain(values[name]) for name in _WHO if name in values},
-                ),
-                "slot": inventory.slots.get(component.id.rpartition(".")[0]),
-                "readings": {
-                    name: serialize.plain(value)
-                    for name, value in sorted(values.items())
-                    if name not in _WHO
-                },
-                "notObservable": dict(sorted(read.missing.items())) if read is not None else {},
-            }
+def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu]:
+    """Each GPU that PCI shows, that was read, or that has an open finding, in the order of its
+    address.
+    """
+    readings = {read.component: read for read in node_state.readings.get(NVML, ())}
+    on_pci = {Component(device.kind, device.address) for device in inventory.list_watched()}
+    findings: dict[Component, list[Finding]] = {}
+    for finding in node_state.findings:
+        findings.setdefault(finding.component, []).append(finding)
+    gpus = {
+        component for component in (*on_pci, *findings) if component.kind is ComponentKind.GPU
+    } | set(readings)
+    observations = list_observations(node_state, inventory, gpus)
+    return [
+        _format_gpu(
+            gpu,
+            readings.get(gpu),
+            findings.get(gpu, []),
+            observations.get(gpu, ()),
+            inventory.slots.get(gpu.id.rpartition(".")[0]),
         )
-    return gpus
+        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+    ]
+
+
+def _format_gpu(
+    gpu: Component,
+    read: Readings | None,
+    findings: Sequence[Finding],
+    observations: Sequence[Observation],
+    slot: str | None,
+) -> schema.Gpu:
+    values = read.values if read is not None else {}
+    unobserved = [seen.source for seen in observations if seen.unknown_reason]
+    if read is not None:
+        simulated = read.simulated
+    else:
+        simulated = any(finding.is_simulated for finding in findings)
+    return {
+        "component": gpu.name,
+        "pci": gpu.id,
+        "status": degrade_unobserved(bool(unobserved), compute_status(findings)).value,
+        "findings": [finding.id for finding in findings],
+        "looked": serialize.format_moment(read.time) if read is not None else None,
+        "fresh": read is not None and NVML not in unobserved,
+        "simulated": simulated,
+        "identity": cast(
+            "schema.GpuIdentity",
+            {name: serialize.plain(values[name]) for name in _IDENTITY if name in values},
+        ),
+        "slot": slot,
+        "readings": {
+            name: serialize.plain(value)
+            for name, value in sorted(values.items())
+            if name not in _IDENTITY
+        },
+        "notObservable": dict(sorted(read.missing.items())) if read is not None else {},
+    }

@@ -1,9 +1,9 @@
 """
-The work on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and
+The jobs on this node, over the socket: `POST /v1/jobs` from a scheduler's prolog and epilog, and
 `GET /v1/jobs`.
 
-Owns     what a scheduler may tell, that it becomes an event, that a job finds the devices free, and
-         who asks for a diagnostic after it.
+Owns     what a scheduler may report, the event of each report, that a job finds the devices free,
+         and the request of a diagnostic after it.
 Refuses  remembering jobs, which `vitald.core.jobs` does with the events once they are stored, and
          running anything.
 """
@@ -67,14 +67,14 @@ class JobRoutes:
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         store: Callable[[Batch], Awaitable[None]],
         diagnostics: JobDiagnostics | None,
     ) -> None:
-        self._board = board
+        self._node_state = node_state
         self._store = store
         self._diagnostics = diagnostics
-        self._facts = EventFactory(SOURCE, board.boot_id)
+        self._facts = EventFactory(SOURCE, node_state.boot_id)
         self._clearing: set[asyncio.Task[None]] = set()  # of the devices, for jobs that begin
         # By job: the task that stores its begin.
         self._beginning: dict[str, asyncio.Task[None]] = {}
@@ -85,7 +85,7 @@ class JobRoutes:
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         """Lists the running and the ended jobs, the latest first."""
-        most, jobs = read_limit(read_query(request, "limit")), self._board.jobs
+        most, jobs = read_limit(read_query(request, "limit")), self._node_state.jobs
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.ApiJobs = {
             "running": [serialize.format_job(job) for job in running[:most]],
@@ -106,7 +106,7 @@ class JobRoutes:
         job = _job_of(body)
         if event == "begin":
             await self._begin_job(job)
-            answer = _make_answer(self._board.jobs.running.get(job.id, job))
+            answer = _make_answer(self._node_state.jobs.running.get(job.id, job))
         else:
             answer = await self._end_job(job, diagnose=diagnose)
         log.info(
@@ -147,7 +147,7 @@ class JobRoutes:
         if (saying := self._beginning.get(job.id)) is not None:
             # An end stored before its begin would leave the job running for ever.
             await asyncio.shield(saying)
-        jobs = self._board.jobs
+        jobs = self._node_state.jobs
         former = jobs.running.get(job.id)
         # Slurm runs the epilog of a job that the prolog refused, too, which never ran here; and a
         # script may be run twice.
@@ -156,7 +156,7 @@ class JobRoutes:
         began = former.began if former is not None else None
         left = [
             found
-            for found in self._board.findings
+            for found in self._node_state.findings
             if began is not None and found.since >= began and _counts_for_job(found)
         ]
         await self._store_event(
@@ -164,9 +164,9 @@ class JobRoutes:
             job,
             f"{job.name} ended" + (f" with {job.outcome}" if job.outcome else ""),
         )
-        told = next((one for one in reversed(jobs.recent) if one.id == job.id), job)
+        job = next((ended for ended in reversed(jobs.recent) if ended.id == job.id), job)
         wanted = diagnose and (job.failed or bool(left))
-        return _make_answer(told, left, self._request_diagnostic(job, left) if wanted else None)
+        return _make_answer(job, left, self._request_diagnostic(job, left) if wanted else None)
 
     def _request_diagnostic(self, job: Job, left: list[Finding]) -> schema.AskedDiagnostic:
         numbers = ", ".join(f"#{found.id}" for found in left[:_MAX_NAMED])
@@ -195,19 +195,17 @@ class JobRoutes:
         fields: dict[str, Value] = {"job": job.id, "user": job.user, "uid": job.uid}
         if code != BEGAN:
             fields |= {"exitCode": job.exit_code, "signal": job.signal, "reason": job.reason}
-        await self._store(Batch(SOURCE, (self._facts.event(code, NODE, fields, text),)))
+        await self._store(Batch(SOURCE, (self._facts.make_event(code, NODE, fields, text),)))
 
 
 def read_jobs(path: Path) -> list[Event]:
-    """The events that tell of jobs, for `Jobs.recall`, in the ledger's order. Raises
-    LedgerError.
-    """
-    asked = [
+    """The events of jobs, for `Jobs.restore_jobs`, in the ledger's order. Raises LedgerError."""
+    queries = [
         EventQuery(kind="job", newest=True, limit=_MAX_EVENTS),
         *(EventQuery(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
-    stored = [one for query in asked for one in read_events(path, query)]
-    return [one.event for one in sorted(stored, key=lambda one: one.id)]
+    stored = [row for query in queries for row in read_events(path, query)]
+    return [row.event for row in sorted(stored, key=lambda row: row.id)]
 
 
 def _make_answer(
@@ -216,7 +214,7 @@ def _make_answer(
     return {
         "ok": True,
         "job": serialize.format_job(job) if job is not None else None,
-        "left": [one.id for one in left],
+        "left": [finding.id for finding in left],
         "diagnostic": diagnostic,
     }
 

@@ -84,9 +84,9 @@ class Protocol(web.RequestHandler):
         if status >= 500 or request.writer.output_size > 0:
             # Logs it; raises where an answer has begun
             super().handle_error(request, status, exc, message)
-        said = "vitald failed to answer" if status >= 500 else "this is no request of HTTP 1.1"
+        error = "vitald failed to answer" if status >= 500 else "this is no request of HTTP 1.1"
         response = make_error(
-            status, "a line of the request is too long" if isinstance(exc, LineTooLong) else said
+            status, "a line of the request is too long" if isinstance(exc, LineTooLong) else error
         )
         response.force_close()
         sign_response(response)

@@ -73,48 +73,48 @@ class NodeRoutes:
             )
         # A client that asks during a start must not take that for a fault.
         with anyio.move_on_after(_FIRST_LOOK_S):
-            await self._context.board.answerable.wait()
+            await self._context.node_state.answerable.wait()
         return web.json_response(self._describe_node(WorkPhase(wanted)))
 
     def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:
         now = time.time()
-        board, catalog, inventory = (
-            self._context.board,
+        node_state, catalog, inventory = (
+            self._context.node_state,
             self._context.catalog,
             self._context.inventory,
         )
-        verdict = board.verdict(work)
-        sights = components.sights(board, inventory)
+        verdict = node_state.verdict(work)
+        sights = components.list_observations(node_state, inventory)
         return {
             **serialize.format_verdict(verdict),
-            "components": components.listed(board, inventory, verdict, sights, work),
-            "sources": [serialize.format_source(source) for source in board.sources.values()],
+            "components": components.list_components(node_state, inventory, verdict, sights, work),
+            "sources": [serialize.format_source(source) for source in node_state.sources.values()],
             "findings": [
                 serialize.format_finding(finding, catalog)
-                for finding in sort_by_strength(board.findings)[:PAGE]
+                for finding in sort_by_strength(node_state.findings)[:PAGE]
             ],
-            "openFindings": len(board.findings),
+            "openFindings": len(node_state.findings),
             "incidents": [
                 serialize.format_incident(
-                    incident, own, catalog, board.jobs.list_near_incident(incident)
+                    incident, own, catalog, node_state.jobs.list_near_incident(incident)
                 )
                 for incident, own in self._context.list_open_incidents()[:PAGE]
             ],
             "trials": [
                 serialize.format_finding(finding, catalog)
-                for finding in sort_by_strength(board.trials)[:PAGE]
+                for finding in sort_by_strength(node_state.trials)[:PAGE]
             ],
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
-            "ledger": _describe_ledger(board.ledger),
+            "ledger": _describe_ledger(node_state.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,
             "host": socket.gethostname(),
-            "bootId": board.boot_id,
+            "bootId": node_state.boot_id,
             "version": __version__,
             "pid": os.getpid(),
-            "startedAt": serialize.format_moment(board.started_at),
+            "startedAt": serialize.format_moment(node_state.started_at),
             "time": serialize.format_moment(now),
         }
 
@@ -128,23 +128,27 @@ class NodeRoutes:
 
     def _list_suspects(self, now: float) -> list[schema.Suspect]:
         watched = (
-            Component(device.kind, device.address) for device in self._context.inventory.watched()
+            Component(device.kind, device.address)
+            for device in self._context.inventory.list_watched()
         )
         names = {
-            self._context.board.get_identity(component): component.name for component in watched
+            self._context.node_state.get_identity(component): component.name
+            for component in watched
         }
         return serialize.format_suspects(
-            self._context.board.score_suspects(now), self._context.catalog, names
+            self._context.node_state.score_suspects(now), self._context.catalog, names
         )[:PAGE]
 
     async def get_components(self, request: web.Request) -> web.Response:
         read_query(request)
-        return web.json_response(components.in_full(self._context.board, self._context.inventory))
+        return web.json_response(
+            components.describe_components(self._context.node_state, self._context.inventory)
+        )
 
     async def get_gpus(self, request: web.Request) -> web.Response:
         read_query(request)
-        board, source = self._context.board, self._context.board.sources.get(NVML)
-        listed = gpus.list_gpus(board, self._context.inventory)
+        node_state, source = self._context.node_state, self._context.node_state.sources.get(NVML)
+        listed = gpus.list_gpus(node_state, self._context.inventory)
         answer: schema.Gpus = {
             "gpus": listed,
             "source": serialize.format_source(source) if source is not None else None,

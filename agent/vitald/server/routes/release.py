@@ -1,9 +1,9 @@
 """
-Letting go of the GPUs for a while, over the socket: `POST /v1/release`, and `POST /v1/release/end`
-to take them back.
+Releasing the GPUs for a while, over the socket: `POST /v1/release`, and `POST /v1/release/end` to
+take them back.
 
-Owns     what a release may ask for, and how what came of it is told.
-Refuses  letting go itself, which the source does, with the event that says who asked and why.
+Owns     the parameters of a release, and the answer.
+Refuses  the release itself: the source does it, with an event that has user and reason.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ReleaseRoutes:
         app.router.add_post("/v1/release/end", self.end_release)
 
     async def release_devices(self, request: web.Request) -> web.Response:
-        """Let go of the GPUs for a while. Answers once nothing of ours holds them, and the status
-        says so.
+        """Release the GPUs for a while. Answers once vitald does not hold them any more, and the
+        status shows that.
         """
         peer = require_change_right(request)
         body = await read_body(request, "reason", "seconds", "gpus")
@@ -99,10 +99,10 @@ class ReleaseRoutes:
             "gpus": [f"gpu/{gpu}" for gpu in wanted],
             "seconds": seconds,
             "until": serialize.format_moment(time.time() + seconds),
-            "holders": [{"pid": pid, "process": name} for pid, name in report.holders],
+            "holders": [{"pid": pid, "process": name} for pid, name in report.device_users],
             "notLookedAt": report.hidden,
             "stuck": list(report.stuck),
-            "free": not (report.holders or report.stuck),
+            "free": not (report.device_users or report.stuck),
         }
         return web.json_response(answer)
 
@@ -116,10 +116,10 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     def _gpus_of(self, body: serialize.Json) -> list[str]:
-        """The PCI addresses of those that are meant; none for all of them."""
+        """The PCI addresses of the requested GPUs; empty for all of them."""
         known = {
             device.address
-            for device in self._inventory.watched()
+            for device in self._inventory.list_watched()
             if device.kind is ComponentKind.GPU
         }
         if not known:

@@ -27,57 +27,57 @@ class _Document(TypedDict):
 
 
 class ApiVerdict(TypedDict):
-    """The fold of all open findings, and of how fresh the sources are."""
+    """The verdict: computed from all open findings and the state of the sources."""
 
     status: Status
     rebootRequired: bool
-    """An open finding asks for a reboot, or for a reset where the site does not reset devices
+    """An open finding requires a reboot, or a reset where the site does not reset devices
     itself."""
     rebootConfirmed: bool
-    """A confirmed finding asks for it: one that another source than the text of the kernel log
-    tells of, too. What repairs a node by itself goes by this."""
+    """A confirmed finding requires it: one that a source other than the text of the kernel log
+    reports, too. Automatic repair uses this flag."""
     replacementRequired: bool
-    """An open finding asks for another node. Does not imply `rebootRequired`."""
+    """An open finding requires replacement of the node. Does not imply `rebootRequired`."""
     replacementConfirmed: bool
-    """A confirmed finding asks for it."""
+    """A confirmed finding requires it."""
     action: Action
-    """The strongest action that an open finding asks for."""
+    """The strongest action that an open finding requires."""
     simulated: bool
-    """At least one open finding is a drill's, or what is read is not real: a simulated library
-    instead of the driver's."""
+    """At least one open finding belongs to a drill, or a source is simulated: it reads a simulated
+    library instead of the driver's."""
     reasons: list[str]
-    """Why, the strongest first, one sentence an incident; then the sources that are not being
+    """Why: one sentence for each incident, the strongest first; then the sources that cannot be
     read."""
 
 
 class ApiSource(TypedDict):
-    """Something that vitald reads, and when it last truly looked. Silence is not health."""
+    """Something that vitald reads, and when it was last read successfully."""
 
     name: Annotated[str, Keywords(examples=("kernel_log", "nvml"))]
     """Its name."""
     state: Literal["starting", "ok", "stale", "failed", "released", "not present"]
-    """`stale`: past its deadline. `failed`: cannot be read, in part or at all, and tried again.
-    `released`: it stepped aside because somebody asked it to. `not present`: this node has nothing
-    that it could look at. All but `ok` and `not present` make a node `unknown` that would be
-    fit."""
+    """`stale`: not read within its deadline. `failed`: cannot be read, in part or at all, and is
+    retried. `released`: it released its devices on request. `not present`: this node has nothing
+    for it to read. Every state but `ok` and `not present` makes a node `unknown` that would be
+    healthy otherwise."""
     lastSeen: Moment | None
-    """When it last looked."""
+    """When it was last read."""
     deadline: Moment | None
-    """By when it must have looked again."""
+    """By when it must be read again."""
     detail: str
-    """What is wrong with it, why there is nothing to look at, or that what it looks at is
-    simulated; empty while nothing is to be said."""
+    """What is wrong with it, why there is nothing to read, or that it is simulated; empty
+    otherwise."""
 
 
 class Flags(TypedDict):
     """The flags of the node."""
 
     rebootRequired: bool
-    """It asks for a reboot, or for a reset where the site does not reset devices itself."""
+    """It requires a reboot, or a reset where the site does not reset devices itself."""
     rebootConfirmed: bool
-    """A confirmed finding asks for it: one that another source than the text of the kernel log
-    tells of, too. What repairs a node by itself goes by this."""
+    """A confirmed finding requires it: one that a source other than the text of the kernel log
+    reports, too. Automatic repair uses this flag."""
     replacementRequired: bool
-    """It asks for another node."""
+    """It requires replacement of the node."""
     replacementConfirmed: bool
-    """A confirmed finding asks for it."""
+    """A confirmed finding requires it."""

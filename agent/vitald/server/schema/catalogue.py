@@ -9,7 +9,7 @@ from vitald.server.schema.values import Action, Code, When, _FaultClassed
 
 
 class ApiCase(TypedDict):
-    """What in the line changes the action."""
+    """A condition on the fields of an event that changes the action."""
 
     when: Mapping[str, list[str | int | bool]]
     """Every field must hold one of its values; `NAME_not`: a value that is none of them."""
@@ -24,7 +24,7 @@ class ApiCase(TypedDict):
 
 
 class ApiRule(_FaultClassed):
-    """What the catalogue says about a code."""
+    """The catalogue's entry for a code."""
 
     code: Code
     title: str
@@ -42,9 +42,9 @@ class ApiRule(_FaultClassed):
     clears: list[str]
     """What closes a finding, besides a named person."""
     escalation: str
-    """Name of its ladder of escalation."""
+    """Name of its escalation policy."""
     shadow: ApiRule | None
-    """The rule on trial beside it: what that asks for is shown, without effect."""
+    """The rule on trial beside it: what it requires is shown, without effect."""
     cases: list[ApiCase]
     """Context that changes the action."""
     known: bool

@@ -20,7 +20,7 @@ from vitald.server.schema.values import (
 
 
 class PciAttributes(TypedDict, total=False):
-    """What PCI says of a component."""
+    """The PCI attributes of a component."""
 
     pci: Annotated[str, Keywords(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]
     """Address, as sysfs writes it."""
@@ -38,67 +38,66 @@ class ApiComponent(TypedDict):
     name: ComponentName
     kind: ComponentKind
     id: str
-    """What stands behind the slash of the name; empty for the node itself."""
+    """The part of the name after the slash; empty for the node itself."""
     status: Status
-    """Of this component alone; the node's is the verdict on the whole."""
+    """Of this component alone; the node's is that of the verdict."""
     action: Action
     findings: _Count
     """Open findings of the component itself."""
     sources: list[str]
-    """Which sources look at it; empty where only the kernel log would tell of it."""
+    """The sources that read it; empty if only the kernel log would report its faults."""
     unseen: list[str]
-    """Why nobody knows how it is, by source: no look within the deadline, or nothing that says
-    anything of its health."""
+    """Why its state is unknown, by source: not read within the deadline, or no reading shows its
+    health."""
     attributes: PciAttributes
-    """What PCI says of it; empty where it is not on PCI."""
+    """Its PCI attributes; empty if it is not on PCI."""
 
 
 class WatchedComponent(ApiComponent):
-    """One thing that is watched: who it is, how it is, and who looks at it."""
+    """A component that is watched: its identity, its status, and the sources that read it."""
 
     identity: str | None
-    """What it keeps when it moves to another slot: UUID or serial number. Null where nobody
-    knows."""
+    """UUID or serial number, which it keeps when it moves to another slot. Null if unknown."""
     sights: list[Sight]
-    """What each of its sources sees."""
+    """What each of its sources observes."""
 
 
 class Sight(TypedDict):
-    """A component as one source sees it."""
+    """A component as one source observes it."""
 
     name: Annotated[str, Keywords(examples=("nvml", "neuron"))]
     """The source."""
     looked: Moment | None
-    """When it last looked at this component; null where it never did."""
+    """When it last read this component; null if it never did."""
     unseen: str
-    """Why that does not say how it is now; empty where it does."""
+    """Why the component's state is unknown to this source; empty if it is known."""
     observable: _Count
-    """How many of the readings it observes now."""
+    """Number of readings that it observes now."""
     asked: _Count
-    """How many readings it asks for."""
+    """Number of readings that it tries to read."""
     simulated: bool
-    """What it reads is not real."""
+    """The source is simulated."""
     readings: Mapping[str, Reading]
-    """The last look: values by name, in base units. A list has one value for each part, such as a
-    core or a link."""
+    """The last readings: values by name, in base units. A list has one value for each part, such as
+    a core or a link."""
     notObservable: Mapping[str, str]
-    """What was asked for and cannot be read of it, and why."""
+    """The readings that cannot be observed, and why."""
 
 
 class ApiCoverage(TypedDict):
-    """How much of what a source asks of its components of one kind it observes now. What is not
-    seen now is not observed."""
+    """How many of the readings that a source tries to read of its components of one kind it
+    observes now. A component that is not observed now has no observable reading."""
 
     source: str
     """Its name."""
     kind: ComponentKind
     components: _Count
-    """How many components of this kind it looks at. 0: it can look at none here, and the gaps say
-    why."""
+    """Number of components of this kind that it reads. 0: it can read none here, and the gaps have
+    the reason."""
     observable: _Count
-    """Readings that it observes, over all of them."""
+    """Number of readings that it observes, over all these components."""
     asked: _Count
-    """Readings that it asks for, over all of them."""
+    """Number of readings that it tries to read, over all these components."""
     gaps: list[ApiGap]
     """What it cannot observe, each reason once for the same components; the widest first."""
 
@@ -122,7 +121,7 @@ class Components(TypedDict):
     coverage: list[ApiCoverage]
     """By source and kind of component."""
     sources: Annotated[list[ApiSource], Keywords(min_items=1)]
-    """How the sources fare."""
+    """The state of the sources."""
     off: list[str]
     """Sources that the configuration switched off: `enabled = false` in the section of that
     name."""

@@ -27,7 +27,7 @@ class DiagnosticCheck(TypedDict):
     title: str
     """What it is."""
     levels: Annotated[list[_Count], Keywords(min_items=1)]
-    """That it can be asked for at; `[0]` where it has none."""
+    """At which it can be run; `[0]` if it has none."""
     missing: str
     """Why it cannot run on this node, such as that its program is not installed; empty where it
     can."""
@@ -36,14 +36,14 @@ class DiagnosticCheck(TypedDict):
     expected: Mapping[_Level, Annotated[float, Keywords(minimum=0)]]
     """How long it usually takes, in seconds."""
     needsIdle: Mapping[_Level, bool]
-    """Whether it waits until nobody uses the devices."""
+    """Whether it waits until the devices are idle."""
 
 
 class DiagnosticAsk(TypedDict):
-    """What was asked for, of a run under way or ended."""
+    """The request of a run, active or ended."""
 
     id: _RunId
-    """Its id, unique on this node; it tells when it was asked for."""
+    """Its id, unique on this node; it contains the time of the request."""
     check: _CheckName
     """Name of the check."""
     level: _Count
@@ -51,18 +51,18 @@ class DiagnosticAsk(TypedDict):
     gpus: list[_Count]
     """Only these GPUs, by index; empty for all."""
     by: Annotated[str, Keywords(examples=("root (uid 0), pid 4711",))]
-    """Who asked: `schedule`, `finding #12`, a person with the process, a job."""
+    """The requester: `schedule`, `finding #12`, a user with the process, a job."""
     reason: str
     """What for; may be empty."""
 
 
 class DiagnosticGoing(DiagnosticAsk):
-    """A run that was asked for and has not ended."""
+    """A requested run that has not ended."""
 
     stage: Literal["waiting", "running", "ending"]
-    """`ending`: it was told to end."""
+    """`ending`: it is being stopped."""
     askedAt: Moment
-    """When it was asked for."""
+    """When it was requested."""
     began: Moment | None
     """When it began; null while it waits."""
     elapsed: Annotated[float, Keywords(minimum=0)]
@@ -72,7 +72,7 @@ class DiagnosticGoing(DiagnosticAsk):
     waitsFor: Annotated[str, Keywords(examples=("idle devices: job 4711",))]
     """What it waits for, in words; may be empty."""
     test: str
-    """The test under way, where the program says it; may be empty."""
+    """The current test, if the program reports it; may be empty."""
 
 
 class DiagnosticDue(TypedDict):
@@ -102,15 +102,15 @@ class DiagnosticRun(DiagnosticAsk):
     """The reason, in one line; empty where all passed."""
     action: Remedy
     rebootRequired: bool
-    """What it found asks for a reboot. The node's own flag is in `/v1/status`."""
+    """Its result requires a reboot. The node's own flag is in `/v1/status`."""
     replacementRequired: bool
-    """What it found asks for another node. As above."""
+    """Its result requires replacement of the node. The node's own flag is in `/v1/status`."""
     exitCode: int | None
     """Of its last program; below 0 the signal that ended it; null where none was started."""
     culprits: list[_Count]
-    """GPUs to blame, by index."""
+    """Faulty GPUs, by index."""
     preempted: str
-    """The work that it made room for; such a run says nothing of the hardware. Else empty."""
+    """The work for which it was stopped: such a run has no result. Empty otherwise."""
     dcgmVersion: str
     """As printed; may be empty."""
     driverVersion: str
@@ -150,7 +150,7 @@ class DiagnosticTest(TypedDict):
 
 
 class DiagnosticFault(TypedDict):
-    """One thing that a run complains of."""
+    """A problem that a run reported."""
 
     code: Annotated[str, Keywords(examples=("dcgm/58",))]
     """Its entry in the catalogue: `/v1/rules/{kind}/{code}`."""
@@ -170,13 +170,13 @@ class DiagnosticFault(TypedDict):
     """DCGM's severity of the error."""
     action: Remedy
     confirm: bool
-    """It is believed only when a second run finds it too."""
+    """It counts only if a second run finds it too."""
     confirmed: bool
-    """An earlier run had found it, so it is believed."""
+    """An earlier run had found it, so it counts."""
 
 
 class DiagnosticMeasure(TypedDict):
-    """A figure, in base units, and what it was held against."""
+    """A measured value, in base units, and its limits."""
 
     name: Annotated[str, Keywords(examples=("busbw_bytes_per_second", "latency_seconds"))]
     """What was measured."""
@@ -191,7 +191,7 @@ class DiagnosticMeasure(TypedDict):
 
 
 class ApiDiagnostics(TypedDict):
-    """What can be run here, what runs, what comes next, and how it went the last time."""
+    """The checks that can be run here, the active and the next runs, and the last results."""
 
     checks: list[DiagnosticCheck]
     """The kinds of diagnostics."""
@@ -202,7 +202,7 @@ class ApiDiagnostics(TypedDict):
     due: list[DiagnosticDue]
     """What the schedule runs next."""
     blocked: str
-    """Why nothing that needs idle devices may run now; empty where it may."""
+    """Why no check that needs idle devices may run now; empty if it may."""
 
 
 class DiagnosticOutline(TypedDict):

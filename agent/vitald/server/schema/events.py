@@ -69,8 +69,7 @@ class WatchFinding(TypedDict):
 
 
 class WatchIncident(TypedDict):
-    """An incident began, has another cause than it seemed to have, or is over. Not told for each of
-    its lines."""
+    """An incident began, got another root cause, or is over. Not sent for each of its lines."""
 
     type: Literal["incident"]
     incident: ApiIncident

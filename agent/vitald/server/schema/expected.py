@@ -15,25 +15,25 @@ class ExpectedCount(TypedDict):
     title: str
     """The same in words."""
     here: Annotated[int | None, Keywords(minimum=0)]
-    """How many there are; null while looks do not agree, and where nobody can count them."""
+    """How many there are; null while repeated counts differ, and if they cannot be counted."""
     notObservable: str
-    """Why `here` is null; empty where it is not, and before the first look."""
+    """Why `here` is null; empty if it is not, and before the first count."""
     expected: Annotated[int | None, Keywords(minimum=0)]
-    """How many there should be; null where nobody knows."""
+    """How many there should be; null if unknown."""
     confirmed: bool
     """To have fewer is a fault. Else the number is only being learned, and to have fewer is a
     notice."""
     because: str
-    """Who says so; empty where nobody does."""
+    """Where the expected number comes from; empty if there is none."""
 
 
 class ExpectedVersion(TypedDict):
-    """What runs, and what may."""
+    """A version in use, and those that are allowed."""
 
     name: Annotated[str, Keywords(enum=("gpu_driver", "neuron_driver", "efa_driver", "kernel"))]
     """What it is."""
     here: str | None
-    """The version that is loaded; null where none is, or it does not say."""
+    """The version that is loaded; null if none is, or it reports none."""
     expected: list[str]
     """Those that the configuration allows; empty for any."""
 
@@ -42,8 +42,8 @@ class ApiExpected(TypedDict):
     """What this node should have, and what is here."""
 
     instanceType: str
-    """What the firmware calls the machine; on EC2 the instance type. Empty where it does not
-    say."""
+    """The machine type reported by the firmware; on EC2 the instance type. Empty if it reports
+    none."""
     counts: list[ExpectedCount]
     """Of each kind of device."""
     versions: list[ExpectedVersion]
@@ -52,15 +52,15 @@ class ApiExpected(TypedDict):
     """At so many healthy boots in a row a count must be the same to be confirmed; 0 where nothing
     is learned."""
     thisBootCounted: bool
-    """This boot has been counted as a healthy one, or somebody confirmed what is here."""
+    """This boot was counted as a healthy one, or an operator confirmed what is here."""
 
 
 class Confirmed(ApiExpected):
     """What was confirmed, and what is expected now."""
 
     confirmed: Annotated[Mapping[DeviceKind, _Count], Keywords(min_properties=1)]
-    """How many of each kind are expected from now on. Not what the configuration says, nor GPUs
-    where NVML is asked."""
+    """How many of each kind are expected from now on. Without the kinds set in the configuration,
+    and without GPUs if NVML is used."""
 
 
 class ConfirmRequest(TypedDict):

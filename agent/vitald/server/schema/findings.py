@@ -42,10 +42,10 @@ class ApiFinding(_FaultClassed):
     id: _Positive
     """Its number; `POST /v1/findings/{id}/clear` takes it."""
     incident: _Count
-    """The incident that it belongs to; 0 where a rule on trial asks for it."""
+    """The incident that it belongs to; 0 if it is of a rule on trial."""
     state: Annotated[str, model.FindingState]
-    """`in_remedy`: somebody has begun what it asks for; it stands until the evidence says that it
-    held."""
+    """`in_remedy`: an operator began the required action; the finding stays open until evidence
+    shows that it worked."""
     component: ComponentName
     kind: Annotated[str, Keywords(examples=("xid",))]
     """Kind of the fault."""
@@ -59,10 +59,10 @@ class ApiFinding(_FaultClassed):
     todo: str
     """The action in words."""
     accepted: ApiAcceptance | None
-    """Who lives with it until when: meanwhile it changes no fitness and no flag. Null where nobody
-    does."""
+    """Who accepted it, and until when: meanwhile it affects neither fitness nor flags. Null if it
+    is not accepted."""
     because: str
-    """Why it asks for something else than the catalogue's table; empty where it does not."""
+    """Why its requirement differs from the catalogue's table; empty if it does not."""
     meaning: str
     """What the code means."""
     advice: str
@@ -91,7 +91,7 @@ class ApiFinding(_FaultClassed):
     """A process wrote it to the kernel log (`[kernel_log] userspace`), and nothing else tells of
     it."""
     simulated: bool
-    """It is a drill's, or was read from a simulated library."""
+    """It belongs to a drill, or was read from a simulated library."""
     simulatedUntil: Moment | None
     """When it ends by itself; null where it is real."""
     bootId: str
@@ -124,7 +124,7 @@ class ApiEvent(TypedDict):
     `announced`: a drill. `untrusted`: from user space, not judged. `daemon`: vitald's own
     observation."""
     simulated: bool
-    """It is a drill's, or was read from a simulated library."""
+    """It belongs to a drill, or was read from a simulated library."""
     raw: str
     """The line, printable ASCII."""
     followedBy: Annotated[list[str], Keywords(max_items=8)]
@@ -156,7 +156,7 @@ class ApiMember(TypedDict):
 
 
 class ApiIncident(TypedDict):
-    """One physical story: a cause and its consequences, told once."""
+    """A root cause and its consequences, reported once."""
 
     id: _Positive
     """Its number; findings name it."""
@@ -169,9 +169,9 @@ class ApiIncident(TypedDict):
     title: str
     """What the cause is."""
     action: Action
-    """The strongest that its open findings ask for."""
+    """The strongest that its open findings require."""
     when: When | None
-    """When that is due; null where nothing is asked for."""
+    """When that is due; null if nothing is required."""
     todo: str
     """The action in words."""
     line: str
@@ -179,7 +179,7 @@ class ApiIncident(TypedDict):
     findings: list[_Positive]
     """Its open findings."""
     story: str
-    """What joins its members, from the catalogue; empty where it has only one."""
+    """Title of the correlation rule that joins its members; empty if it has only one."""
     since: Moment
     """When it began."""
     last: Moment
@@ -189,7 +189,7 @@ class ApiIncident(TypedDict):
     closedAt: Moment | None
     """When its last finding was closed."""
     simulated: bool
-    """It is a drill's, or was read from a simulated library."""
+    """It belongs to a drill, or was read from a simulated library."""
     members: Annotated[list[ApiMember], Keywords(min_items=1, max_items=64)]
     """The cause first."""
     jobs: Annotated[list[ApiJob], Keywords(max_items=8)]
@@ -210,7 +210,7 @@ class Suspect(TypedDict):
     device: Annotated[
         str, Keywords(examples=("GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5", "gpu/0000:65:00.0"))
     ]
-    """What its record goes by: UUID or serial number where it is known, else the slot."""
+    """The key of its record: UUID or serial number if known, otherwise the slot."""
     component: str
     """The slot that it is in; the same as `device` where that is not known."""
     score: Annotated[float, Keywords(exclusive_minimum=0)]
@@ -237,18 +237,17 @@ class SuspectPart(TypedDict):
 
 
 class Layer(TypedDict):
-    """One layer of what a finding asks for. The last that speaks decides, but escalation only
-    raises."""
+    """One layer of a finding's requirement. The last one decides, but escalation only raises."""
 
     layer: Annotated[str, Keywords(enum=("table", "company", "driver", "escalation"))]
-    """`table`: the catalogue. `company`: other members of its incident. `driver`: the driver's own
-    word. `escalation`: it came back."""
+    """`table`: the catalogue. `company`: co-occurrence with other members of its incident.
+    `driver`: the driver's recommendation. `escalation`: it recurred."""
     action: Action
     when: When
     because: str
-    """Why, or who says so."""
+    """Why, or the source."""
     decides: bool
-    """This is what the finding asks for."""
+    """This layer is what the finding requires."""
 
 
 class ApiPastTransition(TypedDict):
@@ -259,7 +258,7 @@ class ApiPastTransition(TypedDict):
     state: Annotated[str, model.FindingState]
     """Its state from then on."""
     action: Action
-    """What it asked for from then on."""
+    """The required action from then on."""
     cause: str
     """Why."""
     event: str | None
@@ -273,11 +272,11 @@ class Why(TypedDict):
     events: Annotated[list[ApiEvent], Keywords(max_items=8)]
     """The events that it was seen in; of many, the first four and the last four."""
     incident: ApiIncident | None
-    """Its incident; null where a rule on trial asks for it."""
+    """Its incident; null if it is of a rule on trial."""
     rule: ApiRule
     """The catalogue's entry, as the daemon applies it."""
     asked: Annotated[list[Layer], Keywords(min_items=1, max_items=4)]
-    """What it asks for, layer by layer."""
+    """Its requirement, layer by layer."""
     flags: Flags
     """The flags that it raises."""
     transitions: list[ApiPastTransition]
@@ -294,7 +293,7 @@ class Findings(TypedDict):
 
 
 class OneFinding(TypedDict):
-    """The finding, as it stands now."""
+    """The finding as it is now."""
 
     finding: ApiFinding
 

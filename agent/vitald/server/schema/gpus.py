@@ -19,7 +19,7 @@ from vitald.server.schema.values import (
 
 
 class Gpu(TypedDict):
-    """A GPU. What is not known is not there: never a zero for what nobody has read."""
+    """A GPU. An unknown value is left out: it is never reported as zero."""
 
     component: ComponentName
     pci: Annotated[str, Keywords(examples=("0000:65:00.0",))]
@@ -29,23 +29,23 @@ class Gpu(TypedDict):
     findings: list[_Positive]
     """Its open findings."""
     looked: Moment | None
-    """When the driver was last asked about it; null where it never was."""
+    """When it was last read from the driver; null if it never was."""
     fresh: bool
-    """The readings are of now; otherwise they are the last ones."""
+    """The readings are current; otherwise they are the last ones."""
     simulated: bool
-    """It is not real: read from a simulated library, or its findings are a drill's."""
+    """It was read from a simulated library, or its findings belong to a drill."""
     identity: GpuIdentity
     slot: str | None
-    """Physical slot that PCI names for it."""
+    """Its physical slot, as named by PCI."""
     readings: Mapping[str, Reading]
     """What was read, by name, in base units: celsius, watts, joules, hertz, seconds, bytes; a flag
     is 0 or 1; a list has one value an NVLink. Of a lost GPU only its faults."""
     notObservable: Mapping[str, str]
-    """What was asked for and cannot be read of it, and why."""
+    """The readings that cannot be observed, and why."""
 
 
 class GpuIdentity(TypedDict, total=False):
-    """Who it is, as far as the driver says. Still known of a lost GPU that was read before."""
+    """Its identity, as far as the driver reports it. Kept for a lost GPU that was read before."""
 
     name: str
     """Model."""
@@ -70,19 +70,19 @@ class GpuIdentity(TypedDict, total=False):
 
 
 class Gpus(TypedDict):
-    """The GPUs of the node, and how the source fares that reads them."""
+    """The GPUs of the node, and the state of the source that reads them."""
 
     gpus: list[Gpu]
     """Ordered by PCI address."""
     source: ApiSource | None
-    """The source `nvml`; null where NVML is not asked on this node (`[nvml] enabled = false`)."""
+    """The source `nvml`; null if NVML is not used on this node (`[nvml] enabled = false`)."""
 
 
 class Released(TypedDict):
-    """What was let go of, and who has it open all the same."""
+    """What was released, and the processes that still have it open."""
 
     gpus: list[ComponentName]
-    """Those that were let go of; empty for all."""
+    """Those that were released; empty for all."""
     seconds: Annotated[float, Keywords(minimum=1, maximum=86400)]
     """For how long."""
     until: Moment
@@ -90,12 +90,12 @@ class Released(TypedDict):
     holders: list[Holder]
     """Other processes that have the devices open."""
     notLookedAt: Annotated[int, Keywords(minimum=-1)]
-    """How many processes vitald was not allowed to look at; -1 where none could be."""
+    """Number of processes that vitald was not allowed to inspect; -1 if it could inspect none."""
     stuck: list[_Positive]
     """Processes of vitald's own that hang in the driver and cannot be ended: only a reboot frees
     the device."""
     free: bool
-    """Nothing of vitald has them open, and no process that it may look at."""
+    """Neither vitald nor any process that it may inspect has them open."""
 
 
 class Holder(TypedDict):
@@ -108,18 +108,18 @@ class Holder(TypedDict):
 
 
 class ReleaseEnded(TypedDict):
-    """That it is over."""
+    """The releases are over."""
 
     ended: _Count
-    """How many releases that ended."""
+    """Number of releases that this ended."""
 
 
 class _OptionalReleaseRequest(TypedDict, total=False):
     seconds: Annotated[float, Keywords(minimum=1, maximum=86400, default=600)]
-    """When they are taken back without being asked."""
+    """After how long they are taken back without a request."""
     gpus: Annotated[list[str], Keywords(default=())]
-    """Only these, by PCI address as `/v1/gpus` writes it; empty for all. The driver itself is let
-    go of only with all of them."""
+    """Only these, by PCI address as `/v1/gpus` writes it; empty for all. The driver itself is
+    released only with all of them."""
 
 
 class ReleaseRequest(_OptionalReleaseRequest):

@@ -17,27 +17,28 @@ class AskedDiagnostic(TypedDict):
 
 
 class ApiJob(TypedDict):
-    """A job on this node, as its scheduler told of it."""
+    """A job on this node, as its scheduler reported it."""
 
     job: str
     """Its id."""
     user: str
-    """Whose it is; empty where nobody said."""
+    """Its user; empty if not reported."""
     uid: int | None
-    """Whose it is."""
+    """User id of its user."""
     state: Literal["running", "ended", "died", "lost"]
-    """`died`: it ended with an exit code or by a signal. `lost`: nobody told its end, such as where
-    its node went down; `ended` is then when it cannot have run any more."""
+    """`died`: it ended with an exit code or by a signal. `lost`: its end was not reported, for
+    example because the node went down; `ended` is then the time from which it cannot have run any
+    more."""
     began: Moment | None
-    """Null where nobody said."""
+    """Null if not reported."""
     ended: Moment | None
     """Null while it runs."""
     exitCode: int | None
-    """Null where nobody said."""
+    """Null if not reported."""
     signal: int | None
-    """That ended it; 0 for none, null where nobody said."""
+    """That ended it; 0 for none, null if not reported."""
     reason: str
-    """Why it ended, where somebody said."""
+    """Why it ended, if reported."""
 
 
 class ApiJobs(TypedDict):
@@ -51,18 +52,18 @@ class JobTold(TypedDict):
     ok: bool
     """True."""
     job: ApiJob | None
-    """As it is known now; null where there was nothing to note."""
+    """As it is known now; null if there was nothing to record."""
     left: list[_Positive]
     """Open findings that began while it ran; empty at its begin."""
     diagnostic: AskedDiagnostic | None
-    """What came of asking for one; null where none was wanted."""
+    """The result of requesting one; null if none was wanted."""
 
 
 class _OptionalTellJobRequest(TypedDict, total=False):
     user: Annotated[str, Keywords(max_length=64, pattern="^[ -~]*$")]
-    """Whose it is."""
+    """Its user."""
     uid: Annotated[int | None, Keywords(minimum=0, maximum=4294967295)]
-    """Whose it is."""
+    """User id of its user."""
     exitCode: Annotated[int | None, Keywords(minimum=0, maximum=255)]
     """Of its end."""
     signal: Annotated[int | None, Keywords(minimum=0, maximum=127)]
@@ -70,12 +71,12 @@ class _OptionalTellJobRequest(TypedDict, total=False):
     reason: Annotated[str, Keywords(max_length=200, pattern="^[ -~]*$")]
     """In the scheduler's words."""
     diagnose: Annotated[bool, Keywords(default=False)]
-    """At its end: ask for DCGM's level 2 diagnostic where it failed or left findings."""
+    """At its end: request DCGM's level 2 diagnostic if it failed or left findings."""
 
 
 class TellJobRequest(_OptionalTellJobRequest):
     event: Literal["begin", "end"]
-    """What is told."""
+    """What is reported."""
     job: Annotated[
         str, Keywords(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+\[\]/-]{0,63}$")
     ]

@@ -46,36 +46,36 @@ class KernelLog(TypedDict):
 
 
 class ApiRecovery(TypedDict):
-    """Whether root is asked to reboot the node or to have it replaced. `vitald recovery` says what
-    it made of that."""
+    """Whether root is requested to reboot the node or to have it replaced. `vitald recovery` shows
+    what came of the request."""
 
     mode: Annotated[str, Keywords(enum=("none", "automatic"))]
     """`[recovery] mode` of the configuration."""
     request: RecoveryRequest | None
-    """What is asked for now."""
+    """The current request; null if there is none."""
 
 
 class RecoveryRequest(TypedDict):
     """Repeated every few minutes while it holds."""
 
     id: str
-    """Of this request; the same while the same is asked for."""
+    """Of this request; the same while the same is required."""
     action: Literal["reboot", "replace"]
     """`replace` outranks `reboot`."""
     since: Moment
-    """When it was first asked for."""
+    """When it was first requested."""
     findings: list[_Positive]
-    """The findings that it is asked for."""
+    """The findings that require it."""
 
 
 class _OptionalNodeStatus(TypedDict, total=False):
     diagnostics: DiagnosticOutline
     recovery: ApiRecovery | None
-    """What root is asked to do about it."""
+    """What root is requested to do about it."""
 
 
 class NodeStatus(ApiVerdict, _OptionalNodeStatus):
-    """The verdict, and all that it rests on."""
+    """The verdict, and all that it is computed from."""
 
     components: list[ApiComponent]
     """What is watched, and whatever else has an open finding."""
@@ -88,7 +88,7 @@ class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     incidents: Annotated[list[ApiIncident], Keywords(max_items=100)]
     """The open incidents in the order of `reasons`, 100 at most."""
     trials: Annotated[list[ApiFinding], Keywords(max_items=100)]
-    """What rules on trial would have asked for, 100 at most. Without effect."""
+    """What rules on trial would have required, 100 at most. Without effect."""
     suspects: Annotated[list[Suspect], Keywords(max_items=100)]
     """Devices with a record of faults, the highest score first, 100 at most. Advice to people."""
     ledger: ApiLedger
@@ -106,4 +106,4 @@ class NodeStatus(ApiVerdict, _OptionalNodeStatus):
     startedAt: Moment
     """When the daemon started."""
     time: Moment
-    """When this was said."""
+    """When this was answered."""

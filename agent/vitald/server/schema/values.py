@@ -13,7 +13,7 @@ from vitald.model import diagnostic
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
-    """What JSON Schema says of a value beyond its type; the names are its own, in snake case."""
+    """JSON Schema keywords of a value, beyond its type; in snake case."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -64,11 +64,12 @@ Moment: TypeAlias = Annotated[
 """RFC 3339, UTC, milliseconds."""
 
 Status: TypeAlias = Annotated[str, model.Status]
-"""`unhealthy`: something asks for a reset or more, now. `unknown`: something that must be watched
-is not being read, or was let go of. `degraded`: anything else is open."""
+"""`unhealthy`: a finding requires a reset or more, now. `unknown`: a component that must be watched
+cannot be read, or was released. `degraded`: any other finding is open."""
 
 Action: TypeAlias = Annotated[str, model.Action]
-"""What must be done, in order of strength. `inspect`: a person or a deeper diagnostic must look."""
+"""What must be done, in order of strength. `inspect`: an inspection by a person or a deeper
+diagnostic."""
 
 When: TypeAlias = Annotated[str, model.When]
 """Whether it is due at once, once the running work has ended, or at the next maintenance: that
@@ -87,7 +88,7 @@ ComponentName: TypeAlias = Annotated[
         examples=("node", "gpu/0000:65:00.0"),
     ),
 ]
-"""The kind, and behind a slash what tells it from others: a PCI address, a device name."""
+"""The kind and, after a slash, the address: a PCI address or a device name."""
 
 Code: TypeAlias = Annotated[
     str, Keywords(pattern="^[^/]+/.+$", examples=("xid/79", "sxid/20034", "fs/shutdown"))
@@ -95,16 +96,16 @@ Code: TypeAlias = Annotated[
 """Kind and code of a fault, as in `vitald explain`."""
 
 Fields: TypeAlias = Mapping[str, _Value]
-"""What the line itself says, by name; which names depends on the kind."""
+"""What the line itself states, by name; the names depend on the kind."""
 
 DeviceKind: TypeAlias = Annotated[str, Keywords(enum=("gpus", "neuron", "efa", "nics", "nvme"))]
 """A kind of device that is counted."""
 
 Outcome: TypeAlias = Annotated[str, diagnostic.Outcome]
-"""Of a whole run. Only `pass` says that the hardware is well, and only `fail` that it is not.
-`config`: settings or the environment are wrong. `inconclusive`: nothing failed, and not all was
-tested. `error`: it did not run, or not to its end. `not_applicable`: the node cannot be tested in
-its present mode."""
+"""Of a whole run. Only `pass` means that the hardware is healthy, and only `fail` that it is
+faulty. `config`: settings or the environment are wrong. `inconclusive`: nothing failed, and not all
+was tested. `error`: it did not run, or not to its end. `not_applicable`: the node cannot be tested
+in its present mode."""
 
 Remedy: TypeAlias = Annotated[str, diagnostic.Remedy]
-"""What a result asks for, from the weakest to the strongest."""
+"""What a result requires, from the weakest to the strongest."""

@@ -15,16 +15,17 @@ from typing import Any
 
 from vitald.collectors.network.port import Carrier, Link, Port
 
-_MOST = 1024  # of each thing remembered; virtual functions come with a new name each time
+# Entries of each table; virtual functions get a new name each time they are created.
+_MAX_REMEMBERED = 1024
 _RUNNING = (Link.UP, Link.RETRAINING)
-_SIBLINGS = 3  # so many others of the model must agree on a rate
+_MIN_SIBLINGS = 3  # ports of the same model that must agree
 # Time that a port was down is stored in steps of this, not after every poll.
 _DOWN_STEP_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterObservation:
-    """One adapter as it was last seen. The keys are its identity and the number of the port, or the
+    """One adapter as it was last read. The keys are its identity and the number of the port, or the
     name of the interface.
     """
 
@@ -32,15 +33,16 @@ class AdapterObservation:
     identity: str
     model: str = ""
     driver: str = ""
-    rdma: str = ""  # its RDMA device, where it is this node's own and should stay
+    rdma: str = ""  # its RDMA device, if that should stay where it is
     ports: Mapping[str, Port] = field(default_factory=dict)
     carriers: Mapping[str, Carrier] = field(default_factory=dict)
-    counts: bool = False  # counters of its port could be read
+    counts: bool = False  # its port's counters were readable
 
 
 class PortHistory:
-    """`memory` is the subject's: `ports` with their best rate and lanes, `interfaces`, `rdma`
-    devices by PCI address, `counted`, `down`.
+    """`memory` is the collector's: `ports` with their best rate and lanes, `interfaces`, `rdma`
+    devices by PCI address, `counted` (adapters whose counters were readable), and `down` (seconds
+    by port).
     """
 
     def __init__(self, lasts_s: float) -> None:
@@ -48,19 +50,18 @@ class PortHistory:
         self.memory: dict[str, Any] = {}
         self._lasts_s = lasts_s
         self._seen: dict[str, AdapterObservation] = {}  # by PCI address
-        self._here: set[str] = set()  # those that there are, looked at or not
-        self._down: dict[
-            str, tuple[float, float]
-        ] = {}  # by port: for how long it was seen down, and when last
+        self._present: set[str] = set()  # PCI addresses of all adapters, read or not
+        # By port: for how many seconds it was observed down, and when last.
+        self._down: dict[str, tuple[float, float]] = {}
 
     def record_observation(self, address: str, seen: AdapterObservation) -> None:
         self._seen[address] = seen
 
     def set_present(self, addresses: set[str]) -> None:
         """The PCI addresses of the adapters that are present."""
-        self._here = addresses
-        for gone in set(self._seen) - addresses:
-            del self._seen[gone]
+        self._present = addresses
+        for address in set(self._seen) - addresses:
+            del self._seen[address]
 
     def commit_observations(self) -> None:
         """Updates the memory from the last observations. Runs on the event loop."""
@@ -91,7 +92,7 @@ class PortHistory:
             self._down.pop(key, None)
             self.memory.get("down", {}).pop(key, None)
             return
-        seconds, last = self._down.get(key, (self.down_s(key), seen.at))
+        seconds, last = self._down.get(key, (self.get_down_s(key), seen.at))
         if link is Link.DOWN and self.summarize_others(set(seen.ports)) == "up":
             seconds += min(max(0.0, seen.at - last), self._lasts_s)
         self._down[key] = seconds, seen.at
@@ -99,10 +100,10 @@ class PortHistory:
             self._remember_value("down", key, seconds // _DOWN_STEP_S * _DOWN_STEP_S)
 
     def _remember_value(self, table: str, key: str, value: object) -> None:
-        noted = self.memory.setdefault(table, {})
-        if key not in noted and len(noted) >= _MOST:
-            del noted[next(iter(noted))]
-        noted[key] = value
+        remembered = self.memory.setdefault(table, {})
+        if key not in remembered and len(remembered) >= _MAX_REMEMBERED:
+            del remembered[next(iter(remembered))]
+        remembered[key] = value
 
     def _get_best(self, key: str) -> tuple[float, float]:
         rate, lanes = self.memory.get("ports", {}).get(key, (0.0, 0.0))
@@ -122,8 +123,8 @@ class PortHistory:
         """Whether a port or an interface was ever up."""
         return key in self.memory.get("ports", {}) or key in self.memory.get("interfaces", {})
 
-    def down_s(self, key: str) -> float:
-        """How long a port was observed down while another one of the node was up."""
+    def get_down_s(self, key: str) -> float:
+        """For how many seconds a port was observed down while another one of the node was up."""
         seconds = (
             self._down[key][0] if key in self._down else self.memory.get("down", {}).get(key, 0.0)
         )
@@ -136,33 +137,35 @@ class PortHistory:
         rate, lanes = self._get_best(key)
         others = [
             (port.rate, port.lanes)
-            for one, port, of in self._list_current()
-            if one != key and of == model and port.link is Link.UP
+            for other, port, other_model in self._list_current()
+            if other != key and other_model == model and port.link is Link.UP
         ]
-        if len(others) >= _SIBLINGS and len(set(others)) == 1:
+        if len(others) >= _MIN_SIBLINGS and len(set(others)) == 1:
             rate, lanes = max(rate, others[0][0]), max(lanes, others[0][1])
         return rate, lanes
 
     def is_only_down(self, key: str, model: str) -> bool:
         """Whether all other ports of its model are up, and there are some."""
-        others = [port.link for one, port, of in self._list_current() if one != key and of == model]
-        return len(others) >= _SIBLINGS and all(link is Link.UP for link in others)
+        others = [
+            port.link
+            for other, port, other_model in self._list_current()
+            if other != key and other_model == model
+        ]
+        return len(others) >= _MIN_SIBLINGS and all(link is Link.UP for link in others)
 
     def summarize_others(self, keys: set[str]) -> str:
-        """How the node's other ports are, of those that should be up: `up` if one is, `down` if
-        none is, `none` if there are none.
-
-        Empty while that cannot be told: one that is up says it for all, and else each adapter must
-        have been looked at since the start.
+        """State of the node's other ports that should be up: `up` if one is, `down` if none is,
+        `none` if there are none. Empty while unknown: no port is up, but not all adapters have been
+        read since the start.
         """
         links = [
             port.link
             for key, port, _ in self._list_current()
             if key not in keys and self._should_be_up(key, port)
         ]
-        if any(one in _RUNNING for one in links):
+        if any(link in _RUNNING for link in links):
             return "up"
-        if not self._here <= self._seen.keys():
+        if not self._present <= self._seen.keys():
             return ""
         return "down" if links else "none"
 
@@ -171,7 +174,7 @@ class PortHistory:
         links = [
             port.link for key, port, _ in self._list_current() if self._should_be_up(key, port)
         ]
-        return len(links), sum(one in _RUNNING for one in links), links.count(Link.DOWN)
+        return len(links), sum(link in _RUNNING for link in links), links.count(Link.DOWN)
 
     def _should_be_up(self, key: str, port: Port) -> bool:
         return self.was_used(key) and port.link is not Link.DISABLED

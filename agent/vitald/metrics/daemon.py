@@ -1,0 +1,109 @@
+"""Metrics of the daemon: its sources, the kernel log's reader, the ledger, clients and version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+
+from vitald import __version__
+from vitald.collectors.kernel_log.interpret import Counters
+from vitald.core.node_state import LedgerHealth, NodeState
+from vitald.metrics.single import make_counter, make_gauge
+from vitald.server.connection_limit import ConnectionLimit
+
+
+def collect_sources(node_state: NodeState) -> Iterator[Metric]:
+    up = GaugeMetricFamily(
+        "vitald_source_up", "1 while a source is read within its deadline.", labels=["source"]
+    )
+    last_seen = GaugeMetricFamily(
+        "vitald_source_last_seen_timestamp_seconds",
+        "When a source was last read.",
+        labels=["source"],
+    )
+    for source in node_state.sources.values():
+        up.add_metric([source.name], source.is_fresh(time.monotonic()))
+        if source.last_seen is not None:
+            last_seen.add_metric([source.name], source.last_seen)
+    yield up
+    yield last_seen
+
+
+def collect_kernel_log(counters: Counters) -> Iterator[Metric]:
+    """What was read of the kernel log."""
+    yield make_counter(
+        "vitald_kernel_records_read", "Records of the kernel log that were read.", counters.read
+    )
+    yield make_counter(
+        "vitald_kernel_records_lost",
+        "Records overwritten before they were read, by sequence number.",
+        counters.lost,
+    )
+    yield make_counter(
+        "vitald_kernel_records_torn", "Records that did not follow the grammar.", counters.torn
+    )
+    yield make_counter(
+        "vitald_kernel_records_userspace",
+        "Records written by processes and not by the kernel.",
+        counters.userspace,
+    )
+    yield make_counter(
+        "vitald_kernel_records_untrusted",
+        "Faults reported by processes, or of devices that are not here, and therefore not judged.",
+        counters.untrusted,
+    )
+    yield make_counter(
+        "vitald_kernel_overruns",
+        "Times that the kernel's ring overtook the reader.",
+        counters.overruns,
+    )
+
+
+def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
+    yield make_gauge("vitald_ledger_ok", "1 while the ledger can be written.", ledger.ok)
+    yield make_gauge("vitald_ledger_size_bytes", "Size of the ledger on disk.", ledger.size_bytes)
+    yield make_gauge(
+        "vitald_ledger_unsaved_events",
+        "Events held in memory until the ledger can be written.",
+        ledger.unsaved,
+    )
+    yield make_counter(
+        "vitald_ledger_dropped_events",
+        "Events that were too many to hold while the ledger could not be written.",
+        ledger.dropped,
+    )
+    yield make_counter("vitald_ledger_commits", "Transactions committed.", ledger.commits)
+    yield make_counter(
+        "vitald_ledger_commit_seconds",
+        "Time spent in commits, waiting for the disk included.",
+        ledger.commit_seconds,
+    )
+    yield make_gauge(
+        "vitald_ledger_last_commit_seconds",
+        "Duration of the last commit.",
+        ledger.last_commit_seconds,
+    )
+
+
+def collect_clients(limit: ConnectionLimit) -> Iterator[Metric]:
+    """The clients of the socket."""
+    yield make_gauge("vitald_api_clients", "Clients connected to the socket.", limit.clients)
+    yield make_counter(
+        "vitald_api_clients_refused",
+        "Clients refused because too many were connected.",
+        limit.refused,
+    )
+    yield make_counter(
+        "vitald_api_clients_timed_out",
+        "Clients closed because they were too slow.",
+        limit.timed_out,
+    )
+
+
+def make_build_info(profile: str) -> Metric:
+    """The version of the daemon and the profile of its catalogue."""
+    info = InfoMetricFamily("vitald_build", "Version of the daemon and profile of its catalogue.")
+    info.add_metric([], {"version": __version__, "profile": profile})
+    return info

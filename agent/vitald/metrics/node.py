@@ -1,0 +1,172 @@
+"""Metrics of the node: its verdict, components, findings, suspect devices and events."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from vitald.core.node_state import NodeState
+from vitald.metrics.single import format_bool, make_counter, make_gauge
+from vitald.model import Status, Verdict
+from vitald.server.routes.components import ComponentCoverage
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+
+def collect_flags(verdict: Verdict) -> Iterator[Metric]:
+    """What the node needs, and whether it is a drill."""
+    yield make_gauge(
+        "vitald_reboot_required",
+        "1 if an open finding requires a reboot of the node.",
+        verdict.reboot_required,
+    )
+    yield make_gauge(
+        "vitald_reboot_confirmed",
+        "1 if a finding that a second source confirmed requires a reboot of the node.",
+        verdict.reboot_confirmed,
+    )
+    yield make_gauge(
+        "vitald_replacement_required",
+        "1 if an open finding requires replacement of the node.",
+        verdict.replacement_required,
+    )
+    yield make_gauge(
+        "vitald_replacement_confirmed",
+        "1 if a finding that a second source confirmed requires replacement of the node.",
+        verdict.replacement_confirmed,
+    )
+    yield make_gauge(
+        "vitald_simulated",
+        "1 if an open finding belongs to a drill, or a source is simulated.",
+        verdict.simulated,
+    )
+
+
+def collect_status(verdict: Verdict) -> Iterator[Metric]:
+    """The node's status, one sample for each possible one."""
+    family = GaugeMetricFamily(
+        "vitald_status",
+        "The node's status: 1 for the current status, 0 for the others.",
+        labels=["status"],
+    )
+    for status in Status:
+        family.add_metric([status.value], status is verdict.status)
+    yield family
+
+
+def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Metric]:
+    """The status of each component, and their number by kind and status."""
+    of_component = GaugeMetricFamily(
+        "vitald_component_status",
+        "Status of each component: 1 for the current status.",
+        labels=["component", "kind", "status"],
+    )
+    counts: Counter[tuple[str, str]] = Counter()
+    for component in components:
+        kind, status = component["kind"], component["status"]
+        of_component.add_metric([component["name"], kind, status], 1)
+        counts[kind, status] += 1
+    yield of_component
+    number = GaugeMetricFamily(
+        "vitald_components",
+        "Components that are watched, by kind and status.",
+        labels=["kind", "status"],
+    )
+    for kind in sorted({kind for kind, _ in counts}):
+        for status in (status.value for status in Status):
+            number.add_metric([kind, status], counts[kind, status])
+    yield number
+
+
+def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
+    """The observed share of the readings: it falls when a driver no longer shows one, and when a
+    source is not read.
+    """
+    ratio = GaugeMetricFamily(
+        "vitald_coverage_ratio",
+        "Ratio of the readings that a source observes now to those that it reads.",
+        labels=["source", "kind"],
+    )
+    gaps = GaugeMetricFamily(
+        "vitald_not_observable",
+        "Components of which a reading cannot be observed.",
+        labels=["source", "kind", "reading"],
+    )
+    for share in coverage:
+        if share.asked:
+            ratio.add_metric([share.source, share.kind.value], share.observable / share.asked)
+        missing: Counter[str] = Counter()
+        for gap in share.gaps:
+            missing.update(dict.fromkeys(gap.readings, len(gap.components)))
+        for reading, count in sorted(missing.items()):
+            gaps.add_metric([share.source, share.kind.value, reading], count)
+    yield ratio
+    yield gaps
+
+
+def collect_findings(node_state: NodeState) -> Iterator[Metric]:
+    labels = ["component", "kind", "code", "action", "simulated"]
+    counts = Counter(
+        (
+            finding.component.name,
+            finding.kind,
+            finding.code.partition("/")[2],
+            finding.action.value,
+            format_bool(finding.is_simulated),
+        )
+        for finding in node_state.findings
+    )
+    family = GaugeMetricFamily("vitald_findings", "Open findings.", labels=labels)
+    for key, count in counts.items():
+        family.add_metric(key, count)
+    yield family
+    incidents = node_state.incidents.values()
+    yield make_gauge(
+        "vitald_incidents",
+        "Open incidents: each a root cause with its consequences, however many findings it has.",
+        sum(1 for incident in incidents if incident.closed_at is None),
+    )
+    escalated = sum(1 for finding in node_state.findings if finding.escalation is not None)
+    yield make_gauge(
+        "vitald_findings_escalated",
+        "Open findings that require more than their rule, because they recurred.",
+        escalated,
+    )
+    accepted = sum(1 for finding in node_state.findings if finding.accepted is not None)
+    yield make_gauge(
+        "vitald_findings_accepted",
+        "Open findings that an operator accepted for a time: no effect on fitness and flags.",
+        accepted,
+    )
+    yield make_counter(
+        "vitald_transitions",
+        "Findings opened, changed or cleared.",
+        node_state.transitions,
+    )
+
+
+def collect_suspects(node_state: NodeState) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "vitald_device_lemon_score",
+        "Lemon score of a device, from its record of the last weeks. Advice, not a fault.",
+        labels=["device"],
+    )
+    for device, (score, _) in node_state.score_suspects(time.time()).items():
+        family.add_metric([device], score)
+    yield family
+
+
+def collect_events(node_state: NodeState) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "vitald_events",
+        "Events seen since the daemon started.",
+        labels=["kind", "code", "trust", "simulated"],
+    )
+    for (kind, code, trust, simulated), count in node_state.events.items():
+        family.add_metric([kind, code, trust, format_bool(simulated)], count)
+    yield family
