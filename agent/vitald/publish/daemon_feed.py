@@ -20,6 +20,7 @@ import aiohttp
 import structlog
 
 from vitald.backoff import Backoff
+from vitald.publish.http import read_limited
 from vitald.publish.summary import DaemonSilent, NoSummary, PublishedState, parse_summary
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
@@ -116,7 +117,7 @@ class DaemonFeed:
     async def _read_summary(self, session: aiohttp.ClientSession) -> object:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with session.get(_SUMMARY, params=self._query, timeout=timeout) as answer:
-            content = await answer.content.read(_MAX_BYTES)
+            content = await read_limited(answer, _MAX_BYTES)
             if answer.status != 200:
                 raise NoSummary(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
             return json.loads(content)

@@ -22,6 +22,7 @@ from types import TracebackType
 import aiohttp
 
 from vitald import __version__
+from vitald.publish.http import read_limited
 from vitald.publish.kubernetes.credentials import ClusterAccess, TokenSource
 from vitald.publish.kubernetes.node_object import NodeObject, parse_node
 
@@ -130,7 +131,7 @@ class KubernetesClient:
                 headers=headers,
                 allow_redirects=False,
             ) as answer:
-                content = await _read_limited(answer)
+                content = await read_limited(answer, _MAX_BYTES)
                 return _read_answer(answer, content)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             # The certificate authority may have been replaced: read again with the next request.
@@ -150,15 +151,6 @@ class KubernetesClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-
-
-async def _read_limited(answer: aiohttp.ClientResponse) -> bytes:
-    content = await answer.content.read(_MAX_BYTES + 1)
-    while len(content) <= _MAX_BYTES and (more := await answer.content.read(_MAX_BYTES)):
-        content += more
-    if len(content) > _MAX_BYTES:
-        raise aiohttp.ClientPayloadError(f"an answer of more than {_MAX_BYTES} bytes")
-    return content
 
 
 def _read_answer(answer: aiohttp.ClientResponse, content: bytes) -> object:

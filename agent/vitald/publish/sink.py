@@ -1,0 +1,172 @@
+"""
+A sink, and the task that keeps one up to date.
+
+Only the latest state is kept: what a sink writes follows from the present state, so nothing queues
+up while it cannot be reached. Worse news is written at once, better news after BETTER_S, so that a
+fault that comes and goes is not written each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from vitald.backoff import Backoff
+from vitald.model import Status
+from vitald.publish.rate_limit import RateLimit
+from vitald.publish.summary import DaemonSilent, PublishedState
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
+
+WORSE_S, BETTER_S = 0.5, 5.0
+_WRITES_PER_MINUTE, _BURST = 12, 5
+_RETRY = Backoff(1.0, 60.0)
+_SPREAD_S = 10.0  # the first write after an outage: all nodes of a cluster see its end together
+_OUTAGE_FAILURES = 3
+_SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
+
+
+class SinkFailed(Exception):
+    """Nothing was written. `retry_after_s`: when the receiver wants the next attempt.
+
+    `is_expected`: no fault of the receiver (the node is gone), so it is not logged as an error.
+    """
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float | None = None, is_expected: bool = False
+    ) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+        self.is_expected = is_expected
+
+
+class Sink(Protocol):
+    """Writes states somewhere."""
+
+    name: str
+
+    async def write_state(self, state: PublishedState) -> bool:
+        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed."""
+        ...
+
+    def get_recheck_s(self, state: PublishedState) -> float:
+        """How long after a write the receiver is compared again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkHealth:
+    """How a sink fares. Times in seconds since the epoch; 0 is never."""
+
+    name: str
+    is_up: bool = False
+    last_success: float = 0.0
+    error: str = "nothing has been written yet"
+    writes: int = 0
+    failures: int = 0
+
+
+def rank_state(state: PublishedState) -> tuple[int, bool, bool]:
+    """Order of severity: the status, then the repairs that are due."""
+    if isinstance(state, DaemonSilent):
+        return _SEVERITY[Status.UNKNOWN], False, False
+    return _SEVERITY[state.status], bool(state.reboot_reason), bool(state.replacement_reason)
+
+
+def is_improvement(before: PublishedState, after: PublishedState) -> bool:
+    """Whether the new state is better in every respect, or says the same."""
+    return all(new <= old for new, old in zip(rank_state(after), rank_state(before), strict=True))
+
+
+class SinkRunner:
+    """Keeps one sink up to date with the latest state."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.health = SinkHealth(sink.name)
+        self._state: PublishedState | None = None
+        self._written: PublishedState | None = None
+        self._due = float("inf")  # of the next write, on the monotonic clock
+        self._changed = asyncio.Event()
+        self._limit = RateLimit(_WRITES_PER_MINUTE, _BURST)
+        self._failed_in_a_row = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the sink does not say the present state."""
+        return self._state is not None and self._state != self._written
+
+    def offer_state(self, state: PublishedState) -> None:
+        """The state is this now."""
+        if state == self._state:
+            return
+        before = self._state if self._written is None else self._written
+        pause = BETTER_S if before is not None and is_improvement(before, state) else WORSE_S
+        self._state = state
+        if not self._failed_in_a_row:
+            self._due = min(self._due, time.monotonic() + pause)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wait_until_due()
+            if self._state is None:
+                continue
+            if wait := self._limit.take(time.monotonic()):
+                self._due = time.monotonic() + wait
+                continue
+            await self._write_state(self._state)
+
+    async def _wait_until_due(self) -> None:
+        while (pause := self._due - time.monotonic()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait(), None if pause == float("inf") else pause
+                )
+            except asyncio.TimeoutError:
+                return
+
+    async def _write_state(self, state: PublishedState) -> None:
+        was_out = self._failed_in_a_row >= _OUTAGE_FAILURES
+        try:
+            await self.sink.write_state(state)
+        except SinkFailed as error:
+            self._note_failure(error)
+            return
+        self._failed_in_a_row = 0
+        self._written = state
+        self.health = SinkHealth(
+            self.sink.name,
+            is_up=True,
+            last_success=time.time(),
+            error="",
+            writes=self.health.writes + 1,
+            failures=self.health.failures,
+        )
+        if was_out:
+            log.info("sink_recovered", sink=self.sink.name)
+        self._due = time.monotonic() + self.sink.get_recheck_s(state)
+        if self._state != state:
+            self._due = time.monotonic() + WORSE_S
+
+    def _note_failure(self, error: SinkFailed) -> None:
+        if not self._failed_in_a_row and not error.is_expected:
+            log.error("sink_failed", sink=self.sink.name, error=str(error))
+        delay = _RETRY.delay_s(self._failed_in_a_row) * random.uniform(0.5, 1.0)  # noqa: S311
+        self._failed_in_a_row += 1
+        self._due = time.monotonic() + max(delay, error.retry_after_s or 0.0)
+        self.health = SinkHealth(
+            self.sink.name,
+            is_up=False,
+            last_success=self.health.last_success,
+            error=str(error),
+            writes=self.health.writes,
+            failures=self.health.failures + 1,
+        )
