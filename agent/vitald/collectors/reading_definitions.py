@@ -209,7 +209,7 @@ def get_reading(name: str) -> GetLabel:
     """A label that is read with the numbers; empty, which is no label, where it was not read."""
 
     def get_value(readings: Readings) -> str:
-        value = readings.who.get(name, readings.values.get(name, ""))
+        value = readings.labels.get(name, readings.values.get(name, ""))
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     return get_value

@@ -41,7 +41,7 @@ def compute_verdict(
     device_reset: bool = False,
     work: WorkPhase = WorkPhase.RUNNING,
 ) -> Verdict:
-    """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.looked`.
+    """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.polled_at`.
 
     `device_reset`: the site resets devices itself, so a reset does not require a reboot.
     """

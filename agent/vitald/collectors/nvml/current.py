@@ -102,9 +102,9 @@ class CurrentReadings:
         """
         found = [self.by_gpu[gpu] for gpu in gpus if gpu in self.by_gpu]
         return [
-            f"{readings.component.name}: {readings.blind}"
+            f"{readings.component.name}: {readings.unknown_reason}"
             for readings in found
-            if readings.blind and not any(readings.values.get(name) for name in _UNUSABLE)
+            if readings.unknown_reason and not any(readings.values.get(name) for name in _UNUSABLE)
         ]
 
     def list_minors(self, gpus: Iterable[str]) -> list[int]:
@@ -161,12 +161,12 @@ class CurrentReadings:
             component=component,
             identity=identity,
             time=time.time(),
-            looked=time.monotonic(),
+            polled_at=time.monotonic(),
             values={**known, **updated},
             fresh=frozenset(updated),
             missing=missing,
             simulated=self.simulated,
-            blind=blind,
+            unknown_reason=blind,
         )
 
     def _complete_known(
