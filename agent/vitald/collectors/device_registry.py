@@ -57,7 +57,9 @@ class DeviceRegistry:
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         """`memory` is used as far as it is understood: another version may have written it."""
         stored = memory or {}
-        known = {identity: _restore_entry(one) for identity, one in stored.get("known", {}).items()}
+        known = {
+            identity: _restore_entry(fields) for identity, fields in stored.get("known", {}).items()
+        }
         self._known = {identity: entry for identity, entry in known.items() if entry is not None}
         # Slots of devices that were reported missing, by identity
         self._missed: dict[str, str] = {

@@ -62,7 +62,7 @@ class PipelineState(Protocol):
 
 
 class LedgerWriter:
-    """Stands between the pipeline and one ledger."""
+    """Write buffer between the pipeline and one ledger."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
 
-MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule looks back on
+MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
 
 
 class NodeView:
@@ -101,29 +101,29 @@ class NodeView:
         }
 
     def list_compute_users(self) -> Mapping[str, Sequence[float]]:
-        """Process ids at work on each GPU that answered lately, as the driver says: it sees into
-        other containers.
+        """Process ids of the compute users of each GPU that answered recently. The driver reports
+        them, those of other containers too.
         """
         pids = (
             (reading.component.name, reading.values.get("process_pids"))
             for reading in self._board.list_readings(NVML)
         )
-        return {name: told for name, told in pids if isinstance(told, tuple)}
+        return {name: value for name, value in pids if isinstance(value, tuple)}
 
     async def read_compute_users(self, seconds: float) -> Mapping[str, Sequence[float]]:
-        """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in
+        """The same, read from the driver now. Raises asyncio.TimeoutError if it does not answer in
         time.
         """
-        told = await self._work(seconds) if self._work is not None else None
-        return self.list_compute_users() if told is None else told
+        users = await self._work(seconds) if self._work is not None else None
+        return self.list_compute_users() if users is None else users
 
     def list_memory_use(self) -> Mapping[str, float]:
-        """Bytes in use on each Neuron device that answered lately."""
+        """Bytes in use on each Neuron device that answered recently."""
         used = (
             (reading.component.name, reading.values.get("memory_used_bytes"))
             for reading in self._board.list_readings(NEURON)
         )
-        return {name: told for name, told in used if isinstance(told, float)}
+        return {name: value for name, value in used if isinstance(value, float)}
 
     def list_jobs(self) -> Set[str]:
         """Running jobs, as their scheduler reported."""

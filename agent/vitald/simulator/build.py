@@ -105,7 +105,7 @@ def _make_private_folder(name: str) -> Path:
 
 
 def _compile_library(compiler: str, folder: Path) -> Path:
-    """Compiles under another name first, so that a process that looks for it at the same time finds
+    """Compiles under another name first, so that a process that opens it at the same time finds
     a whole library or none.
     """
     target = folder / SONAME

@@ -218,9 +218,9 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
     if arguments.yes:
         return
     usual = _EXPECTED_S[level]
-    for one in client.call_api(arguments, "/v1/diagnostics")["checks"]:
-        if one["name"] == arguments.check:
-            usual = one["expected"].get(str(level)) or usual
+    for check in client.call_api(arguments, "/v1/diagnostics")["checks"]:
+        if check["name"] == arguments.check:
+            usual = check["expected"].get(str(level)) or usual
     print(
         f"{arguments.check} level {level} puts full load on every GPU for about"
         f" {views.format_duration(usual)}.",
@@ -253,7 +253,7 @@ def _follow_run(
                 progress.show_line("the daemon does not answer")
             else:
                 answered = time.monotonic()
-                mine = next((one for one in going if one["id"] == asked["id"]), None)
+                mine = next((run for run in going if run["id"] == asked["id"]), None)
                 if mine is None:
                     break
                 progress.show_run(mine, behind=None if mine is going[0] else going[0])

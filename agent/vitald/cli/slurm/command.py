@@ -3,7 +3,7 @@
 
     prolog   0 the job may begin, 20 it may not: the node has been drained with our reason (or
              somebody else had done so)
-    epilog   always 0: the job's end is noted, and a diagnostic asked for where the job failed
+    epilog   always 0: reports the job's end, and requests a diagnostic if the job failed
     health   always 0: drains a node that is unfit, and resumes one that we drained and that is fit
              again
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 _PROCFS = Path("/proc")
-_MAX_UNREPORTED = 16  # jobs that Slurm is asked about in one health check
+_MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check
 
 
 def check_node(settings: Settings, daemon: DaemonClient) -> None:
@@ -68,7 +68,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     """Report to vitald the ends of jobs whose epilog could not: a job that seems to run keeps the
     node from being idle.
 
-    A job with a process here runs. Slurm is asked about the others: a job may hold a node without
+    A job with a process here runs. The others are looked up in Slurm: a job may hold a node without
     a step.
     """
     try:

@@ -19,7 +19,7 @@ from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.model import Component, Readings, Sample
 
-# By NVML's code of a failed look-up: the fault that it means.
+# The fault that each NVML error code of a failed look-up means.
 _LOOKUP_FAULTS = {
     EXCLUDED: "excluded",
     4: "no_permission",

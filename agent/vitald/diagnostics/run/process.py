@@ -40,8 +40,8 @@ _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
 _LAST_S = 5.0  # for the kernel to clear away what was killed
 _HURRY_S = 0.5  # either of these, when the daemon stops
 _SETTLE_S = 0.3  # for the end of the output, once nothing of the program is left
-_FIND_S = 0.2  # for finding its children before it is told to end, and they lose their parent
-_SWEEP_S = 1.0  # a look at all processes
+_FIND_S = 0.2  # for finding its children before it is signalled, and they lose their parent
+_SWEEP_S = 1.0  # one scan of all processes
 _AGAIN_S = 0.03  # between two of them
 _POLL_S = 0.05  # where the kernel has no pidfd
 _READ_BYTES = 256 * 1024
@@ -119,7 +119,7 @@ class _ProgramRun:
     # --- from outside, on the loop
 
     def end_program(self, ended: ProgramEnd, why: str, grace_s: float | None) -> None:
-        """What it has said of its own accord stands: one that has just exited was not cancelled."""
+        """Ends the program. One that has just exited by itself keeps its own result."""
         self._check_exit()
         if self._exited is None and self._ended is None:
             self._ended, self._why = ended, presentable(why)
@@ -230,8 +230,8 @@ class _ProgramRun:
             await self._pause_for(_AGAIN_S)
 
     async def _sweep_processes(self, number: int | None) -> list[Process]:
-        """Look for all that comes from it and still lives, and send that a signal. Nothing where
-        processes cannot be looked at.
+        """Finds the living descendants, and sends them a signal. Empty if processes cannot be
+        listed.
         """
         assert self._started is not None
         try:
@@ -255,7 +255,7 @@ class _ProgramRun:
             return await self._sweep_processes(number)
 
     async def _drain_output(self) -> None:
-        """The end of the output. Somebody else may hold it open for ever."""
+        """Reads the rest of the output. Another process may keep the pipes open for ever."""
         until = self._loop.time() + _SETTLE_S
         await self._wait_until(lambda: not self._pipes.is_open, lambda: until)
         self._pipes.drain_pipes()
@@ -303,7 +303,7 @@ class _ProgramRun:
                 os.P_PID, self._started.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
             )
         except ChildProcessError:
-            self._exited = self._loop.time()  # where SIGCHLD is ignored nobody can know how
+            self._exited = self._loop.time()  # SIGCHLD is ignored: the exit status is lost
         else:
             if info is None:
                 return
@@ -313,7 +313,7 @@ class _ProgramRun:
         self._changed.set()
 
     def _signal_group(self, number: int) -> None:
-        """To its group, without a look at all processes."""
+        """Signals the program's group, without a scan of all processes."""
         if self._started is not None:
             self._started.descendants.signal_group(number)
 

@@ -85,7 +85,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program that runs. Whoever has it reaps it, and closes the pipes."""
+    """A running program. The caller reaps it and closes the pipes."""
 
     popen: subprocess.Popen[bytes]
     pipes: tuple[int, ...]  # its stdout and stderr, to be read
