@@ -216,7 +216,7 @@ class Daemon:
             log.error(
                 "places_not_read",
                 error=str(error),
-                effect="lines about a Neuron device are told by its index",
+                effect="lines about a Neuron device name it by its index",
             )
             stored = RowList()
         events = (each.event for each in stored)

@@ -67,7 +67,7 @@ class Notifier:
         except OSError as error:
             if not self._failed:
                 log.error(
-                    "systemd_not_told",
+                    "systemd_not_notified",
                     address=self._address,
                     error=str(error),
                     effect="systemd may restart the daemon",

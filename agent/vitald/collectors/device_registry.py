@@ -41,7 +41,7 @@ class DeviceMatch:
     """What the registry knew of a device that was read.
 
     `former`: the name by which it went until now. `anew`: what was reported of it may no longer
-    hold, as it is in another slot or its counters began anew. `news`: it gave its serial number for
+    hold, as it is in another slot or its counters were reset. `news`: it gave its serial number for
     the first time, or in another slot.
     """
 

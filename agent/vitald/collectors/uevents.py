@@ -134,7 +134,7 @@ class Uevents:
     def _handle_overrun(self) -> None:
         """What was lost is unknown, so everything is polled."""
         self.lost += 1
-        log.warning("uevents_lost", times=self.lost, effect="everything is looked at again")
+        log.warning("uevents_lost", times=self.lost, effect="all devices are polled again")
         self._wake_all()
 
     def _report_failure(self, error: Exception) -> None:

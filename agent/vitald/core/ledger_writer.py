@@ -260,7 +260,7 @@ class LedgerWriter:
         """Begin a new ledger with what can be rescued of the old one.
 
         What is rescued is held until the reports about it have been evaluated: one commit stores
-        both, so that no kill in between leaves a ledger that looks complete.
+        both, so that no kill in between leaves a ledger that seems complete.
         """
         log.error("ledger_damaged", error=error)
         try:

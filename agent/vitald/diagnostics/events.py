@@ -27,7 +27,7 @@ PASSED, FAILED, NOT_RUN, RAN = (
 NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a verdict, too
-# Codes of another kind that a check finds, and whose end it sees.
+# Codes of another kind that a check reports and resolves.
 _OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
 _NOT_RUN_AFTER = 3  # successive runs without a verdict
 _WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)

@@ -20,7 +20,7 @@ made up for once. What needs no idle devices also runs after each boot.
 Any run of all devices that came to a result fills a slot of the schedule, regardless of its
 requester. A pass of a higher level fills those of the lower ones, since it contains them. One that
 had to make room for work, or could not run for a temporary reason, is tried again after 10, 20 and
-40 minutes, and then waits for the next slot: a node that is never free is not bothered all day.
+40 minutes, and then waits for the next slot: a node that is never free is not tried all day.
 
 Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may
 run beside any, so an hour is cheap and bounds for how long a broken installation goes unnoticed.
@@ -156,8 +156,8 @@ class Slots:
 
 
 def wants_retry(run: Run) -> bool:
-    """Whether the schedule asked for it and should soon ask again: nothing was found out, for a
-    reason that goes away.
+    """Whether the schedule requested it and should retry soon: there was no result, for a
+    temporary reason.
     """
     wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (
         Remedy.RETRY,
@@ -167,8 +167,8 @@ def wants_retry(run: Run) -> bool:
 
 
 def fills_slot(run: Run, level: int) -> bool:
-    """Whether it is what the schedule wanted of a level: to repeat it before the next slot would
-    tell nothing new.
+    """Whether the run fills its slot of a level: repeating it before the next slot would give no
+    new information.
     """
     if run.preempted:
         return False
@@ -180,7 +180,7 @@ def fills_slot(run: Run, level: int) -> bool:
 
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
-    """After what could not run. The count begins anew with each slot."""
+    """After a run that could not start. The count restarts with each slot."""
     newest = max(tries, key=lambda run: (run.began, run.ended))
     ended = _get_end(newest, until)
     count = sum(slots.get_index(run.began) == slots.get_index(newest.began) for run in tries)

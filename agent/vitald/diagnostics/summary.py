@@ -105,7 +105,7 @@ def format_deep_lines(run: Run, region: str = "", instance_type: str = "") -> tu
 
 
 class DeepLog:
-    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run.
+    """The file of the deep health check's log. Others rotate it, so it is opened for each run.
     Blocks: for a lane.
     """
 

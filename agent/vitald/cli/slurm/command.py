@@ -112,7 +112,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
             report(f"going by the verdict before the diagnostic: {error}")
             return _ALLOWED
         if code:
-            with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog tells it, too
+            with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog reports it, too
                 reason = "refused by the prolog"
                 daemon.call_api("/v1/jobs", {"event": "end", **job, "reason": reason})
     return code

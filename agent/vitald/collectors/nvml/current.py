@@ -30,7 +30,7 @@ _LOOKUP_FAULTS = {
     14: "corrupted_inforom",
     15: "lost",
     16: "reset_required",
-    999: "lost",  # at a look-up: most often a dead GPU
+    999: "lost",  # returned by a look-up: most often a dead GPU
 }
 _FAULTS = (
     "lost",

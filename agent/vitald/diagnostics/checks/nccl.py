@@ -3,9 +3,9 @@ An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: it
 the NVLink or PCIe links between them, and verifies the results.
 
 Wrong results are the most serious fault, since a job would not have noticed them. If the run fails,
-NCCL's own lines name the GPU, and CUDA's error text tells hardware from settings. The bandwidth
-that counts is the best of all sizes, as in HyperPod's and Azure's checks, which compare the largest
-messages with the expected value; the average over all sizes is reported with it.
+NCCL's own lines name the GPU, and CUDA's error text distinguishes hardware from settings. The
+bandwidth that counts is the best of all sizes, as in HyperPod's and Azure's checks, which compare
+the largest messages with the expected value; the average over all sizes is reported with it.
 
 Others expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one message
 of 16 GB). Each is of one machine type, so none is a default here.
@@ -250,7 +250,7 @@ def _add_rows(rows: Sequence[Row], footer: NcclOutput, broken: str) -> NcclOutpu
 
 
 def _has_judged_errors(rows: Sequence[Row], footer: NcclOutput) -> bool:
-    """Older versions have a column `error`, and only the footer tells whether the errors matter."""
+    """Older versions have a column `error`, and only the footer says whether the errors matter."""
     return footer.out_of_bounds is not None and any(
         name == "error" for row in rows for name, _ in row
     )

@@ -27,7 +27,7 @@ from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
-# of MIG's management are everybody's.
+# of MIG's management are open to all users.
 _DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
 
 _OUR_MARK = b"VITALD_RUN="  # in the environment of what a run of ours starts
@@ -100,7 +100,7 @@ class ProcessTable:
         self._procfs = str(procfs)
         self._proven = proven
         # `/srv/image/dev/nvidia0`: of one that only changed its root. ` (deleted)`: the file was
-        # made anew meanwhile.
+        # recreated meanwhile.
         self._device = re.compile(
             rf"(?:{re.escape(str(dev))}|.*/dev)/{_DEVICE}(?: \(deleted\))?", re.DOTALL
         )

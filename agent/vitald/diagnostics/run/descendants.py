@@ -35,8 +35,8 @@ _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MI
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it. `started` tells it from a later one with its number: clock ticks
-    since boot.
+    """A process as /proc shows it. `started`, in clock ticks since boot, distinguishes it from a
+    later one with its id.
     """
 
     pid: int
