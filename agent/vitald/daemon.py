@@ -394,7 +394,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         ),
         schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
-        lane=daemon.diagnostics_thread,
+        worker_thread=daemon.diagnostics_thread,
         deep_log=deep_log,
         count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,

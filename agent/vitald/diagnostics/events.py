@@ -188,15 +188,15 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
         else fault
         for fault in report.faults
     )
-    asked = {fault.remedy for fault in faults if fault.is_certain}
+    remedies = {fault.remedy for fault in faults if fault.is_certain}
     return replace(
         run,
         report=replace(
             report,
             faults=faults,
             reboot_required=report.reboot_required
-            and bool(asked & {Remedy.RESET_GPU, Remedy.REBOOT}),
-            replacement_required=report.replacement_required and Remedy.REPLACE in asked,
+            and bool(remedies & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            replacement_required=report.replacement_required and Remedy.REPLACE in remedies,
         ),
     )
 
@@ -307,12 +307,12 @@ def _make_failed_events(
     events = []
     for gpu in run.report.culprits:
         component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
-        mine = [fault for fault in run.report.faults if fault.gpu == gpu]
+        faults = [fault for fault in run.report.faults if fault.gpu == gpu]
         if component is None or (
-            mine and all((component, fault.code) in standing for fault in mine)
+            faults and all((component, fault.code) in standing for fault in faults)
         ):
             continue
-        fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
+        fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in faults}))}
         events.append(
             facts.make_event(
                 FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended

@@ -30,7 +30,7 @@ class NodeView:
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         inventory: PciInventory,
         ledger: Path,
         released: Callable[[], str],
@@ -40,18 +40,18 @@ class NodeView:
         if no driver is read.
         """
         self._work = work
-        self._board = board
+        self._node_state = node_state
         self._inventory = inventory
         self._ledger = ledger
         self.describe_release = released
 
     def list_findings(self) -> Sequence[Finding]:
         """The open findings, the strongest first."""
-        return sort_by_strength(self._board.findings)
+        return sort_by_strength(self._node_state.findings)
 
     def get_clears(self, finding: Finding) -> Clears:
         """What would resolve the finding."""
-        return self._board.find_clears(finding)
+        return self._node_state.find_clears(finding)
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
@@ -59,7 +59,7 @@ class NodeView:
         """
         readings = {
             reading.component: reading
-            for reading in self._board.readings.get(NVML, ())
+            for reading in self._node_state.readings.get(NVML, ())
             if reading.component.kind is ComponentKind.GPU
         }
         if serial:
@@ -80,8 +80,10 @@ class NodeView:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
-        read = {reading.component for reading in self._board.readings.get(NVML, ())}
-        ill = {finding.component for finding in self._board.findings if not finding.is_simulated}
+        read = {reading.component for reading in self._node_state.readings.get(NVML, ())}
+        ill = {
+            finding.component for finding in self._node_state.findings if not finding.is_simulated
+        }
         return {
             component
             for component in read | ill | self._on_pci()
@@ -90,7 +92,7 @@ class NodeView:
 
     def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
-        return self._board.get_identity(component)
+        return self._node_state.get_identity(component)
 
     def _on_pci(self) -> Set[Component]:
         devices = self._inventory.devices.values()
@@ -106,7 +108,7 @@ class NodeView:
         """
         pids = (
             (reading.component.name, reading.values.get("process_pids"))
-            for reading in self._board.list_readings(NVML)
+            for reading in self._node_state.list_readings(NVML)
         )
         return {name: value for name, value in pids if isinstance(value, tuple)}
 
@@ -121,13 +123,13 @@ class NodeView:
         """Bytes in use on each Neuron device that answered recently."""
         used = (
             (reading.component.name, reading.values.get("memory_used_bytes"))
-            for reading in self._board.list_readings(NEURON)
+            for reading in self._node_state.list_readings(NEURON)
         )
         return {name: value for name, value in used if isinstance(value, float)}
 
     def list_jobs(self) -> Set[str]:
         """Running jobs, as their scheduler reported."""
-        return self._board.jobs.running.keys()
+        return self._node_state.jobs.running.keys()
 
     def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""

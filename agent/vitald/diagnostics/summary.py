@@ -106,7 +106,7 @@ def format_deep_lines(run: Run, region: str = "", instance_type: str = "") -> tu
 
 class DeepLog:
     """The file of the deep health check's log. Others rotate it, so it is opened for each run.
-    Blocks: for a lane.
+    Blocks: call it in a worker thread.
     """
 
     def __init__(self, path: Path, region: str = "", instance_type: str = "") -> None:

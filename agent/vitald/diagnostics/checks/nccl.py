@@ -278,7 +278,7 @@ def _parse_figures(values: Iterable[str]) -> list[float] | None:
     return whole if len(whole) == len(figures) else None
 
 
-def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -> int | None:
+def find_blamed_gpu(complaint: str, printed: NcclOutput, requested: Sequence[int]) -> int | None:
     """The NVML index of the GPU that a line names; else of the GPU whose thread printed it."""
     if (match := _AT_BUS.search(complaint)) is not None:
         device = _find_by_bus(match["bus"].lower(), printed.devices)
@@ -286,16 +286,16 @@ def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -
         words = _PREFIX.sub(" ", complaint, count=1)
         named = _NAMED.search(words) or _PREFIX.search(complaint)
         device = int(named["device"]) if named is not None else None
-    if device is None or not asked:
+    if device is None or not requested:
         return device  # CUDA's order is NVML's if all are visible: CUDA_DEVICE_ORDER
-    return asked[device] if device < len(asked) else None
+    return requested[device] if device < len(requested) else None
 
 
 def _find_first_blamed(
-    complaints: Iterable[str], printed: NcclOutput, asked: Sequence[int]
+    complaints: Iterable[str], printed: NcclOutput, requested: Sequence[int]
 ) -> int | None:
     """The GPU that the first of the complaints blames that blames any."""
-    blamed = (find_blamed_gpu(complaint, printed, asked) for complaint in complaints)
+    blamed = (find_blamed_gpu(complaint, printed, requested) for complaint in complaints)
     return next((gpu for gpu in blamed if gpu is not None), None)
 
 

@@ -99,7 +99,7 @@ class _ProgramRun:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._changed = asyncio.Event()
-        self._lane = WorkerThread("diagnostic")
+        self._worker_thread = WorkerThread("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
         self._pipes = _OutputPipes(self._changed, max_bytes)
         self._pidfd = -1
@@ -148,7 +148,7 @@ class _ProgramRun:
 
     async def _start_program(self) -> str:
         """Why it does not run; empty where it does."""
-        task = asyncio.create_task(self._lane.call(self._spawn_process, _START_S))
+        task = asyncio.create_task(self._worker_thread.call(self._spawn_process, _START_S))
         task.add_done_callback(lambda _: self._changed.set())
         await self._wait_until(task.done, lambda: self._kill_at)
         if task.done() and not task.cancelled():
@@ -170,7 +170,7 @@ class _ProgramRun:
         return ""
 
     def _spawn_process(self) -> None:
-        """In the lane. Raises NotStarted."""
+        """Runs in the worker thread. Raises NotStarted."""
         started = start_program(self._command, self._procfs)
         with self._lock:
             if not self._given_up:
@@ -235,7 +235,7 @@ class _ProgramRun:
         """
         assert self._started is not None
         try:
-            return await self._lane.call(
+            return await self._worker_thread.call(
                 partial(self._started.descendants.sweep_processes, number, deep=self._deep),
                 _SWEEP_S,
             )
@@ -243,9 +243,9 @@ class _ProgramRun:
             self._blind = True
             if not self._deep:
                 return []
-            self._lane.close()
+            self._worker_thread.close()
             # Reading the environment of some process hangs: go on without environments.
-            self._deep, self._lane = False, WorkerThread("diagnostic")
+            self._deep, self._worker_thread = False, WorkerThread("diagnostic")
             return await self._sweep_processes(number)
         except OSError:
             self._blind = True
@@ -324,7 +324,7 @@ class _ProgramRun:
             self._pidfd = -1
 
     def _release_resources(self) -> None:
-        self._lane.close()
+        self._worker_thread.close()
         started, self._started = self._started, None
         if started is None:
             return
