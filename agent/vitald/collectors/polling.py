@@ -268,11 +268,11 @@ class PollingSource:
         match = self._registry.match_device(
             device.component, raw, present, expected=device.expected
         )
-        if match.former:
-            self._evaluator.rename_component(match.former, match.identity)
-        if match.anew:
+        if match.former_name:
+            self._evaluator.rename_component(match.former_name, match.identity)
+        if match.invalidated:
             self._evaluator.forget_component(match.identity)
-        return [self._events.report_identity(device.component, raw)] if match.news else []
+        return [self._events.report_identity(device.component, raw)] if match.new_identity else []
 
     def _is_given_up(self, entry: Entry) -> bool:
         """Whether the configuration says that a device which is missing need not be present."""
