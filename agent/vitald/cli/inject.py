@@ -166,7 +166,7 @@ def _find_kernel_log(path: Path) -> KernelLogSettings:
 
 
 def _read_message(kind: _DrillKind, code: str | None) -> str:
-    """The code, or the line itself. Raises WrongUse."""
+    """The code, or the line itself. Raises UsageError."""
     if kind.code is not None and code is not None:
         name = f"{kind}/{kind.code}"
         raise UsageError(f"argument CODE: {name} has one already, so {code!r} is one too many")

@@ -28,4 +28,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _describe_remedy(finding: schema.ApiFinding) -> str:
     clears = "; ".join(finding["clears"])
-    return f"in remedy {render.format_title(finding)}\nit stands until {clears}"
+    return f"in remedy {render.format_title(finding)}\nit stays open until {clears}"
