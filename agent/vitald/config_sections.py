@@ -200,13 +200,29 @@ class DcgmHealth:
     )
 
 
+# Settings that several bandwidth checks have. Each call makes a field of its own.
+_idle_period = partial(
+    setting, 0.0, read_period, 'How often, while the node is idle. "off": on request only.'
+)
+_all_reduce_deadline = partial(
+    setting,
+    tomlfile.parse_duration("10m"),
+    tomlfile.parse_duration,
+    "A run that takes longer is ended.",
+)
+_bus_bandwidth_limit = partial(
+    setting,
+    0.0,
+    _figure,
+    "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfaLoopback:
     """Each EFA adapter sends to itself, where fi_pingpong is installed."""
 
-    every_s: float = setting(
-        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
-    )
+    every_s: float = _idle_period()
     deadline_s: float = setting(
         tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
     )
@@ -222,31 +238,19 @@ class EfaLoopback:
 class Nccom:
     """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
 
-    every_s: float = setting(
-        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
-    )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
-    )
-    least_gbytes: float = setting(
-        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
-    )
+    every_s: float = _idle_period()
+    deadline_s: float = _all_reduce_deadline()
+    least_gbytes: float = _bus_bandwidth_limit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nccl:
     """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
 
-    every_s: float = setting(
-        0.0, read_period, 'How often, while the node is idle. "off": on request only.'
-    )
-    deadline_s: float = setting(
-        tomlfile.parse_duration("10m"), tomlfile.parse_duration, "A run that takes longer is ended."
-    )
+    every_s: float = _idle_period()
+    deadline_s: float = _all_reduce_deadline()
     program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
-    least_gbytes: float = setting(
-        0.0, _figure, "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported."
-    )
+    least_gbytes: float = _bus_bandwidth_limit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,7 +216,7 @@ class Daemon:
             log.error(
                 "places_not_read",
                 error=str(error),
-                effect="lines about a Neuron device are told by its index",
+                effect="lines about a Neuron device name it by its index",
             )
             stored = RowList()
         events = (each.event for each in stored)
@@ -394,7 +394,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         ),
         schedule=Schedule(host=_read_machine_id()),
         programs=Programs(),
-        lane=daemon.diagnostics_thread,
+        worker_thread=daemon.diagnostics_thread,
         deep_log=deep_log,
         count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,

@@ -26,7 +26,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET", "")
-        self._said = ""
+        self._status = ""
         self._failed = False
 
     @property
@@ -48,8 +48,8 @@ class Notifier:
 
     def notify_status(self, text: str) -> None:
         """The line that `systemctl status` shows; sent when it changes."""
-        if text != self._said:
-            self._said = text
+        if text != self._status:
+            self._status = text
             self._send_state(f"STATUS={text}")
 
     def _send_state(self, message: str) -> None:
@@ -67,7 +67,7 @@ class Notifier:
         except OSError as error:
             if not self._failed:
                 log.error(
-                    "systemd_not_told",
+                    "systemd_not_notified",
                     address=self._address,
                     error=str(error),
                     effect="systemd may restart the daemon",

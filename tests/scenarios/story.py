@@ -226,7 +226,7 @@ class Node:
             state=SourceState.OK,
             deadline=30.0,
             last_seen=looked,
-            looked=looked,
+            polled_at=looked,
         )
         incidents = {one.id: one for one in self.judge.incidents}
         return {

@@ -293,7 +293,7 @@ def test_remedy(node: Node) -> None:
         0,
         [
             "in remedy #1: gpu/0000:65:00.0  GPU has fallen off the bus  xid/79",
-            "it stands until a reboot; a named person, with a reason",
+            "it stays open until a reboot; a named person, with a reason",
         ],
     )
     assert (

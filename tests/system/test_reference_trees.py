@@ -528,7 +528,7 @@ def test_a_layout_that_nobody_knows_is_not_health(
         assert watching.states["neuron"][0] is SourceState.FAILED
         assert "a layout that is not known here" in watching.states["neuron"][1]
         assert all(
-            watching.readings("neuron", f"neuron/{address}").blind
+            watching.readings("neuron", f"neuron/{address}").unknown_reason
             for address in machine.bdf_of.values()
         )
     with Watching(machine.root, proc, clock) as watching:
@@ -753,9 +753,13 @@ def test_a_file_that_hangs_is_its_devices_affair(
                         time.sleep(0.001)
                 for source, looking in watching.looking.items():
                     late = {
-                        one.component.name for one in looking.last.readings if one.looked < before
+                        one.component.name
+                        for one in looking.last.readings
+                        if one.polled_at < before
                     }
-                    unseen = {one.component.name for one in looking.last.readings if one.blind}
+                    unseen = {
+                        one.component.name for one in looking.last.readings if one.unknown_reason
+                    }
                     assert late - unseen == set(), (path, source)
                     assert unseen == ({component} if source in by else set()), path
                     # hwmon has nothing to read on these machines.
@@ -785,7 +789,7 @@ def test_a_file_that_hangs_at_the_first_look(
             watching.hanging = {component}
             assert told(watching.rounds(0, 31)) == {("neuron/hung", component)}
             assert watching.states["neuron"][0] is SourceState.FAILED
-            assert not watching.readings("neuron", f"neuron/{pair.bdf_of[0]}").blind
+            assert not watching.readings("neuron", f"neuron/{pair.bdf_of[0]}").unknown_reason
         watching.hanging.clear()
         assert watching.rounds(31, 31, 31) == []
         assert watching.well, watching.states
@@ -822,7 +826,9 @@ def test_a_file_that_cannot_be_read_is_no_fault(
                 )
                 blind = {source for source in by if path.endswith(ESSENTIAL[source])}
                 for source in by:
-                    assert bool(watching.readings(source, component).blind) == (source in blind), (
+                    assert bool(watching.readings(source, component).unknown_reason) == (
+                        source in blind
+                    ), (
                         source,
                         path,
                     )

@@ -188,7 +188,9 @@ def source(
     state: SourceState = SourceState.OK,
     name: str = "kernel_log",
 ) -> SourceHealth:
-    return SourceHealth(name=name, state=state, last_seen=looked, looked=looked, deadline=deadline)
+    return SourceHealth(
+        name=name, state=state, last_seen=looked, polled_at=looked, deadline=deadline
+    )
 
 
 def empty() -> Judge:

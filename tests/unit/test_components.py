@@ -33,11 +33,11 @@ def read(
         component=component,
         identity=identity or component.name,
         time=time.time() - age,
-        looked=time.monotonic() - age,
+        polled_at=time.monotonic() - age,
         values=values,
         fresh=frozenset(values),
         missing=dict.fromkeys(missing.split(), "there is no such file"),
-        blind=blind,
+        unknown_reason=blind,
     )
 
 
@@ -162,7 +162,7 @@ def test_two_readings_of_the_node(told: Told) -> None:
         {"load": 1.0, "space": 0.5},
         {"clock": "there is no such file"},
     )
-    assert time.monotonic() - one.looked > 8.0
+    assert time.monotonic() - one.polled_at > 8.0
 
 
 def test_order(told: Told) -> None:

@@ -21,7 +21,7 @@ def readings(address: str, serial: str = "") -> Readings:
         component=Component(ComponentKind.GPU, address),
         identity=address,
         time=time.time(),
-        looked=time.monotonic(),
+        polled_at=time.monotonic(),
         values=values,
         fresh=frozenset(values),
     )

@@ -212,7 +212,7 @@ class House:
             detector=cast("Any", self.detector),
             schedule=Schedule(host="a"),
             programs=cast("Any", self.programs),
-            lane=self.lane,
+            worker_thread=self.lane,
             count=self.counted.append,
             stored=self._stored,
         )

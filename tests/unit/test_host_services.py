@@ -424,7 +424,7 @@ def test_units_that_may_have_to_run_are_not_observable_where_systemd_cannot_be_a
         assert looking.last.state is SourceState.OK
         for unit in HostSettings().units_if_enabled:
             read = looking.readings(f"node/{unit}")
-            assert (read.missing["active_state"], read.values, read.blind) == (
+            assert (read.missing["active_state"], read.values, read.unknown_reason) == (
                 "there is no systemctl here",
                 {},
                 "",
@@ -540,7 +540,7 @@ def test_a_systemd_that_cannot_be_asked_is_neither_well_nor_ill(
         assert looking.last.state is SourceState.FAILED, (
             "somebody wants to know how it is, and nobody does"
         )
-        assert "not been booted" in looking.readings("node/kubelet.service").blind
+        assert "not been booted" in looking.readings("node/kubelet.service").unknown_reason
 
 
 def test_an_answer_about_other_units_is_none(tree: Tree, systemd: Systemd) -> None:

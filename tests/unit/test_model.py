@@ -71,8 +71,8 @@ def test_a_source_is_fresh_within_its_deadline(
     state: SourceState, looked: float, fresh: bool
 ) -> None:
     assert (
-        SourceHealth(name="x", state=state, deadline=30.0, last_seen=5.0, looked=looked).is_fresh(
-            100.0
-        )
+        SourceHealth(
+            name="x", state=state, deadline=30.0, last_seen=5.0, polled_at=looked
+        ).is_fresh(100.0)
         is fresh
     )

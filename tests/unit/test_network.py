@@ -1130,8 +1130,8 @@ def test_a_port_whose_state_cannot_be_read_is_not_well(
     tree.port("mlx5_3", **{file: "no words that we know"})
     assert node.told(4) == set()
     assert node.looking.last.state is SourceState.FAILED
-    assert "link" in node.looking.readings(f"nic/{MLX5[3]}").blind
-    assert not node.looking.readings(f"nic/{MLX5[2]}").blind
+    assert "link" in node.looking.readings(f"nic/{MLX5[3]}").unknown_reason
+    assert not node.looking.readings(f"nic/{MLX5[2]}").unknown_reason
 
 
 def test_an_efa_device_without_any_counter_is_not_well(
@@ -1146,4 +1146,4 @@ def test_an_efa_device_without_any_counter_is_not_well(
     shutil.rmtree(folder.resolve() / "hw_counters")
     shutil.rmtree(folder.resolve() / "ports/1/hw_counters")
     assert node.told(1) == set()
-    assert node.looking.readings(f"nic/{EFA[0]}").blind
+    assert node.looking.readings(f"nic/{EFA[0]}").unknown_reason

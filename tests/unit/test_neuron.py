@@ -250,8 +250,8 @@ def test_inferentia_1_whose_counters_cannot_be_read_is_not_well(tmp_path: Path) 
     with watching(tree) as node:
         assert told(node.look()) == set()
         assert node.last.state is SourceState.FAILED
-        assert node.readings("neuron/2").blind == "hw_error: the driver shows no cores"
-        assert not node.readings("neuron/1").blind
+        assert node.readings("neuron/2").unknown_reason == "hw_error: the driver shows no cores"
+        assert not node.readings("neuron/1").unknown_reason
 
 
 def test_a_driver_that_moved_the_error_counters_leaves_the_other_checks_alive(
@@ -306,7 +306,7 @@ def test_a_counter_that_is_in_its_place_and_holds_no_number_is_no_moved_file(
     tree.put(0, "stats/hardware/sram_ecc_uncorrected", content)
     with watching(tree) as node:
         node.look(2)
-        assert node.readings(f"neuron/{TRN2[0]}").blind
+        assert node.readings(f"neuron/{TRN2[0]}").unknown_reason
         assert node.last.state is SourceState.FAILED
 
 
@@ -446,9 +446,9 @@ def test_files_in_unknown_places_mean_nobody_knows(tree: NeuronTree) -> None:
         assert node.last.state is SourceState.FAILED
         assert (
             "telemetry/hardware/sram_ecc_uncorrected, a layout that is not known here"
-            in node.readings(f"neuron/{TRN2[0]}").blind
+            in node.readings(f"neuron/{TRN2[0]}").unknown_reason
         )
-        assert not node.readings(f"neuron/{TRN2[1]}").blind
+        assert not node.readings(f"neuron/{TRN2[1]}").unknown_reason
 
 
 @pytest.mark.parametrize("content", ["", "many", "12 13", "-"])
@@ -456,7 +456,7 @@ def test_a_value_that_is_none_means_nobody_knows(tree: NeuronTree, content: str)
     tree.put(0, "stats/hardware/sram_ecc_uncorrected", content)
     with watching(tree) as node:
         assert told(node.look(2)) == set()
-        assert node.readings(f"neuron/{TRN2[0]}").blind
+        assert node.readings(f"neuron/{TRN2[0]}").unknown_reason
 
 
 def test_a_driver_that_is_not_loaded_says_nothing_of_the_cards(tree: NeuronTree) -> None:

@@ -315,7 +315,7 @@ def test_an_odd_count_of_errors_is_unknown(
         node.look()
         tree.put(1, ECC, value)
         assert node.look(2) == []
-        assert node.readings(f"neuron/{TRN2[1]}").blind
+        assert node.readings(f"neuron/{TRN2[1]}").unknown_reason
         tree.put(1, ECC, "0")
         assert node.look(2) == []
         assert node.last.state is SourceState.OK

@@ -805,9 +805,9 @@ def test_of_a_gpu_that_answers_nothing_only_what_stays_true_is_known(answer: Ans
         "ecc_uncorrected",
     } & set(one.values)
     assert one.values.keys() & one.missing.keys() == set()
-    assert one.blind
+    assert one.unknown_reason
     node.look(temperature_celsius=34.0)
-    assert not node.read(0).blind
+    assert not node.read(0).unknown_reason
 
 
 @pytest.mark.parametrize("reason", ["not ready", "no permission", "not supported"])
@@ -841,7 +841,7 @@ def test_a_fast_look_that_fails_says_nothing_of_slow_readings_that_are_current()
             }
         }
     )
-    assert not node.read(0).blind
+    assert not node.read(0).unknown_reason
 
 
 def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:

@@ -519,5 +519,5 @@ def test_a_function_whose_registers_cannot_be_read_is_not_well(tmp_path: Path) -
         (tree.root / folder / "config").unlink()
         (tree.root / folder / "config").mkdir()
         assert told(node.look()) == set()
-        assert "EISDIR" in node.readings("gpu/0000:81:00.0").blind
+        assert "EISDIR" in node.readings("gpu/0000:81:00.0").unknown_reason
         assert node.last.state is SourceState.FAILED

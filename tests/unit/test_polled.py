@@ -326,7 +326,7 @@ def test_what_a_device_says_is_made_fit_to_be_shown() -> None:
             for event in events
             for value in (event.raw, event.identity, *event.fields.values())
         ]
-        said += [one.identity, *map(str, one.values.values()), *one.who.values()]
+        said += [one.identity, *map(str, one.values.values()), *one.labels.values()]
         for text in said:
             assert text.isprintable()
             assert len(text) < 2048

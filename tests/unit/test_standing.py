@@ -165,7 +165,7 @@ class Story:
             component=component,
             identity=component.id,
             time=self.now,
-            looked=self.now,
+            polled_at=self.now,
             values=values,
             fresh=fresh,
         )
@@ -529,7 +529,7 @@ def test_what_grew_in_a_window_is_told_again_only_if_it_goes_on() -> None:
             component=Component(ComponentKind.GPU, "a"),
             identity="a",
             time=now,
-            looked=now,
+            polled_at=now,
             values={"n": value},
             fresh=frozenset({"n"}),
         )

@@ -33,7 +33,7 @@ def reading(gpu: int = 0, fresh: set[str] | None = None, **values: Sample) -> Re
         component=Component(ComponentKind.GPU, f"0000:{gpu:02x}:00.0"),
         identity=f"GPU-{gpu}",
         time=0.0,
-        looked=0.0,
+        polled_at=0.0,
         values=values,
         fresh=frozenset(values if fresh is None else fresh),
     )
@@ -306,7 +306,7 @@ def test_what_was_told_of_an_address_is_known_of_who_is_there() -> None:
         component=lost.component,
         identity="0000:00:00.0",
         time=0,
-        looked=0,
+        polled_at=0,
         values=lost.values,
         fresh=lost.fresh,
     )

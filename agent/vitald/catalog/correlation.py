@@ -108,7 +108,7 @@ class Alias:
 
 @dataclass(slots=True)
 class CorrelationRules:
-    """All rules, indexed by their codes. `kind/*` stands for every code of a kind."""
+    """All rules, indexed by their codes. `kind/*` matches every code of a kind."""
 
     rules: tuple[CorrelationRule, ...] = ()
     _places: dict[str, tuple[IncidentRole, ...]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from vitald import tomlfile
 
 SECTION = "policies"
-# What tells one entry from another is written in each of them.
+# What distinguishes the entries is written in each of them.
 _ENTRY_KEYS = (
     *("title", "mnemonic", "meaning"),
     *("match", "starts", "contains", "samples"),

@@ -119,13 +119,13 @@ def _read_correlation_rule(name: str, table: dict[str, Any]) -> CorrelationRule:
         apart=table.get("apart", False) is True,
         cooccurrences=tuple(
             Cooccurrence(
-                code=company["code"],
-                beside=tuple(company["beside"]),
-                action=Action(company["action"]) if "action" in company else None,
-                when=When(company["when_to_act"]) if "when_to_act" in company else None,
-                because=company["because"],
+                code=entry["code"],
+                beside=tuple(entry["beside"]),
+                action=Action(entry["action"]) if "action" in entry else None,
+                when=When(entry["when_to_act"]) if "when_to_act" in entry else None,
+                because=entry["because"],
             )
-            for company in table.get("company", ())
+            for entry in table.get("company", ())
         ),
     )
 

@@ -5,20 +5,18 @@ once when the fault gets worse.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_action, render, words
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 _MAX_PERIOD_S = 90 * words.DAY_S
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.add_connection_options(parser)
-    parser.add_argument(
-        "id",
-        type=words.parse_finding,
-        metavar="ID",
-        help="the finding's number, as vitald status shows it",
-    )
+    finding_action.add_finding_options(parser)
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument(
         "--for",
@@ -30,13 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--end", dest="seconds", action="store_const", const=0.0, help="no longer: it counts again"
     )
-    parser.add_argument(
-        "--reason",
-        type=words.parse_reason,
-        required=True,
-        metavar="TEXT",
-        help="why the node may work with it",
-    )
+    finding_action.add_reason_option(parser, "why the node may work with it")
     parser.add_argument("--json", action="store_true", help="the finding as JSON")
 
 
@@ -47,14 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
         {"reason": arguments.reason, "seconds": arguments.seconds},
         id=arguments.id,
     )
-    if arguments.json:
-        render.emit_json(answer)
-        return 0
-    finding = answer["finding"]
-    accepted = finding["accepted"]
-    state = "no longer accepted" if accepted is None else "accepted"
-    print(f"{state} {render.format_title(finding)}")
-    if accepted is not None:
-        until = render.format_time(accepted["until"])
-        print(f"it stays open and shown, and counts again at {until}, or as soon as it gets worse")
-    return 0
+    return finding_action.show_answer(arguments, answer, _describe_acceptance)
+
+
+def _describe_acceptance(finding: schema.ApiFinding) -> str:
+    title, accepted = render.format_title(finding), finding["accepted"]
+    if accepted is None:
+        return f"no longer accepted {title}"
+    until = render.format_time(accepted["until"])
+    return (
+        f"accepted {title}\n"
+        f"it stays open and shown, and counts again at {until}, or as soon as it gets worse"
+    )

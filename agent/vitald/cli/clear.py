@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_action, render
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.add_connection_options(parser)
-    parser.add_argument(
-        "id",
-        type=words.parse_finding,
-        metavar="ID",
-        help="the finding's number, as vitald status shows it",
-    )
-    parser.add_argument(
-        "--reason",
-        type=words.parse_reason,
-        required=True,
-        metavar="TEXT",
-        help="why it is no longer true",
-    )
+    finding_action.add_finding_options(parser)
+    finding_action.add_reason_option(parser, "why it is no longer true")
     parser.add_argument(
         "--replaced",
         action="store_true",
@@ -37,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         {"reason": arguments.reason, "replaced": arguments.replaced},
         id=arguments.id,
     )
-    if arguments.json:
-        render.emit_json(answer)
-    else:
-        print(f"cleared {render.format_title(answer['finding'])}")
-    return 0
+    return finding_action.show_answer(arguments, answer, _describe_clearing)
+
+
+def _describe_clearing(finding: schema.ApiFinding) -> str:
+    return f"cleared {render.format_title(finding)}"

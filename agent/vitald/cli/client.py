@@ -3,8 +3,8 @@ Client of the daemon: HTTP over its Unix socket, with the standard library only 
 client library costs more than the whole request).
 
 Owns     which listener root accepts: only a socket that root or the daemon's user listens on. The
-         limits of an answer: bytes, depth, tables and lists. Whoever puts a socket in the daemon's
-         place must not mislead a command run by root, nor fill its memory.
+         limits of an answer: bytes, depth, tables and lists. Another process that listens on the
+         daemon's path must not mislead a command run by root, nor fill its memory.
 
 Commands of other users accept any listener: a false answer gives it no more than the user's rights.
 """
@@ -60,8 +60,8 @@ class DaemonRefused(CommandFailed):
     exit_code = EX_UNAVAILABLE
 
     def __init__(self, status: int, error: str, hint: str) -> None:
-        said = f"{error} ({hint})" if hint else error
-        super().__init__(replace_unprintable(said))  # it goes to a terminal
+        message = f"{error} ({hint})" if hint else error
+        super().__init__(replace_unprintable(message))  # it goes to a terminal
         self.status = status
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import textwrap
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, Parser, UsageError, render, words
+from vitald.cli import Parser, UsageError, config_options, render
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -23,38 +21,21 @@ def options(parser: Parser) -> None:
         " codes"
     )
     parser.add_argument("code", nargs="+", metavar="CODE", help=help_)
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=None,
-        help=(
+    config_options.add_catalog_options(
+        parser,
+        config=(
             "take profile and overrides from this file (default: /etc/vitald/config.toml if there)"
         ),
-    )
-    parser.add_argument(
-        "--profile",
-        type=words.parse_profile,
-        metavar="NAME",
-        default=None,
-        help="by another profile",
+        profile="by another profile",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald import catalog as catalogs
-    from vitald import config as configs
     from vitald.server import serialize
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
-    try:
-        config = configs.load(path)
-        catalog = catalogs.load_catalog(
-            arguments.profile or config.catalog.profile, config.catalog.overrides
-        )
-    except (configs.ConfigError, catalogs.CatalogError) as error:
-        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
-        return EX_CONFIG
+    path = arguments.config or config_options.find_default_file()
+    _, catalog = config_options.load_catalog(path, arguments.profile)
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
         return _list_kind(

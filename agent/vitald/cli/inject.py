@@ -166,10 +166,10 @@ def _find_kernel_log(path: Path) -> KernelLogSettings:
 
 
 def _read_message(kind: _DrillKind, code: str | None) -> str:
-    """The code, or the line itself. Raises WrongUse."""
+    """The code, or the line itself. Raises UsageError."""
     if kind.code is not None and code is not None:
-        said = f"{kind}/{kind.code}"
-        raise UsageError(f"argument CODE: {said} has one already, so {code!r} is one too many")
+        name = f"{kind}/{kind.code}"
+        raise UsageError(f"argument CODE: {name} has one already, so {code!r} is one too many")
     given = code if code is not None else kind.code
     if given is None:
         raise UsageError("argument CODE: expected one, as in vitald inject xid 79")
@@ -201,15 +201,15 @@ def _choose_device(arguments: argparse.Namespace) -> str:
     if here:
         return _check_address(str(here[0]["name"]).partition("/")[2])
     what = "GPU" if wanted == "gpu" else "NVSwitch"
-    said = f"this node has no {what}: the drill is on {_ABSENT_DEVICE}, which is not here"
-    print(f"vitald: {said}", file=sys.stderr)
+    warning = f"this node has no {what}: the drill is on {_ABSENT_DEVICE}, which is not here"
+    print(f"vitald: {warning}", file=sys.stderr)
     return _ABSENT_DEVICE
 
 
-def _check_address(said: str) -> str:
+def _check_address(address: str) -> str:
     """The address, which goes into the line, if the daemon's answer is one. Raises NoAnswer."""
     try:
-        return words.parse_pci(said)
+        return words.parse_pci(address)
     except words.InvalidArgument as error:
         raise client.NoAnswer(f"a device of the daemon's is none: {error}") from None
 
@@ -236,11 +236,11 @@ def _announce_and_write(
             arguments, "/v1/injections", {"line": line, "holdSeconds": arguments.hold}
         )
         if drill["writeTo"] != str(log.path):
-            said = (
+            mismatch = (
                 f"the daemon reads {drill['writeTo']!r}, and {arguments.config} says"
                 f" {str(log.path)!r}"
             )
-            raise files.Untrusted(f"{said}: name its configuration with --config")
+            raise files.Untrusted(f"{mismatch}: name its configuration with --config")
         prefix = "<4>" if log.source == "kmsg" else ""
         # Without a newline the kernel keeps the record open for continuation.
         os.write(fd, f"{prefix}{line}\n".encode())

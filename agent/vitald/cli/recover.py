@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client
-from vitald.config import DEFAULT_PATH, Config, ConfigError
+from vitald.cli import EX_CONFIG, client, config_options
+from vitald.config import Config, ConfigError
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
@@ -31,13 +30,7 @@ _MAX_ANSWER_ITEMS = 1000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=DEFAULT_PATH,
-        metavar="FILE",
-        help=f"the daemon's configuration (default: {DEFAULT_PATH})",
-    )
+    config_options.add_config_option(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and why; change nothing"
     )

@@ -6,11 +6,10 @@ for confirmation, and the recent decisions. Changes nothing.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client, render
-from vitald.config import DEFAULT_PATH, Config, ConfigError
+from vitald.cli import EX_CONFIG, client, config_options, render
+from vitald.config import Config, ConfigError
 from vitald.model import Action
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
@@ -86,13 +85,7 @@ _DAEMON_TIMEOUT_S = 2.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=DEFAULT_PATH,
-        metavar="FILE",
-        help=f"the daemon's configuration (default: {DEFAULT_PATH})",
-    )
+    config_options.add_config_option(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 

@@ -5,25 +5,17 @@ stays open until evidence shows that the remedy held.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import client, finding_action, render
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    client.add_connection_options(parser)
-    parser.add_argument(
-        "id",
-        type=words.parse_finding,
-        metavar="ID",
-        help="the finding's number, as vitald status shows it",
-    )
-    parser.add_argument(
-        "--reason",
-        type=words.parse_reason,
-        required=True,
-        metavar="TEXT",
-        help="what is being done, and by whom",
-    )
+    finding_action.add_finding_options(parser)
+    finding_action.add_reason_option(parser, "what is being done, and by whom")
     parser.add_argument("--json", action="store_true", help="the finding as JSON")
 
 
@@ -31,10 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     answer = client.call_api(
         arguments, "/v1/findings/{id}/remedy", {"reason": arguments.reason}, id=arguments.id
     )
-    if arguments.json:
-        render.emit_json(answer)
-    else:
-        finding = answer["finding"]
-        print(f"in remedy {render.format_title(finding)}")
-        print(f"it stands until {'; '.join(finding['clears'])}")
-    return 0
+    return finding_action.show_answer(arguments, answer, _describe_remedy)
+
+
+def _describe_remedy(finding: schema.ApiFinding) -> str:
+    clears = "; ".join(finding["clears"])
+    return f"in remedy {render.format_title(finding)}\nit stays open until {clears}"

@@ -17,7 +17,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
 
-from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli import EX_NOINPUT, config_options, render
 from vitald.cli.check import EXIT
 from vitald.cli.render import Json
 
@@ -39,18 +38,10 @@ _MAX_ENDED, _MAX_LISTED = 4096, 20
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a saved log, or - for standard input")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=None,
-        help="take profile, overrides and policy from this file",
-    )
-    parser.add_argument(
-        "--profile",
-        type=words.parse_profile,
-        metavar="NAME",
-        default=None,
-        help="judge by another profile",
+    config_options.add_catalog_options(
+        parser,
+        config="take profile, overrides and policy from this file",
+        profile="judge by another profile",
     )
     parser.add_argument(
         "--userspace",
@@ -71,18 +62,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald import catalog as catalogs
-    from vitald import config as configs
     from vitald.collectors.kernel_log.unpack import CannotUnpack
 
-    try:
-        config = configs.load(arguments.config)
-        catalog = catalogs.load_catalog(
-            arguments.profile or config.catalog.profile, config.catalog.overrides
-        )
-    except (configs.ConfigError, catalogs.CatalogError) as error:
-        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
-        return EX_CONFIG
+    config, catalog = config_options.load_catalog(arguments.config, arguments.profile)
     try:
         return _scan_log(arguments, config, catalog)
     except CannotUnpack as error:

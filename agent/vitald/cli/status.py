@@ -113,9 +113,9 @@ def _show_sources(sources: list[schema.ApiSource]) -> None:
             state = "ok"
             if source["state"] != "ok":
                 state = render.colour_text(str(source["state"]).upper(), "bold", "magenta")
-            looked = f"looked {age}" if age else "initial scan incomplete"
+            polled = f"looked {age}" if age else "initial scan incomplete"
             tail = f": {detail}" if detail else ""
-            render.print_line(f"  source {name}: {state}, {looked}{tail}")
+            render.print_line(f"  source {name}: {state}, {polled}{tail}")
     if working:
         render.print_line(f"  looked at: {', '.join(working)}")
     if absent:

@@ -96,10 +96,10 @@ def _compare_counter(
     if before is None and threshold.baseline:
         base = current
     if key in memory.restarted:
-        # It began anew, unless it is one that nothing begins anew.
+        # The counter was reset, unless it is one that nothing resets.
         base = tuple(was if was <= at else 0.0 for was, at in zip(base, current))
     elif not threshold.returns:
-        # It fell for no known reason: what it fell to is nothing new.
+        # It fell for no known reason: its new value is not a change to report.
         base = tuple(map(min, base, current))
     limit = max(to_number(threshold.limit), _MIN_RISE)
     risen = [place for place, (was, at) in enumerate(zip(base, current)) if at - was >= limit]

@@ -101,7 +101,7 @@ def list_numbers(value: Sample | None) -> tuple[float, ...]:
 def replace_unknown_parts(
     values: tuple[float, ...], before: tuple[float, ...]
 ) -> tuple[float, ...]:
-    """A part that could not be read (NaN) stands where it stood."""
+    """Replaces each part that could not be read (NaN) with its earlier value."""
     return tuple(was if math.isnan(value) else value for value, was in zip(values, before))
 
 

@@ -34,11 +34,11 @@ class PresentSource(Source, Protocol):
 class CollectorContext:
     """What collectors are built from, and share.
 
-    `inventory` is read anew by several of them. `has_enough`: whether the site said how many
-    devices of these kinds there should be, and so many are here. `is_healthy`: whether the present
-    devices may be taken for those that should be present. `find_block_devices` updates what the
-    kernel log's lines are matched with. `get_uevent_error`: why announcements of the kernel are not
-    received; empty while they are.
+    `inventory` is read anew by several of them. `has_enough`: whether the site configured how many
+    devices of these kinds to expect, and at least as many are present. `is_healthy`: whether the
+    present devices may be taken for the expected ones. `find_block_devices` updates what the kernel
+    log's lines are matched with. `get_uevent_error`: why the kernel's uevents are not received;
+    empty while they are.
     """
 
     paths: Paths

@@ -57,7 +57,7 @@ class DevicePoller:
         self._answered: set[str] = set()  # reads that met their deadline since `update_hung`
 
     def restore_hung(self, hung: Iterable[str]) -> None:
-        """Begin anew with the reads that were reported to hang."""
+        """Restore the reads that were reported to hang."""
         self.hung, self.failures = set(hung), {}
 
     # --- reads

@@ -40,15 +40,15 @@ class Entry:
 class DeviceMatch:
     """What the registry knew of a device that was read.
 
-    `former`: the name by which it went until now. `anew`: what was reported of it may no longer
-    hold, as it is in another slot or its counters began anew. `news`: it gave its serial number for
-    the first time, or in another slot.
+    `former_name`: the name by which it went until now. `invalidated`: earlier reports of it may no
+    longer hold, as it is in another slot or its counters were reset. `new_identity`: it gave its
+    serial number for the first time, or in another slot.
     """
 
     identity: str
-    former: str = ""
-    anew: bool = False
-    news: bool = False
+    former_name: str = ""
+    invalidated: bool = False
+    new_identity: bool = False
 
 
 class DeviceRegistry:
@@ -57,7 +57,9 @@ class DeviceRegistry:
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         """`memory` is used as far as it is understood: another version may have written it."""
         stored = memory or {}
-        known = {identity: _restore_entry(one) for identity, one in stored.get("known", {}).items()}
+        known = {
+            identity: _restore_entry(fields) for identity, fields in stored.get("known", {}).items()
+        }
         self._known = {identity: entry for identity, entry in known.items() if entry is not None}
         # Slots of devices that were reported missing, by identity
         self._missed: dict[str, str] = {
@@ -129,7 +131,7 @@ class DeviceRegistry:
             self._make_room(present)
             self._known[identity] = entry
             former = slot if raw.serial else ""
-            return DeviceMatch(identity, former, news=bool(raw.serial))
+            return DeviceMatch(identity, former, new_identity=bool(raw.serial))
         if raw.unreadable_reason:  # what identifies it was not read either
             entry.display_name = entry.display_name or before.display_name
             entry.fields = entry.fields or before.fields
@@ -138,8 +140,8 @@ class DeviceRegistry:
         moved = before.component != slot
         return DeviceMatch(
             identity,
-            anew=moved or before.epoch != entry.epoch,
-            news=moved and bool(raw.serial),
+            invalidated=moved or before.epoch != entry.epoch,
+            new_identity=moved and bool(raw.serial),
         )
 
     def _replace_occupant(self, occupant: str) -> None:

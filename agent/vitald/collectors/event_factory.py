@@ -63,7 +63,7 @@ def derive_readings(
         component=component,
         identity=identity or component.name,
         time=time.time(),
-        looked=time.monotonic(),
+        polled_at=time.monotonic(),
         values=values,
         fresh=frozenset(values),
         missing=missing or {},

@@ -257,7 +257,7 @@ class PollingSource:
         """The device was polled, and nothing could be read."""
         before = self._readings.get(component)
         identity = before.identity if before else self._registry.find_identity(component)
-        labels = dict(before.who) if before else {}
+        labels = dict(before.labels) if before else {}
         raw = RawReadings(unreadable_reason=reason, fields=labels)
         self._readings[component] = _make_readings(component, identity, raw)
 
@@ -268,11 +268,11 @@ class PollingSource:
         match = self._registry.match_device(
             device.component, raw, present, expected=device.expected
         )
-        if match.former:
-            self._evaluator.rename_component(match.former, match.identity)
-        if match.anew:
+        if match.former_name:
+            self._evaluator.rename_component(match.former_name, match.identity)
+        if match.invalidated:
             self._evaluator.forget_component(match.identity)
-        return [self._events.report_identity(device.component, raw)] if match.news else []
+        return [self._events.report_identity(device.component, raw)] if match.new_identity else []
 
     def _is_given_up(self, entry: Entry) -> bool:
         """Whether the configuration says that a device which is missing need not be present."""
@@ -328,9 +328,9 @@ class PollingSource:
         found, failures = self._poller.found, self._poller.failures
         reasons = self._poller.describe_failures()
         reasons += [
-            f"{component.name}: {readings.blind}"
+            f"{component.name}: {readings.unknown_reason}"
             for component, readings in self._readings.items()
-            if readings.blind and component.name not in failures
+            if readings.unknown_reason and component.name not in failures
         ]
         if found.trouble:
             reasons.append(found.trouble)
@@ -352,10 +352,10 @@ def _make_readings(component: Component, identity: str, raw: RawReadings) -> Rea
         component=component,
         identity=identity,
         time=time.time(),
-        looked=time.monotonic(),
+        polled_at=time.monotonic(),
         values=raw.values,
         fresh=frozenset(raw.values),
         missing=raw.missing,
-        blind=raw.unreadable_reason,
-        who=dict(raw.fields),
+        unknown_reason=raw.unreadable_reason,
+        labels=dict(raw.fields),
     )

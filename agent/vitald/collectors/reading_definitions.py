@@ -47,9 +47,9 @@ class ReadingDefinition:
     """One reading of a component.
 
     `metric` is the name of the family that exports it, without the table's prefix; empty for what
-    only thresholds, other readings or the API use. Of a family with several readings, `label` tells
-    them apart by `label_value`. A reading with a value for each part, such as a link, numbers them
-    by the label `each`, from `first` on. Exported values are multiplied by `scale`.
+    only thresholds, other readings or the API use. Of a family with several readings, `label`
+    distinguishes them by `label_value`. A reading with a value for each part, such as a link,
+    numbers them by the label `each`, from `first` on. Exported values are multiplied by `scale`.
     """
 
     name: str
@@ -209,7 +209,7 @@ def get_reading(name: str) -> GetLabel:
     """A label that is read with the numbers; empty, which is no label, where it was not read."""
 
     def get_value(readings: Readings) -> str:
-        value = readings.who.get(name, readings.values.get(name, ""))
+        value = readings.labels.get(name, readings.values.get(name, ""))
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     return get_value

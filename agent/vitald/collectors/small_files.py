@@ -68,9 +68,9 @@ def list_names(folder: Path | str) -> list[str]:
 class RawReadings:
     """Readings of one device as one poll read them, before they are compared with anything.
 
-    `serial` survives a move to another slot. `display_name` tells an operator which part it is.
+    `serial` survives a move to another slot. `display_name` names the part for operators.
     `unreadable_reason` says why its health is unknown although it was read. When `epoch` changes,
-    its counters may have begun anew, as another driver was loaded.
+    its counters may have been reset, as another driver was loaded.
     """
 
     values: dict[str, Sample] = field(default_factory=dict)

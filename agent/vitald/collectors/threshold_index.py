@@ -25,7 +25,7 @@ class ThresholdIndex:
     windows: Mapping[str, tuple[float, ...]]
     # code:reading of states that are reported when a reading changes
     changing_states: frozenset[str]
-    counters: frozenset[str]  # code:reading of counters that begin anew with a boot or a reset
+    counters: frozenset[str]  # code:reading of counters that a boot or a reset clears
 
     @staticmethod
     def build(groups: Iterable[ThresholdGroup]) -> ThresholdIndex:

@@ -2,8 +2,8 @@
 What is remembered of each component between polls and across restarts, so that each state and each
 rise of a counter is reported once.
 
-It is kept by identity, and stored as part of the source's position. A boot, and a reset of the
-device, begin it anew.
+It is kept by identity, and stored as part of the source's position. A boot or a reset of the
+device clears it.
 """
 
 from __future__ import annotations

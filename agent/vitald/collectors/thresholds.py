@@ -59,7 +59,7 @@ class ThresholdEvaluator:
         self._memory.forget_component(identity, self._index, counters=counters)
 
     def forget_all(self) -> None:
-        """The node was booted. Counters that began anew will show it."""
+        """The node was booted. Counters that were reset will show it."""
         for identity in self._memory.components:
             self._memory.forget_component(identity, self._index)
 

@@ -60,14 +60,14 @@ class Uevents:
         """
         while True:
             try:
-                lane = WorkerThread("uevents")
+                worker_thread = WorkerThread("uevents")
             except NoThread as error:
                 self._set_error(f"libudev cannot listen to the kernel: {error}")
                 await asyncio.sleep(_AGAIN_S)
                 continue
             try:
                 # Finding the library starts a process
-                monitor = await lane.call(self._open_socket, _OPEN_S)
+                monitor = await worker_thread.call(self._open_socket, _OPEN_S)
             except ImportError as error:
                 return self._set_error(f"libudev is not there: {error}")
             except (OSError, ValueError, ThreadStuck) as error:
@@ -76,7 +76,7 @@ class Uevents:
                 self._set_error("")
                 await self._hear_safely(monitor)
             finally:
-                lane.close()
+                worker_thread.close()
             await asyncio.sleep(_AGAIN_S)
 
     def _open_socket(self) -> pyudev.Monitor:
@@ -134,7 +134,7 @@ class Uevents:
     def _handle_overrun(self) -> None:
         """What was lost is unknown, so everything is polled."""
         self.lost += 1
-        log.warning("uevents_lost", times=self.lost, effect="everything is looked at again")
+        log.warning("uevents_lost", times=self.lost, effect="all devices are polled again")
         self._wake_all()
 
     def _report_failure(self, error: Exception) -> None:

@@ -62,7 +62,7 @@ class PipelineState(Protocol):
 
 
 class LedgerWriter:
-    """Stands between the pipeline and one ledger."""
+    """Write buffer between the pipeline and one ledger."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class LedgerWriter:
         """Begin a new ledger with what can be rescued of the old one.
 
         What is rescued is held until the reports about it have been evaluated: one commit stores
-        both, so that no kill in between leaves a ledger that looks complete.
+        both, so that no kill in between leaves a ledger that seems complete.
         """
         log.error("ledger_damaged", error=error)
         try:

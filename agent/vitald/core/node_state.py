@@ -195,7 +195,7 @@ class NodeState:
             detail=detail,
             simulated=simulated,
             last_seen=time.time() if was_read else source.last_seen,
-            looked=time.monotonic() if was_read else source.looked,
+            polled_at=time.monotonic() if was_read else source.polled_at,
         )
         # A component without readings is absent if the source was read, and unknown if it failed.
         before = {} if was_read else self._answers_for.get(name, {})
@@ -242,9 +242,9 @@ class NodeState:
                 if (
                     readings is not None
                     and component in handed_in
-                    and now - readings.looked <= health.deadline
+                    and now - readings.polled_at <= health.deadline
                 ):
-                    reason = readings.blind
+                    reason = readings.unknown_reason
                 found.setdefault(component, []).append(Observation(name, readings, reason))
         return found
 
@@ -255,7 +255,9 @@ class NodeState:
             return []
         now = time.monotonic()
         return [
-            read for read in self.readings.get(source, ()) if now - read.looked <= health.deadline
+            read
+            for read in self.readings.get(source, ())
+            if now - read.polled_at <= health.deadline
         ]
 
     def set_policy(self, *, device_reset: bool) -> None:
@@ -294,13 +296,13 @@ def _merge_readings(first: Readings, other: Readings) -> Readings:
     return replace(
         first,
         time=min(first.time, other.time),
-        looked=min(first.looked, other.looked),
+        polled_at=min(first.polled_at, other.polled_at),
         values={**first.values, **other.values},
         fresh=first.fresh | other.fresh,
         missing={**first.missing, **other.missing},
         simulated=first.simulated or other.simulated,
-        blind=first.blind or other.blind,
-        who={**first.who, **other.who},
+        unknown_reason=first.unknown_reason or other.unknown_reason,
+        labels={**first.labels, **other.labels},
     )
 
 

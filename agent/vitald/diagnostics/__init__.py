@@ -1,6 +1,6 @@
 """
-Diagnostics: programs that test the hardware, when they help and never when they hurt.
+Diagnostics: programs that test the hardware, run only when they do not disturb a job.
 
-A run is asked for by the schedule, a finding, or a person; its result comes in as any other
-source's: as events.
+A run is requested by the schedule, a finding or a person. Its result enters the pipeline as
+events, like those of any other source.
 """

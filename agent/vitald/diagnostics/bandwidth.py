@@ -105,14 +105,14 @@ class AllReduce:
     def report_failure(
         self,
         code: str,
-        said: str,
+        failure: str,
         figures: Figures,
         gpus: Iterable[int | None] = (None,),
         *,
         confirm: bool,
     ) -> Report:
         """A fault of each of these GPUs; None is for none of them. `confirm`: as in Fault."""
-        text = presentable(f"{self.program}: {said}")
+        text = presentable(f"{self.program}: {failure}")
         faults = tuple(
             Fault(
                 code=code,
@@ -134,8 +134,8 @@ class AllReduce:
         )
 
     def report_inconclusive(self, why: str) -> Report:
-        said = presentable(f"{self.program}: {why}")
-        return Report(outcome=Outcome.INCONCLUSIVE, reason=said, remedy=Remedy.RETRY)
+        reason = presentable(f"{self.program}: {why}")
+        return Report(outcome=Outcome.INCONCLUSIVE, reason=reason, remedy=Remedy.RETRY)
 
     def _make_measures(self, figures: Figures) -> tuple[Measure, ...]:
         if not figures.bus_bandwidths:

@@ -63,7 +63,7 @@ class Check(Protocol):
 
     name: str  # `dcgm`, `dcgm_health`, `efa_loopback`, `nccom`, `nccl`
     title: str
-    levels: tuple[int, ...]  # that it can be asked for at; (0,) where it has none
+    levels: tuple[int, ...]  # at which it can be requested; (0,) if it has none
 
     def find_obstacle(self) -> str:
         """Why the check cannot run on this node, such as a program that is not installed; "" if it

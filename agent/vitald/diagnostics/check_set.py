@@ -21,12 +21,12 @@ class CheckSet:
     """All checks by name, whether or not their programs are installed."""
 
     def __init__(
-        self, checks: Mapping[str, Check], lane: WorkerThread, problems: ProblemLog
+        self, checks: Mapping[str, Check], worker_thread: WorkerThread, problems: ProblemLog
     ) -> None:
         self.by_name = checks
         # Why a check cannot run here, "" if it can. A check that was not examined yet is not in it.
         self.unavailable: Mapping[str, str] = {}
-        self._lane = lane
+        self._worker_thread = worker_thread
         self._problems = problems
 
     def configure(self, catalog: Catalog) -> None:
@@ -55,7 +55,7 @@ class CheckSet:
     async def refresh(self) -> None:
         """Examines which programs are installed. If that hangs, the last result stays valid."""
         try:
-            unavailable = await self._lane.call(
+            unavailable = await self._worker_thread.call(
                 lambda: {name: _find_obstacle(check) for name, check in self.by_name.items()}
             )
         except ThreadStuck as error:

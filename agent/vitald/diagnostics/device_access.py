@@ -59,24 +59,24 @@ class DeviceAccess:
         self,
         node: NodeView,
         detector: IdleDetector,
-        lane: WorkerThread,
+        worker_thread: WorkerThread,
         problems: ProblemLog,
         procfs: Path,
     ) -> None:
         self._node = node
         self._detector = detector
-        self._lane = lane
+        self._worker_thread = worker_thread
         self._problems = problems
         self._procfs = procfs
         self._compute_users = ComputeUsers(node)
         # A thread of its own: a read that hangs on a stuck process must not block the others.
-        self._detector_lane = WorkerThread("diagnostics-idle")
+        self._detector_thread = WorkerThread("diagnostics-idle")
         # Jobs that began and may not be in the node's state yet, with the time of their begin.
         self._expected_jobs: dict[str, float] = {}
         self._release_announced_at = -_RELEASE_S
 
     def close(self) -> None:
-        self._detector_lane.close()
+        self._detector_thread.close()
 
     def expect_job(self, job: str) -> None:
         """A job begins: it uses the devices from now on."""
@@ -114,7 +114,7 @@ class DeviceAccess:
     async def find_leftovers(self) -> str:
         """Processes of an earlier run that prevent any start; "" if there are none."""
         try:
-            left = await self._lane.call(partial(find_leftovers, self._procfs))
+            left = await self._worker_thread.call(partial(find_leftovers, self._procfs))
         except (ThreadStuck, OSError) as error:
             return f"a look at the processes: {error}"
         return f"the end of an earlier diagnostic: {', '.join(left[:3])}" if left else ""
@@ -134,7 +134,7 @@ class DeviceAccess:
             testing=testing,
         )
         try:
-            uses = await self._detector_lane.call(
+            uses = await self._detector_thread.call(
                 lambda: detector.find_uses(context), _DETECTOR_TIMEOUT_S
             )
         except Exception as error:  # also a fault of ours: an unknown state counts as use

@@ -26,10 +26,10 @@ PASSED, FAILED, NOT_RUN, RAN = (
 )
 NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
-_WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # told of runs without a verdict, too
-# Codes of another kind that a check finds, and whose end it sees.
+_WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a verdict, too
+# Codes of another kind that a check reports and resolves.
 _OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
-_NOT_RUN_AFTER = 3  # runs in succession that came to nothing
+_NOT_RUN_AFTER = 3  # successive runs without a verdict
 _WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
 _MAX_UNCONFIRMED = 1024
@@ -188,15 +188,15 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
         else fault
         for fault in report.faults
     )
-    asked = {fault.remedy for fault in faults if fault.is_certain}
+    remedies = {fault.remedy for fault in faults if fault.is_certain}
     return replace(
         run,
         report=replace(
             report,
             faults=faults,
             reboot_required=report.reboot_required
-            and bool(asked & {Remedy.RESET_GPU, Remedy.REBOOT}),
-            replacement_required=report.replacement_required and Remedy.REPLACE in asked,
+            and bool(remedies & {Remedy.RESET_GPU, Remedy.REBOOT}),
+            replacement_required=report.replacement_required and Remedy.REPLACE in remedies,
         ),
     )
 
@@ -273,14 +273,14 @@ def _update_memory(
 
     def refuted(fault: UnconfirmedFault) -> bool:
         if (fault.code, fault.identity, fault.device) in again:
-            return True  # it is remembered anew, with the level that sees it
-        looked = (
+            return True  # remembered anew, with the level that found it
+        was_tested = (
             run.report.outcome is Outcome.PASS or not run.report.tests or fault.test in carried_out
         )
         return (
             fault.check == run.ask.check
             and fault.level <= run.ask.level
-            and looked
+            and was_tested
             and (tested is None or fault.identity in tested)
         )
 
@@ -294,8 +294,8 @@ def _update_memory(
 def _make_failed_events(
     run: Run, facts: EventFactory, common: Fields, places: DeviceLookup, opened: Iterable[Finding]
 ) -> list[Event]:
-    """A failed diagnostic counts in the record of each device that is to blame: once, as long as
-    what it found stands.
+    """A failed diagnostic counts in the record of each device to blame: once, as long as the
+    findings it caused are open.
     """
     if run.report.outcome is not Outcome.FAIL:
         return []
@@ -307,12 +307,12 @@ def _make_failed_events(
     events = []
     for gpu in run.report.culprits:
         component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
-        mine = [fault for fault in run.report.faults if fault.gpu == gpu]
+        faults = [fault for fault in run.report.faults if fault.gpu == gpu]
         if component is None or (
-            mine and all((component, fault.code) in standing for fault in mine)
+            faults and all((component, fault.code) in standing for fault in faults)
         ):
             continue
-        fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in mine}))}
+        fields = {**common, "gpu": gpu, "test": ", ".join(sorted({fault.test for fault in faults}))}
         events.append(
             facts.make_event(
                 FAILED, component, fields, f"{run.ask.label} failed on GPU {gpu}", moment=run.ended
@@ -326,17 +326,18 @@ def _make_passed_events(
 ) -> list[Event]:
     if run.report.outcome is not Outcome.PASS:
         return []
-    said = f"{run.ask.label} passed"
+    text = f"{run.ask.label} passed"
     if run.ask.check == "nccom":
         return [
-            facts.make_event(NEURON_PASSED, NODE, {**common, "level": 3}, said, moment=run.ended)
+            facts.make_event(NEURON_PASSED, NODE, {**common, "level": 3}, text, moment=run.ended)
         ]
     if run.ask.check != "dcgm":
         return []
-    # An event of the node speaks for all its GPUs, switches and slots.
-    whom = [NODE] if tested is None else sorted(tested, key=lambda component: component.name)
+    # An event of the node applies to all its GPUs, switches and slots.
+    components = [NODE] if tested is None else sorted(tested, key=lambda component: component.name)
     return [
-        facts.make_event(PASSED, component, common, said, moment=run.ended) for component in whom
+        facts.make_event(PASSED, component, common, text, moment=run.ended)
+        for component in components
     ]
 
 
@@ -346,12 +347,12 @@ def _make_recovery_events(
     catalog: Catalog,
     common: Fields,
     opened: Iterable[Finding],
-    told: Collection[tuple[Component, str]],
+    reported: Collection[tuple[Component, str]],
 ) -> list[Event]:
     """Events that end lasting findings which the run did not find again."""
     # With wrong settings only DCGM still tests the hardware.
-    looked = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
-    if run.ask.gpus or not looked:
+    was_tested = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
+    if run.ask.gpus or not was_tested:
         return []
     over = [
         finding
@@ -361,7 +362,7 @@ def _make_recovery_events(
             or finding.code in _OTHER_KINDS.get(run.ask.check, ())
         )
         and not (finding.is_simulated or finding.on_trial)
-        and (finding.component, finding.code) not in told
+        and (finding.component, finding.code) not in reported
         and catalog.find_rule(finding.code).state
         # Any level needs the engine.
         and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
@@ -399,12 +400,12 @@ def _make_not_run_events(
     where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
     if run.report.outcome in _WITH_VERDICT:
         before = seen.failed_runs.pop(name, 0)
-        stands = any(
+        is_open = any(
             (finding.component, finding.code) == (where, NOT_RUN)
             and not (finding.is_simulated or finding.on_trial)
             for finding in opened
         )
-        if before >= _NOT_RUN_AFTER or stands:
+        if before >= _NOT_RUN_AFTER or is_open:
             return [
                 facts.make_event(
                     NOT_RUN,
@@ -427,10 +428,10 @@ def _make_not_run_events(
     seen.failed_runs[name] = min(seen.failed_runs.get(name, 0) + 1, 10**6)
     if seen.failed_runs[name] < _NOT_RUN_AFTER:
         return []
-    said = (
+    text = (
         f"{name} came to nothing {seen.failed_runs[name]} times in succession: {run.report.reason}"
     )
-    return [facts.make_event(NOT_RUN, where, common, said, moment=run.ended)]
+    return [facts.make_event(NOT_RUN, where, common, text, moment=run.ended)]
 
 
 def _describe_run(run: Run) -> str:

@@ -19,9 +19,9 @@ _COMPLETE = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 class RunHistory:
     """The last runs of each check and level, and the latest runs with what they printed."""
 
-    def __init__(self, node: NodeView, lane: WorkerThread, problems: ProblemLog) -> None:
+    def __init__(self, node: NodeView, worker_thread: WorkerThread, problems: ProblemLog) -> None:
         self._node = node
-        self._lane = lane
+        self._worker_thread = worker_thread
         self._problems = problems
         self._recalled = False
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT)
@@ -70,7 +70,7 @@ class RunHistory:
         if self._recalled:
             return
         try:
-            stored = await self._lane.call(self._node.read_runs)
+            stored = await self._worker_thread.call(self._node.read_runs)
         except Exception as error:  # diagnostics go on without the former runs
             self._problems.report_problem(
                 "runs_not_read", error, "the schedule goes by the runs since the start"

@@ -51,7 +51,7 @@ class DiagnosticsManager:
         detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
-        lane: WorkerThread,
+        worker_thread: WorkerThread,
         deep_log: DeepLog | None = None,
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
@@ -62,9 +62,9 @@ class DiagnosticsManager:
         problems = ProblemLog()
         self._changed = asyncio.Event()
         wake = self._changed.set
-        self._checks = CheckSet(checks, lane, problems)
-        self._access = DeviceAccess(node, detector, lane, problems, config.paths.procfs)
-        self._history = RunHistory(node, lane, problems)
+        self._checks = CheckSet(checks, worker_thread, problems)
+        self._access = DeviceAccess(node, detector, worker_thread, problems, config.paths.procfs)
+        self._history = RunHistory(node, worker_thread, problems)
         self._results = ResultRecorder(self._history, count=count, wake=wake, deep_log=deep_log)
         self._queue = RunQueue(self._checks, self._history, self._results, wake)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)

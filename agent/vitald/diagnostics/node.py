@@ -20,7 +20,7 @@ from vitald.ledger import read_last_runs
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
 
-MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule looks back on
+MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
 
 
 class NodeView:
@@ -30,7 +30,7 @@ class NodeView:
 
     def __init__(
         self,
-        board: NodeState,
+        node_state: NodeState,
         inventory: PciInventory,
         ledger: Path,
         released: Callable[[], str],
@@ -40,18 +40,18 @@ class NodeView:
         if no driver is read.
         """
         self._work = work
-        self._board = board
+        self._node_state = node_state
         self._inventory = inventory
         self._ledger = ledger
         self.describe_release = released
 
     def list_findings(self) -> Sequence[Finding]:
         """The open findings, the strongest first."""
-        return sort_by_strength(self._board.findings)
+        return sort_by_strength(self._node_state.findings)
 
     def get_clears(self, finding: Finding) -> Clears:
         """What would resolve the finding."""
-        return self._board.find_clears(finding)
+        return self._node_state.find_clears(finding)
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
         """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
@@ -59,7 +59,7 @@ class NodeView:
         """
         readings = {
             reading.component: reading
-            for reading in self._board.readings.get(NVML, ())
+            for reading in self._node_state.readings.get(NVML, ())
             if reading.component.kind is ComponentKind.GPU
         }
         if serial:
@@ -80,8 +80,10 @@ class NodeView:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong
         that is not over.
         """
-        read = {reading.component for reading in self._board.readings.get(NVML, ())}
-        ill = {finding.component for finding in self._board.findings if not finding.is_simulated}
+        read = {reading.component for reading in self._node_state.readings.get(NVML, ())}
+        ill = {
+            finding.component for finding in self._node_state.findings if not finding.is_simulated
+        }
         return {
             component
             for component in read | ill | self._on_pci()
@@ -90,7 +92,7 @@ class NodeView:
 
     def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
-        return self._board.get_identity(component)
+        return self._node_state.get_identity(component)
 
     def _on_pci(self) -> Set[Component]:
         devices = self._inventory.devices.values()
@@ -101,33 +103,33 @@ class NodeView:
         }
 
     def list_compute_users(self) -> Mapping[str, Sequence[float]]:
-        """Process ids at work on each GPU that answered lately, as the driver says: it sees into
-        other containers.
+        """Process ids of the compute users of each GPU that answered recently. The driver reports
+        them, those of other containers too.
         """
         pids = (
             (reading.component.name, reading.values.get("process_pids"))
-            for reading in self._board.list_readings(NVML)
+            for reading in self._node_state.list_readings(NVML)
         )
-        return {name: told for name, told in pids if isinstance(told, tuple)}
+        return {name: value for name, value in pids if isinstance(value, tuple)}
 
     async def read_compute_users(self, seconds: float) -> Mapping[str, Sequence[float]]:
-        """The same, asked for now. Raises asyncio.TimeoutError where the driver does not answer in
+        """The same, read from the driver now. Raises asyncio.TimeoutError if it does not answer in
         time.
         """
-        told = await self._work(seconds) if self._work is not None else None
-        return self.list_compute_users() if told is None else told
+        users = await self._work(seconds) if self._work is not None else None
+        return self.list_compute_users() if users is None else users
 
     def list_memory_use(self) -> Mapping[str, float]:
-        """Bytes in use on each Neuron device that answered lately."""
+        """Bytes in use on each Neuron device that answered recently."""
         used = (
             (reading.component.name, reading.values.get("memory_used_bytes"))
-            for reading in self._board.list_readings(NEURON)
+            for reading in self._node_state.list_readings(NEURON)
         )
-        return {name: told for name, told in used if isinstance(told, float)}
+        return {name: value for name, value in used if isinstance(value, float)}
 
     def list_jobs(self) -> Set[str]:
         """Running jobs, as their scheduler reported."""
-        return self._board.jobs.running.keys()
+        return self._node_state.jobs.running.keys()
 
     def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""

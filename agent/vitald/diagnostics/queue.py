@@ -44,24 +44,24 @@ class RunQueue:
         now = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
         level = f"-{ask.level}" if ask.level else ""
-        going = ActiveRun(
+        run = ActiveRun(
             id=f"{stamp}-{self._serial}-{ask.check}{level}",
             ask=ask,
             asked_at=now,
             expected_s=self._history.estimate_s(ask, self._checks.expected_s(ask)),
         )
-        self.queued.insert(0 if first else len(self.queued), going)
-        self._waiters[going.id] = asyncio.get_running_loop().create_future()
-        self._announce(going)
-        return going
+        self.queued.insert(0 if first else len(self.queued), run)
+        self._waiters[run.id] = asyncio.get_running_loop().create_future()
+        self._announce(run)
+        return run
 
     def take_over(self, queued: ActiveRun, ask: RunRequest) -> ActiveRun:
         """Makes an automatic run a person's: it keeps its id and goes first."""
         self.queued.remove(queued)
-        going = replace(queued, ask=ask, waits_for="")
-        self.queued.insert(0, going)
-        self._announce(going)
-        return going
+        run = replace(queued, ask=ask, waits_for="")
+        self.queued.insert(0, run)
+        self._announce(run)
+        return run
 
     def dequeue(self, queued: ActiveRun, reason: str) -> None:
         """Removes a run before it starts. It is recorded as inconclusive."""
@@ -101,15 +101,15 @@ class RunQueue:
         if waiter is not None and not waiter.done():
             waiter.set_result(run)
 
-    def _announce(self, going: ActiveRun) -> None:
+    def _announce(self, run: ActiveRun) -> None:
         self._wake()
         log.info(
             "diagnostic_asked",
-            id=going.id,
-            check=going.ask.check,
-            run_level=going.ask.level,
-            by=going.ask.by,
-            reason=going.ask.reason,
+            id=run.id,
+            check=run.ask.check,
+            run_level=run.ask.level,
+            by=run.ask.by,
+            reason=run.ask.reason,
         )
 
 

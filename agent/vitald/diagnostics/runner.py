@@ -32,7 +32,7 @@ _MAX_RAW_LENGTH = 2 * 1024 * 1024  # characters of output that are kept
 class _Execution:
     """The active run and its state."""
 
-    going: ActiveRun
+    active_run: ActiveRun
     check: Check
     stop_reason: str = ""
     room_for: str = ""  # the work that it makes room for
@@ -65,20 +65,22 @@ class Runner:
     @property
     def active(self) -> ActiveRun | None:
         """The active run, until it is stored and `forget_run` was called."""
-        return self._execution.going if self._execution is not None else None
+        return self._execution.active_run if self._execution is not None else None
 
     def start_run(self, queued: ActiveRun) -> None:
-        going = replace(queued, stage=Stage.RUNNING, began=time.time(), waits_for="")
-        execution = self._execution = _Execution(going, self._checks.by_name[going.ask.check])
+        active_run = replace(queued, stage=Stage.RUNNING, began=time.time(), waits_for="")
+        execution = self._execution = _Execution(
+            active_run, self._checks.by_name[active_run.ask.check]
+        )
         execution.task = asyncio.create_task(
-            self._perform(execution), name=f"diagnostic {going.id}"
+            self._perform(execution), name=f"diagnostic {active_run.id}"
         )
         log.info(
             "diagnostic_began",
-            id=going.id,
-            check=going.ask.check,
-            run_level=going.ask.level,
-            by=going.ask.by,
+            id=active_run.id,
+            check=active_run.ask.check,
+            run_level=active_run.ask.level,
+            by=active_run.ask.by,
         )
 
     def cancel_run(self, run_id: str | None, reason: str) -> ActiveRun | None:
@@ -86,10 +88,10 @@ class Runner:
         run.
         """
         execution = self._get_stoppable()
-        if execution is None or run_id not in (None, execution.going.id):
+        if execution is None or run_id not in (None, execution.active_run.id):
             return None
         self._stop(execution, reason)
-        return execution.going
+        return execution.active_run
 
     async def free_devices(self, work: str) -> None:
         """Stops a run that needs idle devices, and waits for its end, but not longer than work can
@@ -117,7 +119,7 @@ class Runner:
 
     def forget_run(self, run: Run) -> None:
         """The run is stored: the next one may start."""
-        if self._execution is not None and self._execution.going.id == run.id:
+        if self._execution is not None and self._execution.active_run.id == run.id:
             self._execution = None
 
     def _get_stoppable(self) -> _Execution | None:
@@ -125,7 +127,7 @@ class Runner:
         return execution if execution is not None and not execution.over.is_set() else None
 
     async def _perform(self, execution: _Execution) -> None:
-        going, began = execution.going, time.time()
+        active_run, began = execution.active_run, time.time()
         report = await self._produce_report(execution)
         if execution.cut:
             # What a stopped program prints is no statement about the hardware. A person who
@@ -137,8 +139,8 @@ class Runner:
                 remedy=Remedy.RETRY if repeat else Remedy.NONE,
             )
         run = Run(
-            id=going.id,
-            ask=going.ask,
+            id=active_run.id,
+            ask=active_run.ask,
             began=began,
             ended=time.time(),
             report=report,
@@ -150,12 +152,12 @@ class Runner:
         run = self._confirm(run)
         execution.over.set()
         # Shown as ending until it is stored.
-        execution.going = replace(execution.going, stage=Stage.ENDING)
+        execution.active_run = replace(execution.active_run, stage=Stage.ENDING)
         self._results.record_run(run, cut=execution.cut)
 
     async def _produce_report(self, execution: _Execution) -> Report:
         """What the check reports; sets `cut` if the task was cancelled."""
-        ask = execution.going.ask
+        ask = execution.active_run.ask
         requires_idle = self._checks.requires_idle(ask)
         watch = asyncio.create_task(self._watch_for_work()) if requires_idle else None
         try:
@@ -165,7 +167,7 @@ class Runner:
             execution.stop_reason = execution.stop_reason or DAEMON_STOPPED
             return Report(outcome=Outcome.INCONCLUSIVE)
         except Exception as error:  # a fault of ours must not end diagnostics; the output is kept
-            log.exception("diagnostic_not_read", id=execution.going.id)
+            log.exception("diagnostic_not_read", id=execution.active_run.id)
             return Report(
                 outcome=Outcome.ERROR,
                 reason=f"{type(error).__name__}: {error}",
@@ -200,15 +202,15 @@ class Runner:
 
     def _make_room(self, work: str) -> None:
         execution = self._get_stoppable()
-        if execution is not None and self._checks.requires_idle(execution.going.ask):
+        if execution is not None and self._checks.requires_idle(execution.active_run.ask):
             self._stop(execution, f"it made room for {work}", room_for=work)
 
     def _stop(self, execution: _Execution, reason: str, *, room_for: str = "") -> None:
         """With `room_for` the programs get a short grace period, else the one that they need."""
         if not execution.stop_reason or (room_for and not execution.room_for):
             execution.stop_reason, execution.room_for = reason, room_for
-            execution.going = replace(execution.going, stage=Stage.ENDING)
-            log.info("diagnostic_ending", id=execution.going.id, reason=reason)
+            execution.active_run = replace(execution.active_run, stage=Stage.ENDING)
+            log.info("diagnostic_ending", id=execution.active_run.id, reason=reason)
         self._programs.cancel(reason, _PREEMPT_GRACE_S if room_for else None)
 
 

@@ -17,17 +17,17 @@ was late by more than half a period it fills the next one too, so a run that wai
 devices is not followed by another within the hour. A slot that passed while the daemon was off is
 made up for once. What needs no idle devices also runs after each boot.
 
-A run fills a slot of the schedule if it was of all devices and came to a result, whoever asked for
-it. A pass of a higher level fills those of the lower ones, since it contains them. One that had to
-make room for work, or could not run for a reason that goes away, is tried again after 10, 20 and 40
-minutes, and then waits for the next slot: a node that is never free is not bothered all day.
+Any run of all devices that came to a result fills a slot of the schedule, regardless of its
+requester. A pass of a higher level fills those of the lower ones, since it contains them. One that
+had to make room for work, or could not run for a temporary reason, is tried again after 10, 20 and
+40 minutes, and then waits for the next slot: a node that is never free is not tried all day.
 
 Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may
 run beside any, so an hour is cheap and bounds for how long a broken installation goes unnoticed.
 Level 2 takes minutes of GPU, memory and PCIe load and needs idle devices: once a day costs 0.2 % of
-a node and finds what wears out. Levels 3 and 4 take up to hours at full power, which nobody wants
-unasked. Background watches are only read out: minutes. Loopback and collectives are for whoever has
-them installed.
+a node and finds what wears out. Levels 3 and 4 take up to hours at full power, so they only run on
+request. Background watches are only read out: minutes. Loopback and collectives run only where they
+are installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from vitald.backoff import Backoff
 from vitald.model.diagnostic import Outcome, Remedy, Run
 
-SCHEDULE = "schedule"  # who asks for what is run here
+SCHEDULE = "schedule"  # the requester of scheduled runs
 RETRY_S = 600.0  # then twice as long each time
 MAX_RETRIES = 3
 # After boot the fabric trains and the driver's daemons start: until then a result says little
@@ -156,8 +156,8 @@ class Slots:
 
 
 def wants_retry(run: Run) -> bool:
-    """Whether the schedule asked for it and should soon ask again: nothing was found out, for a
-    reason that goes away.
+    """Whether the schedule requested it and should retry soon: there was no result, for a
+    temporary reason.
     """
     wants = run.report.outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE) and run.report.remedy in (
         Remedy.RETRY,
@@ -167,8 +167,8 @@ def wants_retry(run: Run) -> bool:
 
 
 def fills_slot(run: Run, level: int) -> bool:
-    """Whether it is what the schedule wanted of a level: to repeat it before the next slot would
-    tell nothing new.
+    """Whether the run fills its slot of a level: repeating it before the next slot would give no
+    new information.
     """
     if run.preempted:
         return False
@@ -180,7 +180,7 @@ def fills_slot(run: Run, level: int) -> bool:
 
 
 def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
-    """After what could not run. The count begins anew with each slot."""
+    """After a run that could not start. The count restarts with each slot."""
     newest = max(tries, key=lambda run: (run.began, run.ended))
     ended = _get_end(newest, until)
     count = sum(slots.get_index(run.began) == slots.get_index(newest.began) for run in tries)

@@ -105,8 +105,8 @@ def format_deep_lines(run: Run, region: str = "", instance_type: str = "") -> tu
 
 
 class DeepLog:
-    """The file of the deep health check's log. Others rotate it, so it is opened anew for each run.
-    Blocks: for a lane.
+    """The file of the deep health check's log. Others rotate it, so it is opened for each run.
+    Blocks: call it in a worker thread.
     """
 
     def __init__(self, path: Path, region: str = "", instance_type: str = "") -> None:
@@ -119,26 +119,26 @@ class DeepLog:
         self.append_lines(format_deep_lines(run, self.region, self.instance_type))
 
     def append_lines(self, lines: Iterable[str]) -> None:
-        """Never raises: a log that cannot be written is told of once, and again only after it could
-        be.
+        """Never raises: a write error is logged once, and again only after a write succeeded or for
+        another reason.
         """
         try:
             self._write_data("".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
-            said = error.strerror or str(error)
-            if said != self._failed:
+            reason = error.strerror or str(error)
+            if reason != self._failed:
                 log.error(
                     "deep_log_not_written",
                     path=str(self.path),
-                    error=said,
+                    error=reason,
                     effect="the runs are in the ledger all the same",
                 )
-            self._failed = said
+            self._failed = reason
         else:
             self._failed = ""
 
     def _write_data(self, data: bytes) -> None:
-        # Without waiting for the reader of a pipe that somebody put in its place.
+        # Non-blocking: the path may be a FIFO without a reader.
         fd = os.open(
             self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640
         )

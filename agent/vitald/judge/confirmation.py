@@ -72,8 +72,8 @@ class Confirmation:
         ]
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
-        """Its findings that a second source may confirm. A finding that stands for many may stand
-        for text, too, and is not confirmed.
+        """Its findings that a second source may confirm. A finding that replaces many is never
+        confirmed, because some of them may rest on text only.
         """
         return [
             finding

@@ -230,5 +230,5 @@ class Correlation:
 
 def is_below(finding: Finding, port: Component) -> bool:
     """Whether the port is the one upstream of the finding's device, or the one that reported it."""
-    said = (finding.fields.get("port"), finding.fields.get("reporter"))
-    return port.kind is ComponentKind.PCI and port.id in said
+    ports = (finding.fields.get("port"), finding.fields.get("reporter"))
+    return port.kind is ComponentKind.PCI and port.id in ports

@@ -25,7 +25,7 @@ from vitald.model import Action, Changes, Component, Fields, Mark, MarkKind, Req
 _MAX_MARKS = 256
 # Processes with one fault at one location of a device; beyond that only one in a while is kept
 _MAX_PROCESSES = 64
-_ONE_EVERY_S = 86400.0 / _MAX_PROCESSES
+_MARK_INTERVAL_S = 86400.0 / _MAX_PROCESSES
 _MAX_DEVICES = 4096  # forged lines may name any number of devices
 # The time of a boot is computed from a clock that was not set yet: a fault may seem to come before
 # its remedy
@@ -135,7 +135,7 @@ class DeviceHistory:
     def _is_storm(self, device: str, time: float, fault: str, detail: str) -> bool:
         """Whether so many processes had the fault at this location that one more adds nothing."""
         met = self._get_processes(device).get((fault, _read_location(detail)))
-        return met is not None and len(met) >= _MAX_PROCESSES and time - met.last < _ONE_EVERY_S
+        return met is not None and len(met) >= _MAX_PROCESSES and time - met.last < _MARK_INTERVAL_S
 
     def _get_processes(self, device: str) -> dict[tuple[str, str], _ProcessTimes]:
         known = self._met.get(device)

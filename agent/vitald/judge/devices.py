@@ -60,7 +60,7 @@ class SlotRegistry:
         )
 
     def note_reset(self, component: Component, time: float) -> None:
-        """Note a reset. A component without an id stands for all devices of its kind."""
+        """Note a reset. A component without an id means all devices of its kind."""
         device = self.get_device(component)
         self.put_device(replace(device, reset_at=max(device.reset_at, time)))
 

@@ -69,7 +69,7 @@ Invariants
 2. Deterministic: the same events in the same order and the same catalogue give the same findings,
    whenever `expire_findings` is called. A change that time alone makes is dated by its rule, not
    by the call that noticed it. A replay of the ledger therefore gives the same result.
-3. The stronger requirement stands: a weaker or later event never lowers it. What may lower it (the
+3. The stronger requirement wins: a weaker or later event never lowers it. What may lower it (the
    driver, co-occurrence, a person, evidence) says so in the finding.
 4. A line that was written before its fault was resolved neither reopens nor raises anything.
 5. Hearsay, which a user process wrote, may open a finding of its own and changes nothing else. A

@@ -231,7 +231,7 @@ class FaultEvaluation:
         )
 
     def _finish_finding(self, finding: Finding, key: FindingKey) -> Finding:
-        """Apply co-occurrence. A finding that stands for many is not confirmed, because some of
+        """Apply co-occurrence. A finding that replaces many is not confirmed, because some of
         them may rest on text only.
         """
         finding = self._correlation.apply_cooccurrence(finding)

@@ -106,10 +106,10 @@ def update_finding(
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
-    told_itself = is_second_hand(current.fields) and not is_second_hand(event.fields)
-    if told_itself:
+    is_own_report = is_second_hand(current.fields) and not is_second_hand(event.fields)
+    if is_own_report:
         seen = replace(seen, source=event.source)
-    if latest or told_itself or ruling.requirement.is_stronger_than(current.base):
+    if latest or is_own_report or ruling.requirement.is_stronger_than(current.base):
         seen = _apply_ruling(seen, current, event, ruling, latest=latest)
     elif ruling.unusable and not current.unusable:
         seen = replace(seen, base=replace(current.base, unusable=True))
@@ -172,9 +172,9 @@ def format_acceptance(accepted: Acceptance, now: float) -> str:
     the clock shifts them, too.
     """
     asked = accepted.asked
-    said = [asked.action.value, asked.when.value, asked.unusable]
+    requirement = [asked.action.value, asked.when.value, asked.unusable]
     return json.dumps(
-        [accepted.since - now, accepted.until - now, said, accepted.by, accepted.reason]
+        [accepted.since - now, accepted.until - now, requirement, accepted.by, accepted.reason]
     )
 
 

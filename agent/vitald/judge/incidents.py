@@ -200,7 +200,7 @@ class IncidentStore:
             (other, rule)
             for other in incident.members[
                 : incident.members.index(member)
-            ]  # they are sorted: a cause stands before its echo
+            ]  # they are sorted: a cause precedes its consequences
             for rule in rules
             if Role.CAUSE in self._rules.find_role_sets(other.name).get(rule.name, ())
             and _is_reached(rule.reach, other, member)
@@ -330,13 +330,13 @@ def _list_locations(component: Component, event: Event) -> frozenset[str]:
     """The addresses that an event concerns: its component, the port that reported it or is
     upstream, the device to blame.
     """
-    said = {
+    locations = {
         component.id,
         event.fields.get("pci"),
         event.fields.get("port"),
         event.fields.get("blamed"),
     }
-    return frozenset(place for place in said if isinstance(place, str) and place)
+    return frozenset(location for location in locations if isinstance(location, str) and location)
 
 
 def _update_member(member: Member, fresh: Member, *, counts: bool) -> Member:

@@ -184,7 +184,7 @@ class OpenFindings:
 
     def _note_resolved(self, key: tuple[Component, str], time: float) -> None:
         for known in (self._resolved, self._newly_resolved):
-            known.pop(key, None)  # the latest stands last
+            known.pop(key, None)  # keeps the latest at the end
         self._resolved[key], self._newly_resolved[key] = time, None
         if len(self._resolved) > MAX_RESOLVED:
             del self._resolved[next(iter(self._resolved))]

@@ -41,7 +41,7 @@ def compute_verdict(
     device_reset: bool = False,
     work: WorkPhase = WorkPhase.RUNNING,
 ) -> Verdict:
-    """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.looked`.
+    """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.polled_at`.
 
     `device_reset`: the site resets devices itself, so a reset does not require a reboot.
     """
@@ -128,7 +128,7 @@ def format_reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident
 def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     first = own[0]  # the strongest
     drill = "SIMULATED: " if head.is_simulated else ""
-    asks = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
+    top = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
     others = [
         other.code
         if other.component == head.component
@@ -140,7 +140,7 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
     todo = f"{unusable}{first.action.phrase}{first.when.phrase}"
-    return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{asks}{also}{accepted}"
+    return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{top}{also}{accepted}"
 
 
 def _format_silence(source: SourceHealth) -> str:

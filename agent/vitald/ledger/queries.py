@@ -31,7 +31,7 @@ from vitald.ledger.schema import (
     FINDING,
     INCIDENT,
     RUN,
-    RUN_TOLD,
+    RUN_SUMMARY,
     TRANSITION,
     VERSION,
     list_columns,
@@ -248,7 +248,7 @@ def _read_evidence(
 
 
 def _without_raw(db: sqlite3.Connection) -> str:
-    return f"{list_columns(db, RUN_TOLD)}, NULL AS raw"
+    return f"{list_columns(db, RUN_SUMMARY)}, NULL AS raw"
 
 
 def read_runs(path: Path, limit: int, check: str | None = None) -> RowList[Run]:

@@ -91,7 +91,7 @@ class _SummedTable:
 
 _EVENTS = _SummedTable("events", schema.EVENT, may_lack=True)
 _TRANSITIONS = _SummedTable("transitions", schema.TRANSITION, may_lack=True)
-_RUNS = _SummedTable("runs", schema.RUN_TOLD, may_lack=True)
+_RUNS = _SummedTable("runs", schema.RUN_SUMMARY, may_lack=True)
 _FINDINGS, _INCIDENTS = (
     _SummedTable("findings", schema.FINDING),
     _SummedTable("incidents", schema.INCIDENT),

@@ -204,8 +204,8 @@ MARK = "device, time, kind, fault, detail"
 DEVICE = "component, uuid, serial, reset_at, placed_at"
 SETTLED = "component, code, time"
 POSITION = "source, boot_id, cursor"
-RUN_TOLD = "id, kind, level, began, ended, told"
-RUN = f"{RUN_TOLD}, raw"  # the output is deleted after a time, and zlib has its own checksum
+RUN_SUMMARY = "id, kind, level, began, ended, told"
+RUN = f"{RUN_SUMMARY}, raw"  # the output is deleted after a time, and zlib has its own checksum
 SEAL = "commits, opened"
 AUDIT = "time, uid, pid, verb, target, reason"
 

@@ -13,7 +13,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable
 
-UNSUMMED = -1  # stands for the checksum of a row in a ledger without checksums
+UNSUMMED = -1  # instead of a checksum, in a ledger without them
 
 
 def compute_checksum(*values: object) -> int:

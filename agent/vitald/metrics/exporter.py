@@ -28,7 +28,7 @@ _MAX_CLIENTS = 16
 
 
 class NodeStateCollector(Collector):
-    """Makes the metric families from the node's state, anew at each scrape."""
+    """Makes the metric families from the node's state, at each scrape."""
 
     def __init__(
         self,

@@ -24,11 +24,11 @@ class Readings:
     component: Component
     identity: str
     time: float
-    looked: float  # the same moment on the monotonic clock
+    polled_at: float  # the same moment on the monotonic clock
     values: Mapping[str, Sample]
     fresh: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
-    blind: str = ""  # reason why its health is unknown although it was read
-    # Labels: index, address, interface, mount
-    who: Mapping[str, str] = field(default_factory=dict)
+    unknown_reason: str = ""  # reason why its health is unknown although it was read
+    # Index, address, interface, mount
+    labels: Mapping[str, str] = field(default_factory=dict)

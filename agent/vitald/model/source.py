@@ -38,14 +38,14 @@ class SourceHealth:
     state: SourceState
     deadline: float  # maximum age of the last read in seconds
     last_seen: float | None = None
-    looked: float = 0.0  # the same time on the monotonic clock
+    polled_at: float = 0.0  # the same time on the monotonic clock
     detail: str = ""
     simulated: bool = False  # what it reads is not real
 
     def is_fresh(self, monotonic: float) -> bool:
         return (
             self.state in (SourceState.OK, SourceState.ABSENT)
-            and monotonic - self.looked <= self.deadline
+            and monotonic - self.polled_at <= self.deadline
         )
 
 

@@ -108,7 +108,7 @@ class Api:
                 raise RequestRefused(
                     403,
                     f"uid {peer.uid} may not read",
-                    "be a member of the socket's group, or root",
+                    "join the socket's group, or run this as root",
                 )
             request["peer"] = peer
             return await handler(request)

@@ -114,7 +114,7 @@ def read_value(
     default: object = None,
     hint: str = "",
 ) -> T:
-    """What `read` makes of a value; `default` stands for a key left out. Raises Refused."""
+    """What `read` makes of a value; `default` if the key is absent. Raises RequestRefused."""
     try:
         return read(body.get(name, default))
     except Unexpected as error:

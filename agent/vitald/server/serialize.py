@@ -173,7 +173,7 @@ def plain(value: Sample) -> schema.Reading:
     """A reading: whole numbers are written as such; a part that could not be read is null."""
     if isinstance(value, tuple):
         return [_plain_part(part) for part in value]
-    return cast("schema.Reading", _plain_part(value))  # what stands alone was read
+    return cast("schema.Reading", _plain_part(value))  # a single value is never NaN
 
 
 def _plain_part(value: float | str) -> float | str | None:

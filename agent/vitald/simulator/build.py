@@ -105,7 +105,7 @@ def _make_private_folder(name: str) -> Path:
 
 
 def _compile_library(compiler: str, folder: Path) -> Path:
-    """Compiles under another name first, so that a process that looks for it at the same time finds
+    """Compiles under another name first, so that a process that opens it at the same time finds
     a whole library or none.
     """
     target = folder / SONAME
@@ -143,4 +143,4 @@ def _select_errors(text: str) -> str:
     """The compiler's first errors, or its first lines if none has the word."""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line]
-    return "\n".join((errors or lines)[:_MAX_ERRORS]) or "it said nothing"
+    return "\n".join((errors or lines)[:_MAX_ERRORS]) or "no output"

@@ -166,25 +166,27 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
     }
     if arguments.level is not None:
         body["level"] = arguments.level
-    asked = client.call_api(arguments, "/v1/diagnostics/run", body)["going"]
+    requested = client.call_api(arguments, "/v1/diagnostics/run", body)["going"]
     if arguments.no_wait:
         if arguments.json:
-            render.emit_json({"going": asked})
+            render.emit_json({"going": requested})
         else:
-            name = views.format_name(asked)
-            print(f"asked for {name}: vitald diag show {asked['id']} when it has ended")
+            name = views.format_name(requested)
+            print(f"asked for {name}: vitald diag show {requested['id']} when it has ended")
         return 0
     try:
-        result = _follow_run(arguments, asked)
+        result = _follow_run(arguments, requested)
     except KeyboardInterrupt:
-        print(f"\n{views.format_name(asked)} continues ({asked['id']})", file=sys.stderr)
-        print(f"  end it: vitald diag cancel {asked['id']} --reason TEXT", file=sys.stderr)
-        print(f"  its result, when it has ended: vitald diag show {asked['id']}", file=sys.stderr)
+        print(f"\n{views.format_name(requested)} continues ({requested['id']})", file=sys.stderr)
+        print(f"  end it: vitald diag cancel {requested['id']} --reason TEXT", file=sys.stderr)
+        print(
+            f"  its result, when it has ended: vitald diag show {requested['id']}", file=sys.stderr
+        )
         return INTERRUPTED
     if result is None:
         print(
-            f"vitald: run {asked['id']} left no result: the daemon was restarted, or cannot write"
-            " its ledger",
+            f"vitald: run {requested['id']} left no result: the daemon was restarted, or cannot"
+            " write its ledger",
             file=sys.stderr,
         )
         return EXIT["error"]
@@ -218,9 +220,9 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
     if arguments.yes:
         return
     usual = _EXPECTED_S[level]
-    for one in client.call_api(arguments, "/v1/diagnostics")["checks"]:
-        if one["name"] == arguments.check:
-            usual = one["expected"].get(str(level)) or usual
+    for check in client.call_api(arguments, "/v1/diagnostics")["checks"]:
+        if check["name"] == arguments.check:
+            usual = check["expected"].get(str(level)) or usual
     print(
         f"{arguments.check} level {level} puts full load on every GPU for about"
         f" {views.format_duration(usual)}.",
@@ -238,27 +240,29 @@ def _ask_for_consent(arguments: argparse.Namespace) -> None:
 
 
 def _follow_run(
-    arguments: argparse.Namespace, asked: schema.DiagnosticGoing
+    arguments: argparse.Namespace, requested: schema.DiagnosticGoing
 ) -> schema.DiagnosticRunInFull | None:
     """The run, once it has ended; None if it left no result."""
     answered = time.monotonic()
     with Progress(sys.stderr if arguments.json else sys.stdout, quiet=arguments.json) as progress:
-        progress.show_run(asked)
+        progress.show_run(requested)
         while True:
             try:
-                going = client.call_api(arguments, "/v1/diagnostics")["going"]
+                active_runs = client.call_api(arguments, "/v1/diagnostics")["going"]
             except client.NoAnswer:
                 if time.monotonic() - answered > _MAX_SILENCE_S:
                     raise
                 progress.show_line("the daemon does not answer")
             else:
                 answered = time.monotonic()
-                mine = next((one for one in going if one["id"] == asked["id"]), None)
-                if mine is None:
+                current = next((run for run in active_runs if run["id"] == requested["id"]), None)
+                if current is None:
                     break
-                progress.show_run(mine, behind=None if mine is going[0] else going[0])
+                progress.show_run(
+                    current, behind=None if current is active_runs[0] else active_runs[0]
+                )
             time.sleep(_POLL_S)
-    return _read_result(arguments, str(asked["id"]))
+    return _read_result(arguments, str(requested["id"]))
 
 
 def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRunInFull | None:

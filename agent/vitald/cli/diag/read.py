@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli import EX_NOINPUT, config_options, render, words
 from vitald.cli.diag import read_views
 from vitald.cli.render import Json
 
@@ -74,36 +74,19 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="which command it was (default: detected)",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=None,
-        help="take profile and overrides of the catalogue from this file",
-    )
-    parser.add_argument(
-        "--profile",
-        type=words.parse_profile,
-        metavar="NAME",
-        default=None,
-        help="read by another profile",
+    config_options.add_catalog_options(
+        parser,
+        config="take profile and overrides of the catalogue from this file",
+        profile="read by another profile",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from vitald import catalog as catalogs
-    from vitald import config as configs
     from vitald.collectors.kernel_log.unpack import CannotUnpack
 
-    try:
-        path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
-        config = configs.load(path)
-        catalog = catalogs.load_catalog(
-            arguments.profile or config.catalog.profile, config.catalog.overrides
-        )
-    except (configs.ConfigError, catalogs.CatalogError) as error:
-        print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
-        return EX_CONFIG
+    path = arguments.config or config_options.find_default_file()
+    _, catalog = config_options.load_catalog(path, arguments.profile)
     try:
         printed = _read_content(arguments.file)
         stderr = _read_content(str(arguments.stderr)) if arguments.stderr is not None else b""

@@ -57,7 +57,7 @@ class EventPages:
         return (zlib.decompress(data) for _, data, _ in reversed(self._kept))
 
     def drop_older_half(self) -> bool:
-        """Let go of the older ones. False where there is nothing to let go of."""
+        """Drops the older half of the pages. False if fewer than two are left."""
         if len(self._kept) < 2:
             return False
         del self._kept[len(self._kept) // 2 :]
@@ -69,8 +69,8 @@ class EventPages:
 
 
 def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schema.ApiEvent]]:
-    """Pages from the newest to the oldest, each in order. Only the way forward can be asked for, so
-    each page is what follows a number.
+    """Pages from the newest to the oldest, each in ascending order. The API only pages forward, so
+    each page is requested by the event number before it.
     """
     first, last = (
         history.list_events(since, limit=1),
@@ -81,7 +81,9 @@ def _read_backwards(history: HistorySource, since: float) -> Iterator[list[schem
     upper, bottom = _read_id(last[0]), _read_id(first[0])
     while upper >= bottom:
         lower = max(bottom, upper - MAX_PAGE + 1) - 1
-        page = [one for one in history.list_events(since, after=lower) if _read_id(one) <= upper]
+        page = [
+            event for event in history.list_events(since, after=lower) if _read_id(event) <= upper
+        ]
         if page:
             yield page
         upper = lower

@@ -43,15 +43,15 @@ class DaemonHistory:
 
     origin = "the daemon"
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._asking = ask
+    def __init__(self, call_api: Callable[..., Any]) -> None:
+        self._call_api = call_api
         self._silent = ""
 
     def call_api(self, path: str, **query: object) -> Any:
         if self._silent:
             raise CommandFailed(f"not asked: {self._silent}")
         try:
-            return self._asking(path, **query)
+            return self._call_api(path, **query)
         except NoAnswer as error:
             self._silent = str(error)
             raise
@@ -100,6 +100,6 @@ class DaemonHistory:
 
 def _read_list(answer: Mapping[str, Any], key: str) -> list[Any]:
     found = answer.get(key)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise ValueError(f"no list of {key} in the answer")
     return found

@@ -115,8 +115,8 @@ class LedgerHistory:
         from vitald.server import serialize
 
         return [
-            serialize.format_finding(one, self._catalog)
-            for one in sort_by_strength(self._read_findings()[0])
+            serialize.format_finding(finding, self._catalog)
+            for finding in sort_by_strength(self._read_findings()[0])
         ]
 
     def list_cleared(self) -> list[schema.ApiFinding]:
@@ -125,19 +125,19 @@ class LedgerHistory:
 
         with run_as_owner(self._folder):
             return [
-                serialize.format_finding(one, self._catalog)
-                for one in read_findings(self._path, MAX_PAGE)
+                serialize.format_finding(finding, self._catalog)
+                for finding in read_findings(self._path, MAX_PAGE)
             ]
 
     def list_incidents(self) -> list[schema.ApiIncident]:
         """The incidents of the stored findings."""
-        told: dict[int, schema.ApiIncident] = {}
-        for one in [*self.list_open(), *self.list_cleared()]:
-            if one["incident"] and one["incident"] not in told:
-                incident = self.explain_finding(one["id"])["incident"]
+        incidents: dict[int, schema.ApiIncident] = {}
+        for finding in [*self.list_open(), *self.list_cleared()]:
+            if finding["incident"] and finding["incident"] not in incidents:
+                incident = self.explain_finding(finding["id"])["incident"]
                 if incident is not None:
-                    told[one["incident"]] = incident
-        return list(told.values())
+                    incidents[finding["incident"]] = incident
+        return list(incidents.values())
 
     def list_devices(self) -> dict[str, object]:
         """The device of each slot, and the serial numbers by GPU number that a diagnostic read
@@ -151,14 +151,14 @@ class LedgerHistory:
         devices = remembered.memory.devices if remembered is not None else ()
         return {
             "devices": [
-                {"component": one.component.name, "uuid": one.uuid, "serial": one.serial}
-                for one in devices
+                {"component": device.component.name, "uuid": device.uuid, "serial": device.serial}
+                for device in devices
             ],
             "serials": next(
                 (
-                    {str(gpu): serial for gpu, serial in one.report.serials.items()}
-                    for one in runs
-                    if one.report.serials
+                    {str(gpu): serial for gpu, serial in run.report.serials.items()}
+                    for run in runs
+                    if run.report.serials
                 ),
                 {},
             ),
@@ -175,7 +175,9 @@ class LedgerHistory:
         if past is None:
             raise LedgerError(f"{self._path}: no finding {finding}")
         own = [
-            one for one in opened if past.incident is not None and one.incident == past.incident.id
+            other
+            for other in opened
+            if past.incident is not None and other.incident == past.incident.id
         ]
         judged = compute_verdict(
             [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
@@ -195,7 +197,7 @@ class LedgerHistory:
             stored: Sequence[StoredEvent] = read_events(
                 self._path, EventQuery(after=after or 0, since=begin, newest=newest, limit=limit)
             )
-        return [serialize.format_event(one) for one in stored]
+        return [serialize.format_event(event) for event in stored]
 
     def list_runs(self) -> list[schema.DiagnosticRun]:
         from vitald.ledger import read_runs
@@ -219,8 +221,8 @@ class LedgerHistory:
 
 @contextmanager
 def run_as_owner(folder: Path) -> Iterator[None]:
-    """With the rights of whoever owns the folder, where root asks: a link in it leads no further
-    than they may go.
+    """If run as root, drops to the rights of the folder's owner: a symbolic link in it then reaches
+    only what the owner may read.
     """
     owner = folder.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 CONFIG = Path("/etc/vitald/config.toml")
 _CONFIG_BYTES = 1024 * 1024
 _MAX_EVENTS_S = 120.0
-_WHYS, _RUNS, _TOLD = 100, 100, 50
+_MAX_CHAINS, _MAX_OUTPUTS, _MAX_SUMMARISED = 100, 100, 50
 _CHUNK = 1024 * 1024
 _LOCATION_SECTIONS = ("paths", "kernel_log", "socket", "metrics", "recovery")
 
@@ -121,10 +121,10 @@ class SupportReport(PartWriter):
             errors += error.errors
         except ValueError as error:
             errors.append(str(error))
-        said = [f"{path}, written anew: without comments, and without what may be a secret"]
-        said += [f"redacted: {one}" for one in self._redactor.redactions]
-        said += [f"wrong: {self._redactor.redact_text(one)}" for one in errors]
-        return "".join(f"# {' '.join(one.split())}\n" for one in said) + f"\n{shown}"
+        notes = [f"{path}, written anew: without comments, and without what may be a secret"]
+        notes += [f"redacted: {redaction}" for redaction in self._redactor.redactions]
+        notes += [f"wrong: {self._redactor.redact_text(error)}" for error in errors]
+        return "".join(f"# {' '.join(note.split())}\n" for note in notes) + f"\n{shown}"
 
     def _open_history(self) -> HistorySource | None:
         """The daemon; without an answer its ledger; None without either. Adds `status.json` and
@@ -139,19 +139,19 @@ class SupportReport(PartWriter):
         )
         ledger: LedgerHistory | None = None
         try:
-            told = daemon.read_status()
+            answer = daemon.read_status()
         except CommandFailed as error:
             silent = str(error)
             self.note_missing("all that only the daemon knows", silent)
         else:
             with self.guard_part("status.json"):
                 self._write_head(
-                    f"vitald {told['version']}, pid {told['pid']}, answers; profile"
-                    f" {told['profile']}, boot {told['bootId']}"
+                    f"vitald {answer['version']}, pid {answer['pid']}, answers; profile"
+                    f" {answer['profile']}, boot {answer['bootId']}"
                 )
-                self.add_json("status.json", told)
+                self.add_json("status.json", answer)
                 with redirect_stdout(io.StringIO()) as printed:
-                    status.show_status(told)
+                    status.show_status(answer)
                 self._add_section("vitald status", printed.getvalue().splitlines())
             return daemon
         with self.guard_part("the ledger instead"):
@@ -201,26 +201,28 @@ class SupportReport(PartWriter):
             self.add_json("incidents.json", history.list_incidents())
         chains: list[schema.Why] = []
         with self.guard_part("why.json"):
-            for one in opened[:_WHYS]:
-                chains.append(history.explain_finding(one["id"]))
-            if len(opened) > _WHYS:
+            for finding in opened[:_MAX_CHAINS]:
+                chains.append(history.explain_finding(finding["id"]))
+            if len(opened) > _MAX_CHAINS:
                 self.note_missing(
-                    "why.json", f"of {len(opened)} open findings the first {_WHYS} are explained"
+                    "why.json",
+                    f"of {len(opened)} open findings the first {_MAX_CHAINS} are explained",
                 )
         with self.guard_part("why.json"):
             self.add_json("why.json", chains)
         with self.guard_part("summary.txt"):
             self._add_section(
                 f"open findings: {len(opened) or 'none'}",
-                _separate(partial(render.format_finding, full=True), opened[:_TOLD]),
+                _separate(partial(render.format_finding, full=True), opened[:_MAX_SUMMARISED]),
             )
             self._add_section(
                 f"findings that ended: {len(cleared) or 'none'}",
-                _separate(render.format_finding, cleared[:_TOLD]),
+                _separate(render.format_finding, cleared[:_MAX_SUMMARISED]),
             )
             if chains:
                 self._add_section(
-                    "how the open findings came to be", _separate(why.format_chain, chains[:_TOLD])
+                    "how the open findings came to be",
+                    _separate(why.format_chain, chains[:_MAX_SUMMARISED]),
                 )
         self._add_inventory(history)
 
@@ -232,7 +234,7 @@ class SupportReport(PartWriter):
         with self.guard_part("findings.json"):
             opened = history.list_open()
             ended = history.list_cleared()
-            cleared = [one for one in ended if _read_end(one) >= self._wanted.since]
+            cleared = [finding for finding in ended if _read_end(finding) >= self._wanted.since]
             if len(cleared) == MAX_PAGE:
                 self.note_missing(
                     "findings.json", f"of those that ended the newest {MAX_PAGE} are told"
@@ -262,9 +264,9 @@ class SupportReport(PartWriter):
         with self.guard_part("diagnostics/runs.json"):
             return (
                 [
-                    one
-                    for one in history.list_runs()
-                    if _parse_timestamp(one["ended"]) >= self._wanted.since
+                    run
+                    for run in history.list_runs()
+                    if _parse_timestamp(run["ended"]) >= self._wanted.since
                 ]
                 if history is not None
                 else []
@@ -273,22 +275,22 @@ class SupportReport(PartWriter):
 
     def _add_runs(self, history: HistorySource, listed: list[schema.DiagnosticRun]) -> None:
         """Adds all runs, and the output of the newest and of those that did not pass."""
-        told: list[dict[str, object]] = []
+        runs: list[dict[str, object]] = []
         kept = 0
-        for number, one in enumerate(listed, start=1):
+        for number, run in enumerate(listed, start=1):
             name = f"diagnostics/run-{number:03}.txt"
-            shown: dict[str, object] = {**one}
-            if kept < _RUNS // 2 or (kept < _RUNS and one["outcome"] != "pass"):
+            shown: dict[str, object] = {**run}
+            if kept < _MAX_OUTPUTS // 2 or (kept < _MAX_OUTPUTS and run["outcome"] != "pass"):
                 kept += 1
                 with self.guard_part(name):
-                    shown = {**history.read_run(one["id"])}
+                    shown = {**history.read_run(run["id"])}
                     raw = str(shown.pop("raw"))
                     if raw:
                         self.add_text(name, raw if raw.endswith("\n") else f"{raw}\n")
                         shown["printed"] = name
-            told.append(shown)
+            runs.append(shown)
         with self.guard_part("diagnostics/runs.json"):
-            self.add_json("diagnostics/runs.json", told)
+            self.add_json("diagnostics/runs.json", runs)
 
     def _add_events(self, history: HistorySource) -> None:
         name = "events.jsonl"
@@ -310,14 +312,14 @@ class SupportReport(PartWriter):
             if pages.cut:
                 self.note_missing(name, pages.cut)
 
-    # --- what the machine itself tells
+    # --- the state of the machine
 
     def _add_machine_state(self, runs: list[schema.DiagnosticRun]) -> None:
         config = self._config
         with self.guard_part("inventory/pci.json"):
             self.add_json("inventory/pci.json", _list_pci_devices(config.paths.sysfs))
         with self.guard_part("versions.json"):
-            dcgm = next((one["dcgmVersion"] for one in runs if one["dcgmVersion"]), None)
+            dcgm = next((run["dcgmVersion"] for run in runs if run["dcgmVersion"]), None)
             self.add_json(
                 "versions.json",
                 {**machine.list_versions(config.paths.procfs, config.paths.sysfs), "dcgm": dcgm},
@@ -327,7 +329,9 @@ class SupportReport(PartWriter):
         with self.guard_part("recovery/decisions.jsonl"):
             decisions = config.recovery.state / "decisions.jsonl"
             if decisions.exists():  # most nodes have no automatic recovery
-                lines = [self.format_line(one) for one in machine.read_decisions(decisions)]
+                lines = [
+                    self.format_line(decision) for decision in machine.read_decisions(decisions)
+                ]
                 self._archive.add_member("recovery/decisions.jsonl", b"".join(lines))
         with self.guard_part("metrics.txt"):
             self.add_text(
@@ -380,22 +384,22 @@ def _list_pci_devices(sysfs: Path) -> list[Json]:
         raise OSError(inventory.error)
     return [
         {
-            "pci": one.address,
-            "kind": one.kind.value,
-            "vendor": f"{one.vendor:04x}",
-            "device": f"{one.device:04x}",
-            "class": f"{one.pci_class:06x}",
-            "driver": one.driver,
-            "port": one.port,
-            "slot": inventory.slots.get(one.address.rpartition(".")[0]),
+            "pci": device.address,
+            "kind": device.kind.value,
+            "vendor": f"{device.vendor:04x}",
+            "device": f"{device.device:04x}",
+            "class": f"{device.pci_class:06x}",
+            "driver": device.driver,
+            "port": device.port,
+            "slot": inventory.slots.get(device.address.rpartition(".")[0]),
         }
-        for one in inventory.devices.values()
+        for device in inventory.devices.values()
     ]
 
 
-def _separate(lines: Callable[[T], Iterable[str]], told: Iterable[T]) -> Iterator[str]:
-    for one in told:
-        yield from lines(one)
+def _separate(lines: Callable[[T], Iterable[str]], items: Iterable[T]) -> Iterator[str]:
+    for item in items:
+        yield from lines(item)
         yield ""
 
 

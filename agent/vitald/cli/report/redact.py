@@ -6,10 +6,10 @@ The configuration has no key for a secret. But the sites' own programs have argu
 have keys that are not ours, and an address may have a password in it. Too much is taken out rather
 than too little; comments are left out, since they can hold anything.
 
-Owns     what looks like a secret, and the configuration as it is shown: what vitald reads of the
-         file, written anew.
-Refuses  taking a secret on trust: what was found once is looked for in every other part of the
-         report too.
+Owns     what looks like a secret, and the redacted configuration: the tables that vitald parsed,
+         written anew.
+Refuses  redacting a secret in one place only: once found, it is removed from every other part of
+         the report.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ class Redactor:
         return REDACTED
 
     def _note_redaction(self, place: str, why: str) -> None:
-        said = f"{self.redact_text(place)}: {why}"
-        if said not in self.redactions:
-            self.redactions.append(said)
+        redaction = f"{self.redact_text(place)}: {why}"
+        if redaction not in self.redactions:
+            self.redactions.append(redaction)
 
     def remove_secrets(self, data: bytes) -> bytes:
         """Without the secrets that were found, as they are or as JSON writes them."""
@@ -183,8 +183,8 @@ def redact_configuration(text: str, redactor: Redactor) -> tuple[str, str]:
 
 
 def _redact_lines(text: str, redactor: Redactor) -> Iterator[str]:
-    """Of a file that cannot be parsed: headers, and keys with plain values. What the rest belongs
-    to, nobody can tell.
+    """The lines of a file that is not valid TOML: table headers, and keys with plain values. The
+    table of any other line is unknown, so it is not shown.
     """
     table = ""
     for line in text.splitlines():
@@ -225,7 +225,7 @@ def _format_value(value: object) -> str:
         return (
             "{"
             + ", ".join(
-                f"{_format_key(name)} = {_format_value(one)}" for name, one in value.items()
+                f"{_format_key(name)} = {_format_value(inner)}" for name, inner in value.items()
             )
             + "}"
         )

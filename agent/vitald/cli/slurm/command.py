@@ -3,7 +3,7 @@
 
     prolog   0 the job may begin, 20 it may not: the node has been drained with our reason (or
              somebody else had done so)
-    epilog   always 0: the job's end is noted, and a diagnostic asked for where the job failed
+    epilog   always 0: reports the job's end, and requests a diagnostic if the job failed
     health   always 0: drains a node that is unfit, and resumes one that we drained and that is fit
              again
 
@@ -112,7 +112,7 @@ def run_prolog(settings: Settings, daemon: DaemonClient) -> int:
             report(f"going by the verdict before the diagnostic: {error}")
             return _ALLOWED
         if code:
-            with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog tells it, too
+            with suppress(client.NoAnswer, client.DaemonRefused):  # the epilog reports it, too
                 reason = "refused by the prolog"
                 daemon.call_api("/v1/jobs", {"event": "end", **job, "reason": reason})
     return code

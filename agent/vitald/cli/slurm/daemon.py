@@ -1,7 +1,7 @@
 """
-What Slurm's scripts ask the daemon, each within the time that the script has.
+The requests of Slurm's scripts to the daemon, each within the script's remaining time.
 
-Owns     the deadline of all that is asked, and the diagnostic before a job.
+Owns     the deadline of all requests together, and the diagnostic before a job.
 Refuses  deciding what an answer means for the job.
 """
 
@@ -106,7 +106,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
         asked: schema.OneGoing = daemon.call_api("/v1/diagnostics/run", body)
         return asked["going"]
     except client.DaemonRefused:
-        # The prolog of a job beside this one was quicker.
+        # The prolog of a concurrent job was quicker.
         active = _find_level_1(daemon.call_api("/v1/diagnostics"))
         if active is None:
             raise
@@ -114,7 +114,7 @@ def _request_level_1(daemon: DaemonClient, job: str) -> schema.DiagnosticGoing:
 
 
 def _find_level_1(shown: schema.ApiDiagnostics) -> schema.DiagnosticGoing | None:
-    """The level 1 run of all GPUs that is queued or active, whoever requested it."""
+    """The level 1 run of all GPUs that is queued or active, from any requester."""
     for run in shown["going"]:
         if (run["check"], run["level"], run["gpus"]) == ("dcgm", 1, []):
             return run

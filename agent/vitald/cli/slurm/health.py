@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitald.server import schema
 
 _PROCFS = Path("/proc")
-_MAX_UNREPORTED = 16  # jobs that Slurm is asked about in one health check
+_MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check
 
 
 def check_node(settings: Settings, daemon: DaemonClient) -> None:
@@ -59,8 +59,8 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
             return
         drain.resume_node(settings, name, node.reason, str(status), SCONTROL_S)
     elif node.reason.startswith(settings.prefix):
-        theirs = "somebody changed our reason, so the node is theirs"
-        report(f"{name}: not resumed: {theirs}: {node.reason}")
+        reason = "somebody changed our reason, so the node is theirs"
+        report(f"{name}: not resumed: {reason}: {node.reason}")
     drain.remove_comment(settings, name, node, SCONTROL_S)
 
 
@@ -68,7 +68,7 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     """Report to vitald the ends of jobs whose epilog could not: a job that seems to run keeps the
     node from being idle.
 
-    A job with a process here runs. Slurm is asked about the others: a job may hold a node without
+    A job with a process here runs. The others are looked up in Slurm: a job may hold a node without
     a step.
     """
     try:
@@ -78,8 +78,8 @@ def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:
     names = [str(job["job"]) for job in jobs]
     here = find_jobs_with_steps(_PROCFS) if names else []
     # What is no number was reported by another scheduler.
-    asked = [name for name in names if name.isascii() and name.isdigit() and name not in here]
-    for name in asked[:_MAX_UNREPORTED]:
+    lookups = [name for name in names if name.isascii() and name.isdigit() and name not in here]
+    for name in lookups[:_MAX_UNREPORTED]:
         end = scontrol.read_job_end(name, daemon.seconds_left)
         if end is None:
             continue

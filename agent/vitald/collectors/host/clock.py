@@ -4,7 +4,7 @@ Clock synchronisation state, from adjtimex(2).
 Without modes the call only reads and requires no privilege. systemd-timesyncd, ntpd and chronyd
 (with `rtcsync`, the default of distributions) set the kernel's state; a clock that no daemon
 synchronises counts as unsynchronised once its maximum error reaches 16 s. If the call is forbidden
-(ProtectClock=yes in the service's unit), systemd-timedated is asked; it only reports whether the
+(ProtectClock=yes in the service's unit), systemd-timedated is queried; it only reports whether the
 error has reached 16 s, so the offset is unknown.
 
 Source: adjtimex(2); Linux include/uapi/linux/timex.h, kernel/time/ntp.c;

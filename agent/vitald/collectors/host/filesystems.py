@@ -276,8 +276,8 @@ def _parse_mount(line: str) -> Mount | None:
     """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
     anything else.
     """
-    mine, _, superblock = line.partition(" - ")
-    words, own = mine.split(), superblock.split(" ")
+    mount, _, superblock = line.partition(" - ")
+    words, own = mount.split(), superblock.split(" ")
     if len(words) < 6 or len(own) < 3:
         return None
     return Mount(

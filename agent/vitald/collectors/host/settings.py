@@ -13,14 +13,14 @@ from vitald.settings import Section, read_names, setting
 class HostSettings:
     """Memory, processors, disks, file systems, clock and services of the node."""
 
-    enabled: bool = setting(True, read_flag, "Look at the host.")
+    enabled: bool = setting(True, read_flag, "Poll the host.")
     every_s: float = setting(
-        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to look."
+        tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to poll."
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
         tomlfile.parse_duration,
-        "A look at one part that takes longer hangs.",
+        "A read of one part that takes longer counts as hung.",
     )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),

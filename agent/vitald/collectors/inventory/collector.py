@@ -222,7 +222,7 @@ class ExpectedInventory:
     ) -> Iterable[Readings]:
         """No further readings: updates the memory."""
         readings = read.get(NODE)
-        if readings is None or readings.blind:
+        if readings is None or readings.unknown_reason:
             return ()
         values = readings.values
         self.counts = {

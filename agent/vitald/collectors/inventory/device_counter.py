@@ -41,7 +41,7 @@ class DeviceCounter:
             self._counted[kind] = count, times
             if times < _READS_TO_SETTLE:
                 raw.missing[kind] = (
-                    f"{count} counted so far: told once {_READS_TO_SETTLE} looks agree"
+                    f"{count} counted so far; reported after {_READS_TO_SETTLE} equal readings"
                 )
             else:
                 raw.values[kind] = float(count)

@@ -20,8 +20,8 @@ def read_link_rates(value: object) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectSettings:
-    """What this node should have. 0 or empty: not said; counts then follow the instance type, or
-    what was seen at earlier boots.
+    """What this node should have. 0 or empty: not configured; counts then follow the
+    instance type, or what was seen at earlier boots.
     """
 
     neuron: int = setting(0, read_count, "Neuron devices.")
@@ -46,9 +46,7 @@ class ExpectSettings:
     vbios: tuple[str, ...] = setting((), read_names, "VBIOS versions that its GPUs may have.")
     neuron_driver: tuple[str, ...] = setting((), read_names, "Versions of the Neuron driver.")
     efa_driver: tuple[str, ...] = setting((), read_names, "Versions of the EFA driver.")
-    kernel: tuple[str, ...] = setting(
-        (), read_names, "Releases of the kernel, as uname -r says them."
-    )
+    kernel: tuple[str, ...] = setting((), read_names, "Kernel releases, as reported by uname -r.")
 
 
 SECTION = Section(

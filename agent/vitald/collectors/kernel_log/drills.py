@@ -1,8 +1,8 @@
 """
 Drills: which records from user space are announced faults, and for how long.
 
-`vitald inject` tells the daemon the exact text before writing it. One announcement counts for one
-record, within `WINDOW_S`.
+`vitald inject` announces the exact text to the daemon before writing it. One announcement
+counts for one record, within `WINDOW_S`.
 """
 
 from __future__ import annotations

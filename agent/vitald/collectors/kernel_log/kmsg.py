@@ -235,7 +235,7 @@ def take_stdin() -> int | None:
 
 def estimate_wall_time(usec: int) -> float:
     """Approximate time of writing, in seconds since the epoch, of a record with the kernel stamp
-    `usec`. The kernel's clock drifts and stands still in suspend.
+    `usec`. The kernel's clock drifts and stops during suspend.
     """
     return min(time.time(), time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - usec / 1e6))
 

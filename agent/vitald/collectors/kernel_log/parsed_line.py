@@ -1,5 +1,5 @@
 """
-What one record of the log reports, as far as its text alone tells.
+What the text alone of one log record reports.
 """
 
 from __future__ import annotations

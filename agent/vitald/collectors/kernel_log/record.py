@@ -32,7 +32,7 @@ class KernelRecord:
     facility: int
     level: int
     seq: int
-    usec: int  # the kernel's local clock; it stands still in suspend
+    usec: int  # the kernel's local clock; it stops during suspend
     text: bytes
 
     @property

@@ -38,7 +38,7 @@ class KernelLogSettings:
         "unconfirmed",
         one_of(*USERSPACE),
         'Records that a process wrote to /dev/kmsg, which takes root: "unconfirmed" judges them,'
-        ' and nobody repairs the node for them; "confirmed" takes them for confirmed faults, to'
+        ' and they start no repair; "confirmed" takes them for confirmed faults, to'
         ' test the whole chain; "ignore" only shows them.',
         reload=True,
     )

@@ -78,7 +78,7 @@ class NetworkAdapter:
             self._identify(raw)
         identity = raw.serial or f"nic/{self.address}"
         carriers: dict[str, Carrier] = {}
-        if kind not in ("ib", "efa"):  # InfiniBand: its port tells more than its interface
+        if kind not in ("ib", "efa"):  # InfiniBand: its port reports more than its interface
             carriers = self._interface_reader.read_carriers(raw, identity, self.interfaces)
         seen: dict[str, Port] = {}
         if kind == "efa":

@@ -13,9 +13,7 @@ from vitald.settings import Section, read_names, read_period, setting
 class NetworkSettings:
     """EFA, InfiniBand and RoCE adapters, and the links of network interfaces."""
 
-    enabled: bool = setting(
-        True, read_flag, "Look at RDMA devices and network interfaces that sit on PCI."
-    )
+    enabled: bool = setting(True, read_flag, "Poll RDMA devices and network interfaces on PCI.")
     every_s: float = setting(
         tomlfile.parse_duration("30s"),
         tomlfile.parse_duration,
@@ -24,19 +22,19 @@ class NetworkSettings:
     deadline_s: float = setting(
         tomlfile.parse_duration("20s"),
         tomlfile.parse_duration,
-        "A look at one adapter that takes longer hangs. EFA's driver waits up to 30 s for its"
-        " device.",
+        "A read of one adapter that takes longer counts as hung. EFA's driver waits up to 30 s for"
+        " its device.",
     )
     exclude: tuple[str, ...] = setting(
         (),
         read_names,
-        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * stands for"
+        "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * matches"
         ' anything ("mlx5_bond_*").',
     )
     port_down_replace_after_s: float = setting(
         tomlfile.parse_duration("24h"),
         read_period,
-        "A port that was observed down for so long, while others of the node are up, asks for a"
+        "A port that was observed down for so long, while others of the node are up, requires a"
         " replacement. off: a person decides.",
     )
 

@@ -228,7 +228,7 @@ class Neuron:
         observable = [
             readings.values["ecc_observable"]
             for readings in read.values()
-            if "ecc_observable" in readings.values and not readings.blind
+            if "ecc_observable" in readings.values and not readings.unknown_reason
         ]
         if observable:
             values["devices_without_ecc"] = float(observable.count(0.0))
@@ -242,11 +242,11 @@ class Neuron:
         """
         name = layout.HEARTBEAT.reading
         beat = readings.values.get(name)
-        if not isinstance(beat, float) or readings.blind or name not in readings.fresh:
+        if not isinstance(beat, float) or readings.unknown_reason or name not in readings.fresh:
             return None
-        value, since, moved = self._beats.get(component, (beat, readings.looked, False))
+        value, since, moved = self._beats.get(component, (beat, readings.polled_at, False))
         if beat != value:
-            since, moved = readings.looked, True
+            since, moved = readings.polled_at, True
         self._beats[component] = (beat, since, moved)
         return time.monotonic() - since if moved else None
 

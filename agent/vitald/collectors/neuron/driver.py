@@ -44,7 +44,7 @@ class NeuronDriver:
         """Whether the driver was loaded, again or in another version, since the last call."""
         before = (self.version, self.load_id)
         try:
-            # Sysfs creates the folder anew, with another inode number.
+            # Sysfs recreates the folder, with another inode number.
             self.load_id = f"{self._folder.stat().st_ino}"
         except OSError:
             self.load_id = ""

@@ -39,22 +39,25 @@ class NeuronLocations:
     """The PCI address of each index, as far as it is known."""
 
     def __init__(self) -> None:
-        self._told: dict[int, str] = {}  # by the driver
+        self._reported: dict[int, str] = {}  # by the driver
         self._at: dict[int, str] = {}
 
     @property
     def memory(self) -> dict[str, str]:
-        return {str(index): address for index, address in sorted(self._told.items())}
+        return {str(index): address for index, address in sorted(self._reported.items())}
 
     def restore_memory(self, memory: Mapping[str, str]) -> None:
         """The driver's messages of an earlier start; newer ones take precedence."""
-        self._told = {**{int(index): address for index, address in memory.items()}, **self._told}
-        self._at = {**self._told, **self._at}
+        self._reported = {
+            **{int(index): address for index, address in memory.items()},
+            **self._reported,
+        }
+        self._at = {**self._reported, **self._at}
 
     def record_location(self, index: int, address: str) -> None:
         """The driver's message. It replaces an earlier index of that address."""
-        self._told = {other: at for other, at in self._told.items() if at != address}
-        self._told[index] = self._at[index] = address
+        self._reported = {other: at for other, at in self._reported.items() if at != address}
+        self._reported[index] = self._at[index] = address
 
     def record_event(self, fields: Fields) -> None:
         """The same, from the fields of an event."""
@@ -64,9 +67,9 @@ class NeuronLocations:
         self, indexes: Collection[int], addresses: Collection[str], machine: str
     ) -> None:
         """Maps these indexes to these PCI functions."""
-        at = {index: address for index, address in self._told.items() if address in addresses}
+        at = {index: address for index, address in self._reported.items() if address in addresses}
         table = _TABLES.get(machine, ())
-        if not self._told and addresses and set(addresses) <= set(table):
+        if not self._reported and addresses and set(addresses) <= set(table):
             at = {index: address for index, address in enumerate(table) if address in addresses}
         loose = [index for index in indexes if index not in at]
         free = [address for address in addresses if address not in at.values()]
@@ -92,7 +95,7 @@ class NeuronLocations:
         if (
             not addresses
             or not set(addresses) <= set(table)
-            or any(self._told.get(i, at) != at for i, at in enumerate(table))
+            or any(self._reported.get(i, at) != at for i, at in enumerate(table))
         ):
             return {}
         return {index: address for index, address in enumerate(table) if address not in addresses}

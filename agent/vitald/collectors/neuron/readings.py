@@ -52,7 +52,10 @@ _NEURON = ReadingTable(
         gauge("cores", "Neuron cores."),
         gauge("memory_used_bytes", "Device memory in use."),
         gauge("host_memory_used_bytes", "Host memory in use for the device."),
-        gauge("power_utilization_ratio", "Power drawn in the last minute, as a share of the most."),
+        gauge(
+            "power_utilization_ratio",
+            "Average power over the last minute as a ratio of the limit.",
+        ),
         gauge(
             "hbm_ecc_unclear",
             "HBM errors of which an old driver cannot say whether they are repairable.",

@@ -14,7 +14,7 @@ class NeuronSettings:
     """AWS Trainium and Inferentia, read from the driver's sysfs tree."""
 
     enabled: bool = setting(
-        True, read_flag, "Look at Neuron devices where PCI or the driver shows any."
+        True, read_flag, "Poll Neuron devices where PCI or the driver shows any."
     )
     every_s: float = setting(
         tomlfile.parse_duration("30s"),
@@ -24,8 +24,8 @@ class NeuronSettings:
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
         tomlfile.parse_duration,
-        "A look at one device that takes longer hangs: said as a finding, and the device is"
-        " unknown.",
+        "A read of one device that takes longer counts as hung: it opens a finding, and the"
+        " device is unknown.",
     )
 
 

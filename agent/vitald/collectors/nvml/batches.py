@@ -50,7 +50,7 @@ class GpuState:
     committed_memory: str = ""  # the node's memory in the last position that was handed over
 
     def list_polled(self) -> list[str]:
-        """Addresses of the GPUs that the worker is asked about."""
+        """Addresses of the GPUs that the worker polls."""
         return sorted(
             gpu
             for gpu in self.pci.list_usable()

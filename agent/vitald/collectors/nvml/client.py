@@ -175,7 +175,7 @@ class WorkerProcess:
                 elif self._answer is not None and not self._answer.done():
                     self._answer.set_result(message["answer"])
         except ValueError as error:
-            self._fail_answer(f"it said something that is no JSON line: {error}")
+            self._fail_answer(f"its output is no JSON line: {error}")
         finally:
             transport.close()
         await _wait_for_end(self._process, _KILL_S)

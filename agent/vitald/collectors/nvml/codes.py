@@ -9,7 +9,7 @@ LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 25, 999
 # Codes of our own, besides NVML's.
 EXCLUDED = -2  # the driver's configuration excludes this GPU
 NO_LIMIT = -3  # the call succeeds with 0, which is no limit
-NO_VALUE = -4  # the call succeeds with a value that stands for none
+NO_VALUE = -4  # the call succeeds with the marker for "no value"
 
 RETRY_LATER = {21: "no data yet", 27: "not ready"}
 NO_DATA = {

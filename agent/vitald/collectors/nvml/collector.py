@@ -35,7 +35,7 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 
-_RETRY = Backoff(5.0, 60.0)  # until a driver that does not answer is asked again
+_RETRY = Backoff(5.0, 60.0)  # between attempts while the driver does not answer
 
 
 class Nvml:

@@ -19,7 +19,7 @@ from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
 from vitald.model import Component, Readings, Sample
 
-# By NVML's code of a failed look-up: the fault that it means.
+# The fault that each NVML error code of a failed look-up means.
 _LOOKUP_FAULTS = {
     EXCLUDED: "excluded",
     4: "no_permission",
@@ -30,7 +30,7 @@ _LOOKUP_FAULTS = {
     14: "corrupted_inforom",
     15: "lost",
     16: "reset_required",
-    999: "lost",  # at a look-up: most often a dead GPU
+    999: "lost",  # returned by a look-up: most often a dead GPU
 }
 _FAULTS = (
     "lost",
@@ -102,9 +102,9 @@ class CurrentReadings:
         """
         found = [self.by_gpu[gpu] for gpu in gpus if gpu in self.by_gpu]
         return [
-            f"{readings.component.name}: {readings.blind}"
+            f"{readings.component.name}: {readings.unknown_reason}"
             for readings in found
-            if readings.blind and not any(readings.values.get(name) for name in _UNUSABLE)
+            if readings.unknown_reason and not any(readings.values.get(name) for name in _UNUSABLE)
         ]
 
     def list_minors(self, gpus: Iterable[str]) -> list[int]:
@@ -161,12 +161,12 @@ class CurrentReadings:
             component=component,
             identity=identity,
             time=time.time(),
-            looked=time.monotonic(),
+            polled_at=time.monotonic(),
             values={**known, **updated},
             fresh=frozenset(updated),
             missing=missing,
             simulated=self.simulated,
-            blind=blind,
+            unknown_reason=blind,
         )
 
     def _complete_known(

@@ -116,7 +116,7 @@ def require_any(gpu: PolledGpu, got: dict[str, Reading]) -> dict[str, Reading]:
 
 
 def check_value(value: int) -> Reading:
-    """Raises NVMLError for a value that stands for none."""
+    """Raises NVMLError for NVML's marker for "no value"."""
     if value in NOT_AVAILABLE:
         raise pynvml.NVMLError(NO_VALUE)
     return value

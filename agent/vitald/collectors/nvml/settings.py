@@ -35,12 +35,12 @@ class NvmlSettings:
     inventory_s: float = setting(
         tomlfile.parse_duration("10m"),
         tomlfile.parse_duration,
-        "How often to read identity, modes and limits, and to look at PCI.",
+        "How often to read identity, modes and limits, and to scan PCI.",
     )
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
         tomlfile.parse_duration,
-        "A look that takes longer hangs: said as a finding, with call and GPU.",
+        "A poll that takes longer counts as hung: it opens a finding with the call and the GPU.",
     )
     give_up_s: float = setting(
         tomlfile.parse_duration("60s"),
@@ -55,7 +55,7 @@ class NvmlSettings:
 def _check_periods(settings: NvmlSettings, wrong: Callable[[str, str], None]) -> None:
     for key in ("fast", "slow", "inventory", "deadline"):
         if getattr(settings, f"{key}_s") < MIN_PERIOD_S:
-            wrong(key, f"at least {MIN_PERIOD_S:g} s: each look takes the driver's locks")
+            wrong(key, f"at least {MIN_PERIOD_S:g} s: each poll takes the driver's locks")
     if not settings.fast_s <= settings.slow_s <= settings.inventory_s:
         wrong("slow", "fast, slow and inventory must not be shorter than the one before")
 

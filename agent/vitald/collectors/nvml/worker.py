@@ -338,8 +338,8 @@ class NvmlWorker:
 
 
 def _check_answer(answer: Any) -> Any:
-    """A call's result; text without unprintable characters. Raises NVMLError for a result that
-    stands for no value.
+    """A call's result; text without unprintable characters. Raises NVMLError for NVML's
+    marker for "no value".
     """
     if isinstance(answer, str):
         return replace_unprintable(answer)

@@ -16,7 +16,7 @@ class PciSettings:
     """
 
     enabled: bool = setting(
-        True, read_flag, "Look at links, error counters and drivers of PCI functions."
+        True, read_flag, "Poll links, error counters and drivers of PCI functions."
     )
     every_s: float = setting(
         tomlfile.parse_duration("60s"),
@@ -26,10 +26,10 @@ class PciSettings:
     deadline_s: float = setting(
         tomlfile.parse_duration("10s"),
         tomlfile.parse_duration,
-        "A look at one function that takes longer hangs.",
+        "A read of one function that takes longer counts as hung.",
     )
     exclude: tuple[str, ...] = setting(
-        (), read_names, 'PCI addresses to leave alone; * stands for anything ("0000:c4:*").'
+        (), read_names, 'PCI addresses to leave alone; * matches anything ("0000:c4:*").'
     )
 
 

@@ -252,8 +252,8 @@ def _list_culprits(faults: Iterable[Fault]) -> tuple[int, ...]:
 
 
 def _find_doubt(answer: HealthAnswer, aside: Mapping[Complaint, str]) -> list[str] | None:
-    """Why an answer without a complaint that stands is no pass, in words if there are any beside
-    the notes; None if it is a pass.
+    """Why an answer without a remaining complaint is no pass: the reasons other than the notes, if
+    any. None if it is a pass.
     """
     if answer.unread:
         return [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]

@@ -3,9 +3,9 @@ An all-reduce over the GPUs of this node, with all_reduce_perf of nccl-tests: it
 the NVLink or PCIe links between them, and verifies the results.
 
 Wrong results are the most serious fault, since a job would not have noticed them. If the run fails,
-NCCL's own lines name the GPU, and CUDA's error text tells hardware from settings. The bandwidth
-that counts is the best of all sizes, as in HyperPod's and Azure's checks, which compare the largest
-messages with the expected value; the average over all sizes is reported with it.
+NCCL's own lines name the GPU, and CUDA's error text distinguishes hardware from settings. The
+bandwidth that counts is the best of all sizes, as in HyperPod's and Azure's checks, which compare
+the largest messages with the expected value; the average over all sizes is reported with it.
 
 Others expect of 8 GPUs, in GB/s: A100 228, H100 460, H200 431 (azurehpc-health-checks, one message
 of 16 GB). Each is of one machine type, so none is a default here.
@@ -250,7 +250,7 @@ def _add_rows(rows: Sequence[Row], footer: NcclOutput, broken: str) -> NcclOutpu
 
 
 def _has_judged_errors(rows: Sequence[Row], footer: NcclOutput) -> bool:
-    """Older versions have a column `error`, and only the footer tells whether the errors matter."""
+    """Older versions have a column `error`, and only the footer says whether the errors matter."""
     return footer.out_of_bounds is not None and any(
         name == "error" for row in rows for name, _ in row
     )
@@ -278,7 +278,7 @@ def _parse_figures(values: Iterable[str]) -> list[float] | None:
     return whole if len(whole) == len(figures) else None
 
 
-def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -> int | None:
+def find_blamed_gpu(complaint: str, printed: NcclOutput, requested: Sequence[int]) -> int | None:
     """The NVML index of the GPU that a line names; else of the GPU whose thread printed it."""
     if (match := _AT_BUS.search(complaint)) is not None:
         device = _find_by_bus(match["bus"].lower(), printed.devices)
@@ -286,16 +286,16 @@ def find_blamed_gpu(complaint: str, printed: NcclOutput, asked: Sequence[int]) -
         words = _PREFIX.sub(" ", complaint, count=1)
         named = _NAMED.search(words) or _PREFIX.search(complaint)
         device = int(named["device"]) if named is not None else None
-    if device is None or not asked:
+    if device is None or not requested:
         return device  # CUDA's order is NVML's if all are visible: CUDA_DEVICE_ORDER
-    return asked[device] if device < len(asked) else None
+    return requested[device] if device < len(requested) else None
 
 
 def _find_first_blamed(
-    complaints: Iterable[str], printed: NcclOutput, asked: Sequence[int]
+    complaints: Iterable[str], printed: NcclOutput, requested: Sequence[int]
 ) -> int | None:
     """The GPU that the first of the complaints blames that blames any."""
-    blamed = (find_blamed_gpu(complaint, printed, asked) for complaint in complaints)
+    blamed = (find_blamed_gpu(complaint, printed, requested) for complaint in complaints)
     return next((gpu for gpu in blamed if gpu is not None), None)
 
 

@@ -29,7 +29,7 @@ _LEFT_OVER = re.compile(
     r'"(?:test_categories|test_summary|entity_group_id|error_severity|runtime_error)"\s*:'
     r'|"results"\s*:\s*\['
 )
-_LOOKS_LIKE_ONE = re.compile(
+_DOCUMENT_START = re.compile(
     r'\{\s*"(?:DCGM |iterations"|Overall Result"|entity_groups"|metadata"|test_categories")'
 )
 
@@ -192,7 +192,7 @@ class _DocumentFinder:
                 reached = getattr(error, "pos", start)
                 self._patience -= reached - start + 64
                 cut_off = self._cut_off(error, reached)
-                if cut_off or _LOOKS_LIKE_ONE.match(self.text, start):
+                if cut_off or _DOCUMENT_START.match(self.text, start):
                     self.broken = (
                         "cut off before its end"
                         if cut_off

@@ -230,7 +230,7 @@ class _ReportMaker:
             return _Conclusion(Outcome.ERROR, Remedy.RETRY, reason)
         if unknown := self._find_unknown_status():
             return _Conclusion(
-                Outcome.ERROR, Remedy.INVESTIGATE, f"nobody knows what this means: {unknown}"
+                Outcome.ERROR, Remedy.INVESTIGATE, f"statuses of unknown meaning: {unknown}"
             )
         remedies = {found_fault.fault.remedy for found_fault in found}
         unverified = self._list_unverified(found, gaps)

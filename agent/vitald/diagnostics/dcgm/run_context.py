@@ -77,7 +77,7 @@ def find_level(tests: Iterable[str]) -> int:
 
 
 def is_whole_level(tests: Collection[str], version: str) -> bool:
-    """Whether all tests of that level are there: if not, some were asked for by name, or did not
+    """Whether all tests of that level are there: if not, some were requested by name, or did not
     run.
     """
     there, level, number = (

@@ -40,7 +40,7 @@ _POD_CGROUP = re.compile(
     r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 )
 
-_MAX_CGROUPS = 256  # looked through in one job
+_MAX_CGROUPS = 256  # searched in one job
 _MAX_USES = 32
 _MAX_GAP_S = 60.0  # between two observations of one idle period
 
@@ -53,7 +53,7 @@ class UseKind(Enum):
     SLURM = "slurm"
     POD = "pod"
     PROCESS = "process"
-    DRIVER = "driver"  # the driver says so, of a process that cannot be looked at
+    DRIVER = "driver"  # reported by the driver, of a process that cannot be inspected
     UNKNOWN = "unknown"
 
 
@@ -217,8 +217,8 @@ class IdleDetector:
                 yield self._name_use(UseKind.PROCESS, user.pid, user.words, user.devices[0])
 
     def _list_driver_users(self, compute: Mapping[str, Sequence[float]]) -> Iterator[Use]:
-        """What the driver says. What it said was true when it was asked: who has ended, or let go
-        since, is out.
+        """Processes that the driver reports. The report may be outdated: those that have ended or
+        released the devices since are left out.
         """
         table = self._table
         for gpu, pids in compute.items():
@@ -253,20 +253,21 @@ class IdleDetector:
     def _list_unknown(
         self, compute: Mapping[str, object], memory: Mapping[str, object]
     ) -> Iterator[Use]:
-        """Where not all processes can be looked at, the driver must have answered for every
-        device.
+        """Unknown uses: if some processes cannot be inspected, the driver must have answered for
+        every device.
         """
         why = self._table.unreadable_reason
         if not why:
             return
         files = list_names(self._dev)
-        for what, pattern, said in (("GPUs", _GPU, compute), ("Neuron devices", _NEURON, memory)):
+        for what, pattern, answered in (
+            ("GPUs", _GPU, compute),
+            ("Neuron devices", _NEURON, memory),
+        ):
             there = sum(pattern.fullmatch(name) is not None for name in files)
-            if len(said) < there:
-                words = (
-                    f"{why}, and the driver does not say who uses {there - len(said)} of {there}"
-                    f" {what}"
-                )
+            if len(answered) < there:
+                unknown = there - len(answered)
+                words = f"{why}, and the driver does not say who uses {unknown} of {there} {what}"
                 yield Use(kind=UseKind.UNKNOWN, words=f"not known: {words}")
 
     def _is_ours(self, pid: int) -> bool:

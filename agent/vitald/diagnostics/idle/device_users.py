@@ -5,11 +5,10 @@ Owns     one table of a node's processes, cheap enough to be brought up to date 
          second.
 Refuses  whose work counts: that is the idle detector's.
 
-Kernel threads are recognised once. Tables of open files, which cost the most, are read at each look
-for young processes and else every two seconds, and the longer one takes the more seldom. Nothing is
-asked of a process that needs its memory (its command line, its environment) unless it holds a
-device or a step: one that is stuck in the driver may block whoever asks. Source: proc(5),
-pid_namespaces(7).
+Kernel threads are recognised once. Tables of open files cost the most: they are read at each scan
+for young processes and otherwise every two seconds, less often the longer a read takes. What lies
+in a process's memory (command line, environment) is read only if the process holds a device or a
+step: reading that of a process stuck in the driver may block. Source: proc(5), pid_namespaces(7).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from vitald.diagnostics.idle.harmless import RunningProgram
 from vitald.text import join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
-# of MIG's management are everybody's.
+# of MIG's management are open to all users.
 _DEVICE = r"(nvidia(?:[0-9]+|-uvm|-caps/nvidia-cap(?:[3-9]|[0-9]{2,}))|neuron[0-9]+)"
 
 _OUR_MARK = b"VITALD_RUN="  # in the environment of what a run of ours starts
@@ -101,7 +100,7 @@ class ProcessTable:
         self._procfs = str(procfs)
         self._proven = proven
         # `/srv/image/dev/nvidia0`: of one that only changed its root. ` (deleted)`: the file was
-        # made anew meanwhile.
+        # recreated meanwhile.
         self._device = re.compile(
             rf"(?:{re.escape(str(dev))}|.*/dev)/{_DEVICE}(?: \(deleted\))?", re.DOTALL
         )
@@ -148,18 +147,18 @@ class ProcessTable:
 
     @property
     def hidden(self) -> int:
-        """How many processes could not be looked at. The node's first one uses no device, and may
-        be closed to root itself.
+        """Number of processes that could not be inspected. The node's first process uses no device,
+        and may be unreadable even to root.
         """
         return sum(seen.hidden for pid, seen in self._known.items() if pid != _INIT)
 
     def is_idle(self, pid: int) -> bool:
-        """Whether it has ended, or was looked at and has no device open."""
+        """Whether it has ended, or was inspected and has no device open."""
         seen = self._known.get(pid)
         return not self.veiled if seen is None else not (seen.hidden or seen.devices)
 
     def read_stat(self, pid: int) -> Stat | None:
-        """None where there is no such process any more."""
+        """The process's state, or None if it no longer exists."""
         with suppress(OSError, ValueError, IndexError):
             head, _, tail = read_text(f"{self._procfs}/{pid}/stat").rpartition(")")
             words = tail.split()
@@ -173,7 +172,7 @@ class ProcessTable:
         return None
 
     def read_program(self, pid: int, name: str) -> RunningProgram:
-        """What program a process runs, and for whom."""
+        """The program that a process runs, and its owner."""
         owner, path, file_owner = None, "", None
         with suppress(OSError):
             owner = os.stat(f"{self._procfs}/{pid}").st_uid  # noqa: PTH116
@@ -195,7 +194,7 @@ class ProcessTable:
             pid = found.parent
 
     def read_cgroups(self, pid: int) -> str:
-        """In which it is, for each hierarchy a line; empty where that cannot be told."""
+        """Its control groups, one line for each hierarchy; empty if they cannot be read."""
         with suppress(OSError):
             return read_text(f"{self._procfs}/{pid}/cgroup")
         return ""
@@ -208,7 +207,7 @@ class ProcessTable:
 
     @property
     def unreadable_reason(self) -> str:
-        """Why there may be processes that are not seen here; empty where all are."""
+        """Why some processes may be invisible here; empty if all are visible."""
         if self.outside:
             return "processes outside this container cannot be seen"
         if self.veiled:

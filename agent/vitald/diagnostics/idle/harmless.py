@@ -1,13 +1,13 @@
 """
-Programs that hold devices and are no work: by where they are and whose they are, as anybody may
-take a name.
+Programs that hold devices open without using them for work. They are recognised by path and owner,
+because any process can choose its name.
 
-Owns     the list, what a configuration may add to it, and when a process is one of them.
-Refuses  procfs: the table of processes says what a process runs, and for whom.
+Owns     the list, its extension by the configuration, and whether a process is one of them.
+Refuses  procfs: the process table reads which program a process runs, and its owner.
 
-Where a process's program cannot be looked at, which takes rights that the service does not have,
-its name counts only for an account of the system's: a user can name a process as he likes, but not
-run it for another account.
+If a process's program cannot be read, which takes rights that the service does not have, its name
+counts only for a system account: users can name their processes as they like, but cannot run them
+as another account.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SYSTEM_ACCOUNTS = range(1000)  # login.defs(5), SYS_UID_MAX
 
 @dataclass(frozen=True, slots=True)
 class RunningProgram:
-    """What a process runs. `path` is empty where that cannot be looked at."""
+    """The program that a process runs. `path` is empty if it cannot be read."""
 
     name: str
     owner: int | None = None

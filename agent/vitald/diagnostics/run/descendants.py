@@ -35,8 +35,8 @@ _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MI
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it. `started` tells it from a later one with its number: clock ticks
-    since boot.
+    """A process as /proc shows it. `started`, in clock ticks since boot, distinguishes it from a
+    later one with its id.
     """
 
     pid: int
@@ -52,7 +52,7 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """It has ended, and nobody has taken note yet."""
+        """Whether it has ended and was not reaped yet."""
         return self.state in _DEAD
 
     @property
@@ -71,19 +71,19 @@ class Descendants:
         self._marker = f"{MARKER}={marker}".encode()
         self._procfs = procfs
         self._known: set[tuple[int, int]] = set()
-        self._told: set[tuple[int, int]] = set()
+        self._terminated: set[tuple[int, int]] = set()
         self._bare: set[tuple[int, int]] = set()  # without any environment
-        self._group_told = False
+        self._is_group_terminated = False
         main = _read_process(procfs, pid)
         self._since = main.started if main is not None else 0
         self._same = _same_namespace(procfs)
 
     def sweep_processes(self, number: int | None = None, *, deep: bool = True) -> list[Process]:
-        """The living ones, the program itself among them, each of them sent this signal; SIGTERM
-        only once.
+        """Sends a signal to all living descendants, including the program, and returns them.
+        SIGTERM is sent only once to each.
 
-        First all are found, then any is sent something: by its parent one is known only while that
-        lives. `deep`: read environments, too. Raises OSError where processes cannot be listed.
+        All are found before any is signalled: a process can be found by its parent only while the
+        parent lives. `deep`: read environments, too. Raises OSError if processes cannot be listed.
         """
         if not self._same:
             raise OSError(f"{self._procfs} numbers processes otherwise than this process does")
@@ -99,13 +99,13 @@ class Descendants:
         return [process for process in found if not process.is_dead]
 
     def signal_group(self, number: int) -> None:
-        """SIGTERM only once: a second one hurries some programs, which then do not stop what they
-        started elsewhere.
+        """Signals the program's process group, with SIGTERM only once: a second one makes some
+        programs exit without stopping what they started elsewhere.
         """
         if number == signal.SIGTERM:
-            if self._group_told:
+            if self._is_group_terminated:
                 return
-            self._group_told = True
+            self._is_group_terminated = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
@@ -134,16 +134,16 @@ class Descendants:
         )
 
     def _find_marked(self, others: list[Process]) -> dict[int, Process]:
-        """Those whose environment has the marker. Empty ones are looked at again for a while:
-        execve(2) may be under way.
+        """Those whose environment has the marker. An empty environment is read again for a while:
+        execve(2) may be in progress.
         """
         found = {}
         until = time.monotonic() + _BECOMES_S
         # Session 0 holds the kernel's own threads.
-        looked = [process for process in others if not process.is_dead and process.session != 0]
+        unread = [process for process in others if not process.is_dead and process.session != 0]
         while True:
             bare = []
-            for process in looked:
+            for process in unread:
                 words = _read_environment(self._procfs, process.pid)
                 if self._marker in words:
                     found[process.pid] = process
@@ -152,13 +152,13 @@ class Descendants:
             if not bare or time.monotonic() > until:
                 self._bare |= {(process.pid, process.started) for process in bare}
                 return found
-            looked = bare
+            unread = bare
             time.sleep(_BECOMES_AGAIN_S)
 
     def _send_signal(self, process: Process, number: int) -> None:
-        if number == signal.SIGTERM and (process.pid, process.started) in self._told:
+        if number == signal.SIGTERM and (process.pid, process.started) in self._terminated:
             return
-        self._told.add((process.pid, process.started))
+        self._terminated.add((process.pid, process.started))
         # It has ended, or belongs to another user: the next sweep shows which.
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)

@@ -40,8 +40,8 @@ _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
 _LAST_S = 5.0  # for the kernel to clear away what was killed
 _HURRY_S = 0.5  # either of these, when the daemon stops
 _SETTLE_S = 0.3  # for the end of the output, once nothing of the program is left
-_FIND_S = 0.2  # for finding its children before it is told to end, and they lose their parent
-_SWEEP_S = 1.0  # a look at all processes
+_FIND_S = 0.2  # for finding its children before it is signalled, and they lose their parent
+_SWEEP_S = 1.0  # one scan of all processes
 _AGAIN_S = 0.03  # between two of them
 _POLL_S = 0.05  # where the kernel has no pidfd
 _READ_BYTES = 256 * 1024
@@ -99,7 +99,7 @@ class _ProgramRun:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._changed = asyncio.Event()
-        self._lane = WorkerThread("diagnostic")
+        self._worker_thread = WorkerThread("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
         self._pipes = _OutputPipes(self._changed, max_bytes)
         self._pidfd = -1
@@ -119,7 +119,7 @@ class _ProgramRun:
     # --- from outside, on the loop
 
     def end_program(self, ended: ProgramEnd, why: str, grace_s: float | None) -> None:
-        """What it has said of its own accord stands: one that has just exited was not cancelled."""
+        """Ends the program. One that has just exited by itself keeps its own result."""
         self._check_exit()
         if self._exited is None and self._ended is None:
             self._ended, self._why = ended, presentable(why)
@@ -148,7 +148,7 @@ class _ProgramRun:
 
     async def _start_program(self) -> str:
         """Why it does not run; empty where it does."""
-        task = asyncio.create_task(self._lane.call(self._spawn_process, _START_S))
+        task = asyncio.create_task(self._worker_thread.call(self._spawn_process, _START_S))
         task.add_done_callback(lambda _: self._changed.set())
         await self._wait_until(task.done, lambda: self._kill_at)
         if task.done() and not task.cancelled():
@@ -170,7 +170,7 @@ class _ProgramRun:
         return ""
 
     def _spawn_process(self) -> None:
-        """In the lane. Raises NotStarted."""
+        """Runs in the worker thread. Raises NotStarted."""
         started = start_program(self._command, self._procfs)
         with self._lock:
             if not self._given_up:
@@ -230,12 +230,12 @@ class _ProgramRun:
             await self._pause_for(_AGAIN_S)
 
     async def _sweep_processes(self, number: int | None) -> list[Process]:
-        """Look for all that comes from it and still lives, and send that a signal. Nothing where
-        processes cannot be looked at.
+        """Finds the living descendants, and sends them a signal. Empty if processes cannot be
+        listed.
         """
         assert self._started is not None
         try:
-            return await self._lane.call(
+            return await self._worker_thread.call(
                 partial(self._started.descendants.sweep_processes, number, deep=self._deep),
                 _SWEEP_S,
             )
@@ -243,9 +243,9 @@ class _ProgramRun:
             self._blind = True
             if not self._deep:
                 return []
-            self._lane.close()
+            self._worker_thread.close()
             # Reading the environment of some process hangs: go on without environments.
-            self._deep, self._lane = False, WorkerThread("diagnostic")
+            self._deep, self._worker_thread = False, WorkerThread("diagnostic")
             return await self._sweep_processes(number)
         except OSError:
             self._blind = True
@@ -255,7 +255,7 @@ class _ProgramRun:
             return await self._sweep_processes(number)
 
     async def _drain_output(self) -> None:
-        """The end of the output. Somebody else may hold it open for ever."""
+        """Reads the rest of the output. Another process may keep the pipes open for ever."""
         until = self._loop.time() + _SETTLE_S
         await self._wait_until(lambda: not self._pipes.is_open, lambda: until)
         self._pipes.drain_pipes()
@@ -303,7 +303,7 @@ class _ProgramRun:
                 os.P_PID, self._started.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
             )
         except ChildProcessError:
-            self._exited = self._loop.time()  # where SIGCHLD is ignored nobody can know how
+            self._exited = self._loop.time()  # SIGCHLD is ignored: the exit status is lost
         else:
             if info is None:
                 return
@@ -313,7 +313,7 @@ class _ProgramRun:
         self._changed.set()
 
     def _signal_group(self, number: int) -> None:
-        """To its group, without a look at all processes."""
+        """Signals the program's group, without a scan of all processes."""
         if self._started is not None:
             self._started.descendants.signal_group(number)
 
@@ -324,7 +324,7 @@ class _ProgramRun:
             self._pidfd = -1
 
     def _release_resources(self) -> None:
-        self._lane.close()
+        self._worker_thread.close()
         started, self._started = self._started, None
         if started is None:
             return

@@ -75,7 +75,7 @@ _HINTS = {
     errno.EACCES: "no right to, or it is not marked executable",
     errno.ENOEXEC: "neither a program for this machine nor a script with an interpreter line",
     errno.EISDIR: "it is a folder",
-    errno.ETXTBSY: "somebody writes to it just now",
+    errno.ETXTBSY: "another process is writing to it",
 }
 
 
@@ -85,7 +85,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program that runs. Whoever has it reaps it, and closes the pipes."""
+    """A running program. The caller reaps it and closes the pipes."""
 
     popen: subprocess.Popen[bytes]
     pipes: tuple[int, ...]  # its stdout and stderr, to be read
@@ -122,8 +122,8 @@ def start_program(command: Command, procfs: Path) -> Started:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """For a diagnostic: nothing that hides devices from it, that tells it of a job, or that is the
-    daemon's own.
+    """The environment for a diagnostic: without variables that hide devices from it, name a job,
+    or are the daemon's own.
     """
     kept = {
         name: value

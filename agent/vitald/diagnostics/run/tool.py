@@ -1,10 +1,10 @@
 """
-A tool that a check uses: where it is installed, how a run of it ended, and what it printed, as far
-as that is the same for all.
+What the tools of all checks have in common: where they are installed, how a run ended, and how
+their output is parsed.
 
-Owns     looking for programs, how an end without a verdict is told, figures, tables with a heading,
-         a JSON document amid other text.
-Refuses  what a tool's words mean: each check knows its own.
+Owns     finding programs, the report on a run without a verdict, figures, tables with a heading,
+         a JSON document within other text.
+Refuses  the meaning of a tool's output: each check interprets its own.
 
 What a program prints is not trusted: a figure is read only where it is one, and text is made
 presentable before it is shown.
@@ -36,7 +36,7 @@ _FIGURE = re.compile(
 )
 _MAX_LINES = 20_000  # more than any of the tools prints
 _MAX_WIDTH = 1000
-_MAX_BEGINNINGS = 64  # places at which a JSON document is looked for
+_MAX_BEGINNINGS = 64  # positions at which a JSON document is searched
 # The first group of people; those below are the system's, such as Debian's staff, which may write
 # to /usr/local
 _FIRST_USER_GROUP = 1000
@@ -44,11 +44,11 @@ _MAX_LINKS = 40  # followed on one way, as the kernel does
 
 
 def find_program(program: str, folders: Sequence[str] = ()) -> str:
-    """Where a program is: a path stands for itself, a name is looked for on PATH, then in these
-    folders. Empty where it is not installed.
+    """The path of a program: a path is taken as it is, a name is searched on PATH, then in these
+    folders. Empty if it is not installed.
 
-    Root runs nothing that an ordinary user could have put there, or can change: whoever starts the
-    daemon by hand may have such a folder on his PATH.
+    Root runs nothing that an ordinary user could have put there, or can change: the PATH of a
+    daemon started by hand may contain such a folder.
     """
     return next(
         (place for place in _list_candidates(program, folders) if not _find_tampering(place)), ""
@@ -56,7 +56,7 @@ def find_program(program: str, folders: Sequence[str] = ()) -> str:
 
 
 def explain_absence(program: str, folders: Sequence[str] = ()) -> str:
-    """That it is not installed, and where it was looked for."""
+    """Says that the program is not installed, and where it was searched."""
     if refused := next(_list_candidates(program, folders), ""):
         return f"{presentable(refused)} is not run as root: {presentable(_find_tampering(refused))}"
     if "/" in program:
@@ -66,8 +66,8 @@ def explain_absence(program: str, folders: Sequence[str] = ()) -> str:
 
 
 def _list_candidates(program: str, folders: Sequence[str]) -> Iterator[str]:
-    """The executable files that are meant by it. Where somebody happens to stand (a dot or nothing
-    in PATH) is no place.
+    """The executable files that the name may mean. The working directory (a dot or an empty entry
+    in PATH) is not searched.
     """
     path = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
     for place in (
@@ -82,8 +82,8 @@ def _list_candidates(program: str, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _find_tampering(program: str) -> str:
-    """Who but root could have put something else there; empty where nobody could, and where it is
-    not root who runs it.
+    """Which user or group other than root could have replaced the program; empty if none could, or
+    if the daemon does not run as root.
     """
     if not is_root():
         return ""
@@ -132,18 +132,18 @@ def count_gpus(sysfs: Path) -> tuple[int, str]:
 
 
 def report_not_run(what: str, output: Output) -> Report | None:
-    """The report on a program that nothing can be learned from, since it did not end by itself.
-    None where it did, or ran too long.
+    """The report on a program that yields no result because it did not end by itself. None if it
+    did, or ran too long.
     """
     if output.ended in (ProgramEnd.EXITED, ProgramEnd.DEADLINE):
         return None
     because = presentable(output.why) or _describe_end(output)
-    said = {
+    reason = {
         ProgramEnd.NOT_STARTED: f"{what} could not be started: {because}",
         ProgramEnd.CANCELLED: f"{what} was ended: {because}",
         ProgramEnd.SIGNALLED: f"{what} was ended from outside, or crashed: {because}",
     }[output.ended]
-    return report_error(said)
+    return report_error(reason)
 
 
 def report_error(reason: str) -> Report:
@@ -199,8 +199,8 @@ def parse_number(value: object) -> float | None:
 
 
 def find_document(text: str) -> Mapping[str, object] | None:
-    """The first JSON object in a text that begins a line, whatever stands around it. None where
-    there is no whole one.
+    """The first JSON object that begins a line, regardless of the text around it. None if there is
+    no complete one.
     """
     decoder = json.JSONDecoder()
     for begin in _list_beginnings(text):

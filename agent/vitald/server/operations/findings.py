@@ -7,6 +7,28 @@ from vitald.server.operations.operation import Answer, Body, Operation, Paramete
 from vitald.server.operations.parameters import COMPONENT, FINDING_ID, LIMIT, STATE
 from vitald.server.operations.problems import NOT_FOUND
 
+
+def _define_action(
+    name: str, summary: str, *, effect: str, body: Body, answer: Answer
+) -> Operation:
+    """An action on one finding. Its name is the last part of its path; `effect` ends its
+    description.
+    """
+    recorded = "For root and the daemon's own user. User, time and reason are recorded."
+    return Operation(
+        name,
+        "post",
+        f"/v1/findings/{{id}}/{name}",
+        "findings",
+        summary,
+        description=f"{recorded} {effect}",
+        parameters=(FINDING_ID,),
+        body=body,
+        answer=answer,
+        problems=(NOT_FOUND,),
+    )
+
+
 OPERATIONS = (
     Operation(
         "findings",
@@ -24,51 +46,31 @@ OPERATIONS = (
         ),
         answer=Answer(schema.Findings, "The findings.", examples.FINDINGS),
     ),
-    Operation(
+    _define_action(
         "clear",
-        "post",
-        "/v1/findings/{id}/clear",
-        "findings",
         "Close a finding, with a reason",
-        description=(
-            "For root and the daemon's own user. User, time and reason are recorded. An old line "
-            "does not open the finding again."
-        ),
-        parameters=(FINDING_ID,),
+        effect="An old line does not open the finding again.",
         body=Body(schema.ClearRequest, "Why it is no longer true.", examples.CLEAR_REQUEST),
         answer=Answer(schema.OneFinding, "Closed, and stored.", examples.CLEAR),
-        problems=(NOT_FOUND,),
     ),
-    Operation(
+    _define_action(
         "accept",
-        "post",
-        "/v1/findings/{id}/accept",
-        "findings",
         "Accept a finding for a time",
-        description=(
-            "For root and the daemon's own user. User, time and reason are recorded. The finding "
-            "stays open and shown; it affects neither fitness nor flags until its time is over, "
-            "or until it requires more. 0 seconds end an earlier acceptance."
+        effect=(
+            "The finding stays open and shown; it affects neither fitness nor flags until its time "
+            "is over, or until it requires more. 0 seconds end an earlier acceptance."
         ),
-        parameters=(FINDING_ID,),
         body=Body(schema.AcceptRequest, "For how long, and why.", examples.ACCEPT_REQUEST),
         answer=Answer(schema.OneFinding, "Accepted, and stored.", examples.ACCEPT),
-        problems=(NOT_FOUND,),
     ),
-    Operation(
+    _define_action(
         "remedy",
-        "post",
-        "/v1/findings/{id}/remedy",
-        "findings",
         "Record that the required action of a finding has begun",
-        description=(
-            "For root and the daemon's own user. User, time and reason are recorded. The finding "
-            "stays open, as `in_remedy`, until evidence shows that the remedy worked."
+        effect=(
+            "The finding stays open, as `in_remedy`, until evidence shows that the remedy worked."
         ),
-        parameters=(FINDING_ID,),
         body=Body(schema.RemedyRequest, "What is being done.", examples.REMEDY_REQUEST),
         answer=Answer(schema.OneFinding, "Begun, and stored.", examples.REMEDY),
-        problems=(NOT_FOUND,),
     ),
     Operation(
         "why",

@@ -18,7 +18,7 @@ MAY_NOT_READ = Problem(
     "MayNotRead",
     403,
     "Neither root, nor the daemon's own user, nor in the socket's group.",
-    {"error": "uid 1000 may not read", "hint": "be a member of the socket's group, or root"},
+    {"error": "uid 1000 may not read", "hint": "join the socket's group, or run this as root"},
 )
 MAY_NOT_CHANGE = Problem(
     "MayNotChange",

@@ -86,9 +86,9 @@ def list_components(
     shown: list[schema.ApiComponent] = []
     for component, findings in sorted(own.items(), key=lambda item: _make_sort_key(item[0])):
         unseen = [
-            f"{sight.source}: {sight.unknown_reason}"
-            for sight in seen.get(component, ())
-            if sight.unknown_reason
+            f"{observation.source}: {observation.unknown_reason}"
+            for observation in seen.get(component, ())
+            if observation.unknown_reason
         ]
         shown.append(
             {
@@ -106,7 +106,7 @@ def list_components(
                     else Action.find_strongest(found.action for found in findings)
                 ).value,
                 "findings": len(findings),
-                "sources": [sight.source for sight in seen.get(component, ())],
+                "sources": [observation.source for observation in seen.get(component, ())],
                 "unseen": unseen,
                 "attributes": _format_attributes(on_pci.get(component)),
             }
@@ -125,7 +125,7 @@ def describe_components(node_state: NodeState, inventory: PciInventory) -> schem
             {
                 **listed,
                 "identity": _find_identity(node_state, component, by),
-                "sights": [_format_observation(sight) for sight in by],
+                "sights": [_format_observation(observation) for observation in by],
             }
         )
     return {
@@ -150,19 +150,21 @@ def compute_coverage(seen: Observations) -> list[ComponentCoverage]:
     """
     together: dict[tuple[str, ComponentKind], list[tuple[Component, Observation]]] = {}
     for component, by in seen.items():
-        for sight in by:
-            together.setdefault((sight.source, component.kind), []).append((component, sight))
+        for observation in by:
+            together.setdefault((observation.source, component.kind), []).append(
+                (component, observation)
+            )
     shares = []
     for (source, kind), own in sorted(
         together.items(), key=lambda item: (item[0][0], _KINDS[item[0][1]])
     ):
-        expected = [len(_list_expected(sight)) for _, sight in own]
+        expected = [len(_list_expected(observation)) for _, observation in own]
         shares.append(
             ComponentCoverage(
                 source=source,
                 kind=kind,
                 components=sum(_is_component(component) for component, _ in own),
-                observable=sum(_count_observable(sight) for _, sight in own),
+                observable=sum(_count_observable(observation) for _, observation in own),
                 asked=sum(number or max(expected) for number in expected),
                 gaps=_group_gaps(own),
             )
@@ -178,9 +180,9 @@ def _is_component(component: Component) -> bool:
 def _group_gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]:
     """Each reason once, with its readings and components. The widest gaps come first."""
     by_reason: dict[tuple[str, str], list[Component]] = {}
-    for component, sight in own:
-        if sight.readings is not None:
-            for reading, reason in sight.readings.missing.items():
+    for component, observation in own:
+        if observation.readings is not None:
+            for reading, reason in observation.readings.missing.items():
                 by_reason.setdefault((reason, reading), []).append(component)
     joined: dict[tuple[str, tuple[Component, ...]], list[str]] = {}
     for (reason, reading), components in by_reason.items():
@@ -199,16 +201,18 @@ def _group_gaps(own: Iterable[tuple[Component, Observation]]) -> tuple[Gap, ...]
     )
 
 
-def _list_expected(sight: Observation) -> set[str]:
+def _list_expected(observation: Observation) -> set[str]:
     return (
-        {*sight.readings.values, *sight.readings.missing} if sight.readings is not None else set()
+        {*observation.readings.values, *observation.readings.missing}
+        if observation.readings is not None
+        else set()
     )
 
 
-def _count_observable(sight: Observation) -> int:
+def _count_observable(observation: Observation) -> int:
     return (
-        len(sight.readings.values.keys() - sight.readings.missing.keys())
-        if sight.readings is not None and not sight.unknown_reason
+        len(observation.readings.values.keys() - observation.readings.missing.keys())
+        if observation.readings is not None and not observation.unknown_reason
         else 0
     )
 
@@ -219,7 +223,7 @@ def _find_identity(
     """The key of its record, else its identity in a source, if that is more than the slot."""
     names = [
         node_state.get_identity(component),
-        *(sight.readings.identity for sight in by if sight.readings is not None),
+        *(observation.readings.identity for observation in by if observation.readings is not None),
     ]
     return next((name for name in names if name not in ("", component.name, component.id)), None)
 
@@ -235,14 +239,14 @@ def _format_attributes(device: PciDevice | None) -> schema.PciAttributes:
     }
 
 
-def _format_observation(sight: Observation) -> schema.Sight:
-    read = sight.readings
+def _format_observation(observation: Observation) -> schema.Sight:
+    read = observation.readings
     return {
-        "name": sight.source,
+        "name": observation.source,
         "looked": serialize.format_moment(read.time) if read is not None else None,
-        "unseen": sight.unknown_reason,
-        "observable": _count_observable(sight),
-        "asked": len(_list_expected(sight)),
+        "unseen": observation.unknown_reason,
+        "observable": _count_observable(observation),
+        "asked": len(_list_expected(observation)),
         "simulated": read is not None and read.simulated,
         "readings": {name: serialize.plain(value) for name, value in sorted(read.values.items())}
         if read is not None

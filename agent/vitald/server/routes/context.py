@@ -31,8 +31,8 @@ class RouteContext:
     reader: WorkerThread
 
     async def read_ledger(self, work: Callable[[], Stored]) -> Stored:
-        """Run `work` in the thread that reads the ledger. Raises Refused where that fails or takes
-        too long.
+        """Run `work` in the thread that reads the ledger. Raises RequestRefused if that fails or
+        takes too long.
         """
         try:
             stored = await self.reader.call(work, _READ_S)

@@ -80,7 +80,7 @@ class DiagnosticsControl(DiagnosticsView, Protocol):
 
 
 class DiagnosticRoutes:
-    """The handlers. `runs` and `run` read the ledger, in the readers' lane."""
+    """The handlers. `runs` and `run` read the ledger, in the reader thread."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class EventRoutes:
             )
         except RequestRefused:
             if self._context.node_state.ledger.ok:
-                raise  # it is only slow: half an answer would look like a whole one
+                raise  # only slow: a partial answer would look complete
             stored = self._select_recent(wanted)
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest

@@ -30,7 +30,7 @@ from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_FIRST_LOOK_S = 1.5  # less than the command line waits
+_FIRST_POLL_S = 1.5  # less than the command line waits
 
 
 class NodeRoutes:
@@ -72,7 +72,7 @@ class NodeRoutes:
                 f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
             )
         # A client that asks during a start must not take that for a fault.
-        with anyio.move_on_after(_FIRST_LOOK_S):
+        with anyio.move_on_after(_FIRST_POLL_S):
             await self._context.node_state.answerable.wait()
         return web.json_response(self._describe_node(WorkPhase(wanted)))
 

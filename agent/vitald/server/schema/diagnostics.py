@@ -224,7 +224,7 @@ class DiagnosticRuns(TypedDict):
 
 
 class OneGoing(TypedDict):
-    """The run, as it stands now."""
+    """The current state of the run."""
 
     going: DiagnosticGoing
 

@@ -1,0 +1,69 @@
+"""Options for verbs that read the configuration file themselves, and the catalogue that it
+selects.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitald.cli import EX_CONFIG, CommandFailed, words
+
+if TYPE_CHECKING:
+    from vitald.catalog import Catalog
+    from vitald.config import Config
+
+
+class ConfigRejected(CommandFailed):
+    """The configuration or the catalogue is wrong. Every mistake has a line of its own."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\nvitald: ".join(errors))
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """--config, for a verb that acts as the configured daemon does."""
+    from vitald.config import DEFAULT_PATH
+
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=DEFAULT_PATH,
+        metavar="FILE",
+        help=f"the daemon's configuration (default: {DEFAULT_PATH})",
+    )
+
+
+def add_catalog_options(parser: argparse.ArgumentParser, *, config: str, profile: str) -> None:
+    """--config and --profile, for a verb that needs no daemon. `config` and `profile` are their
+    help.
+    """
+    parser.add_argument("--config", type=Path, default=None, help=config)
+    parser.add_argument(
+        "--profile", type=words.parse_profile, metavar="NAME", default=None, help=profile
+    )
+
+
+def find_default_file() -> Path | None:
+    """The configuration file of this node; None if it has none."""
+    from vitald.config import DEFAULT_PATH
+
+    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
+
+
+def load_catalog(path: Path | None, profile: str | None) -> tuple[Config, Catalog]:
+    """A file's configuration, and the catalogue by it or by another profile. None: the defaults.
+    Raises ConfigRejected.
+    """
+    from vitald import catalog as catalogs
+    from vitald import config as configs
+
+    try:
+        config = configs.load(path)
+        catalog = catalogs.load_catalog(profile or config.catalog.profile, config.catalog.overrides)
+    except (configs.ConfigError, catalogs.CatalogError) as error:
+        raise ConfigRejected(error.errors) from None
+    return config, catalog

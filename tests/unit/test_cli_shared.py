@@ -1,0 +1,42 @@
+"""What several verbs share: how an action on a finding is shown, and how a configuration is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitald.cli import client, main
+from vitald.server import examples
+
+
+def test_an_acceptance_says_until_when(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: examples.ACCEPT)
+    assert main(["accept", "1", "--for", "7d", "--reason", "x"]) == 0
+    title, until = capsys.readouterr().out.splitlines()
+    assert title.startswith("accepted #")
+    assert until.startswith("it stays open and shown, and counts again at 20")
+
+
+def test_an_acceptance_that_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = {"finding": {**examples.ACCEPT["finding"], "accepted": None}}
+    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: ended)
+    assert main(["accept", "1", "--end", "--reason", "x"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("no longer accepted #")
+
+
+@pytest.mark.parametrize("words", ["explain xid/79", "scan /dev/null", "diag read /dev/null"])
+def test_every_mistake_of_a_configuration_has_its_line(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[catalog]\nprofile = "x"\n[nothing]\n')
+    assert main([*words.split(), "--config", str(config)]) == 78
+    mistakes = capsys.readouterr().err.splitlines()
+    assert len(mistakes) == 2
+    assert all(line.startswith(f"vitald: {config}:") for line in mistakes)
