@@ -26,7 +26,8 @@ from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 from vitald.collectors.nvml.worker import SIMULATED
-from vitald.recovery.request import FILE, FindingRef, Kind, Request, parse_request, render_request
+from vitald.model import Repair
+from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
 
 GPU = "gpu/0000:65:00.0"
@@ -138,7 +139,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     request = request_of(node)
     assert (request.id, request.kind, request.causes, request.requester) == (
         asked["id"],
-        Kind.REBOOT,
+        Repair.REBOOT,
         ((GPU, "xid/79"),),
         f"vitald {node.status()['pid']}",
     )
@@ -453,7 +454,7 @@ def handmade(node: Node, found: Json | None = None) -> Request:
         boot_id=str(node.status()["bootId"]),
         time=time.time(),
         uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
-        kind=Kind.REBOOT,
+        kind=Repair.REBOOT,
         host="h",
         requester="vitald 1",
         status="unhealthy",
@@ -516,7 +517,7 @@ STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
     ),
     (
         "more than is asked for",
-        lambda one: replace(one, kind=Kind.REPLACE),
+        lambda one: replace(one, kind=Repair.REPLACE),
         "daemon",
         "does not say replacementRequired",
     ),

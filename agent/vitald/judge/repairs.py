@@ -1,0 +1,38 @@
+"""
+Which repair of the node is due: what publishers request of those who repair nodes.
+
+A flag of the verdict says that a repair is required. It is due only if it is certain and may happen
+now: for a confirmed, real finding whose remedy nobody has begun, and not while a job runs that it
+should wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vitald.model import Finding, FindingState, Repair, When
+
+
+def find_due_repairs(
+    findings: Iterable[Finding], *, device_reset: bool, idle: bool, drills: bool = False
+) -> dict[Repair, Finding]:
+    """For each repair that is due, the first finding that requires it.
+
+    `device_reset`: the site resets devices itself. `idle`: nothing uses the node, so that what
+    waits for the running job may be done. `drills`: simulated findings count as real and confirmed.
+    """
+    due: dict[Repair, Finding] = {}
+    for finding in findings:
+        repair = finding.action.choose_repair(device_reset=device_reset)
+        if repair is not None and _may_repair(finding, idle=idle, drills=drills):
+            due.setdefault(repair, finding)
+    return due
+
+
+def _may_repair(finding: Finding, *, idle: bool, drills: bool) -> bool:
+    if finding.on_trial or finding.is_deferred or finding.state is not FindingState.OPEN:
+        return False
+    if finding.is_simulated and not drills:
+        return False
+    is_certain = finding.is_confirmed or finding.is_simulated
+    return is_certain and (finding.when is When.NOW or (idle and finding.when is When.AFTER_JOB))
