@@ -160,6 +160,7 @@ class Daemon:
                     self.housekeeping.run,
                     self._reload_on_signal,
                     self.recovery.run,
+                    self.diagnostics.idle_monitor.run,
                 ):
                     tasks.start_soon(work)
                 present: list[Source] = [*self.sources.present, self.diagnostics.source]
@@ -168,6 +169,7 @@ class Daemon:
                 tasks.start_soon(self._notify_ready)
                 await self.stopping.wait()
                 self.notifier.notify_stopping()
+                self.node_state.announce_stop()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
             for batch in self.diagnostics.source.take_pending_batches():
@@ -398,6 +400,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         deep_log=deep_log,
         count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,
+        waits_for_idle=daemon.node_state.waits_for_idle,
     )
 
 
@@ -412,6 +415,7 @@ def _build_api(daemon: Daemon) -> Api:
         inject_path=daemon.config.kernel_log.path,
         group=_find_group_id(daemon.config.socket.group),
         diagnostics=daemon.diagnostics,
+        is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
         more=_build_routes(daemon),
     )

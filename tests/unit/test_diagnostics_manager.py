@@ -207,6 +207,7 @@ class House:
             Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
             {check.name: check for check in checks or (Tested(),)},
             catalog=catalogue(),
+            waits_for_idle=lambda: False,
             boot_id="boot-a",
             node=cast("Any", self.node),
             detector=cast("Any", self.detector),

@@ -29,6 +29,13 @@ def find_due_repairs(
     return due
 
 
+def waits_for_idle(findings: Iterable[Finding], *, device_reset: bool) -> bool:
+    """Whether a repair would be due if the node were idle."""
+    listed = list(findings)
+    idle = find_due_repairs(listed, device_reset=device_reset, idle=True)
+    return idle.keys() != find_due_repairs(listed, device_reset=device_reset, idle=False).keys()
+
+
 def _may_repair(finding: Finding, *, idle: bool, drills: bool) -> bool:
     if finding.on_trial or finding.is_deferred or finding.state is not FindingState.OPEN:
         return False

@@ -154,6 +154,8 @@ async def _watch_changes(session: aiohttp.ClientSession, changed: asyncio.Event)
                 changed.set()
     except asyncio.TimeoutError:
         return DaemonLost(f"/v1/watch: nothing for {_SILENCE_S:g} s")
+    except aiohttp.ClientPayloadError:
+        return DaemonLost("the connection broke off", announced=announced)
     except (aiohttp.ClientError, OSError, ValueError, AttributeError) as error:
         return DaemonLost(f"/v1/watch: {error}", announced=announced)
     return DaemonLost("it has stopped", announced=announced)

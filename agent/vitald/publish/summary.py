@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Union, cast
 
 from vitald.model import Action, Status
 from vitald.timestamps import parse_rfc3339
@@ -60,7 +60,7 @@ class DaemonSilent:
     detail: str
 
 
-PublishedState = NodeSummary | DaemonSilent
+PublishedState = Union[NodeSummary, DaemonSilent]
 
 
 def parse_summary(document: object) -> NodeSummary:

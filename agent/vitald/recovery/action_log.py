@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from vitald.model import Repair
 from vitald.recovery.request import (
     Cause,
     InvalidRequest,
-    Repair,
     get_items,
     get_number,
     get_text,

@@ -33,6 +33,7 @@ from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
+from vitald.server.routes.summary import SummaryRoutes
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
@@ -66,6 +67,7 @@ class Api:
         group: int,
         diagnostics: DiagnosticsView,
         recovery: RecoveryRequester | None = None,
+        is_idle: Callable[[], bool] = lambda: False,
         more: Sequence[Routes] = (),
     ) -> None:
         self.group = group
@@ -78,11 +80,13 @@ class Api:
             catalog=catalog,
             inventory=inventory,
             reader=reader,
+            is_idle=is_idle,
         )
         self._routes: tuple[Routes, ...] = (
             NodeRoutes(self._context, interpreter, diagnostics, recovery),
             FindingRoutes(self._context),
             EventRoutes(self._context, self.connection_limit),
+            SummaryRoutes(self._context),
             DrillRoutes(node_state, interpreter, inject_path),
             *more,
         )

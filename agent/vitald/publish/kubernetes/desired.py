@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.model import Status
+from vitald.model import Action, Status
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
@@ -115,11 +115,10 @@ def _build_repair(type_: str, reason: str, state: NodeSummary) -> DesiredConditi
 
 def _build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
     """Few values, so that selectors and metrics stay small: neither codes nor devices."""
-    silent = isinstance(state, DaemonSilent)
-    return {
-        f"{prefix}/status": Status.UNKNOWN.value if silent else state.status.value,
-        f"{prefix}/action": "none" if silent else state.action.value,
-    }
+    status, action = Status.UNKNOWN, Action.NONE
+    if not isinstance(state, DaemonSilent):
+        status, action = state.status, state.action
+    return {f"{prefix}/status": status.value, f"{prefix}/action": action.value}
 
 
 def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:

@@ -38,6 +38,7 @@ from vitald.server.examples.node import (
     CONFIRM_REQUEST,
     EXPECT,
     HEALTHZ,
+    NODE_SUMMARY,
     STATUS,
 )
 
@@ -69,6 +70,7 @@ __all__ = [
     "INCIDENTS",
     "JOBS",
     "LINE",
+    "NODE_SUMMARY",
     "RELEASE",
     "RELEASE_REQUEST",
     "REMEDY",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from vitald.core.node_state import Subscription
+from vitald.core.node_state import StreamEnd, Subscription
 from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
@@ -126,7 +126,7 @@ class EventRoutes:
     async def _write_changes(
         self, response: web.StreamResponse, subscription: Subscription
     ) -> None:
-        """Until the subscription lags behind."""
+        """Until the subscription lags behind, or the daemon is stopped."""
         shown = await self._write_verdict(response, None)
         while not subscription.lagged:
             try:
@@ -137,6 +137,9 @@ class EventRoutes:
                 )
                 shown = await self._write_verdict(response, shown)
                 continue
+            if change is StreamEnd.STOPPING:
+                await _write_line(response, {"type": "stopping"})
+                return
             if change is not None:
                 await _write_line(response, self._describe_change(change))
             if change is None or subscription.queue.empty():

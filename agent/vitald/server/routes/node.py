@@ -11,7 +11,6 @@ import time
 from importlib import resources
 from typing import TYPE_CHECKING
 
-import anyio
 from aiohttp import web
 
 from vitald import __version__
@@ -29,8 +28,6 @@ from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 
 if TYPE_CHECKING:
     from vitald.server import schema
-
-_FIRST_POLL_S = 1.5  # less than the command line waits
 
 
 class NodeRoutes:
@@ -71,9 +68,7 @@ class NodeRoutes:
                 400,
                 f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
             )
-        # A client that asks during a start must not take that for a fault.
-        with anyio.move_on_after(_FIRST_POLL_S):
-            await self._context.node_state.answerable.wait()
+        await self._context.wait_until_answerable()
         return web.json_response(self._describe_node(WorkPhase(wanted)))
 
     def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:

@@ -48,6 +48,7 @@ from vitald.server.schema.events import (
     WatchIncident,
     WatchLagged,
     WatchLine,
+    WatchStopping,
     WatchVerdict,
 )
 from vitald.server.schema.expected import (
@@ -94,6 +95,7 @@ from vitald.server.schema.node import (
     NodeStatus,
     RecoveryRequest,
 )
+from vitald.server.schema.summary import NodeSummary, SummarizedFinding
 from vitald.server.schema.values import (
     Action,
     Code,
@@ -178,6 +180,7 @@ __all__ = [
     "Layer",
     "Moment",
     "NodeStatus",
+    "NodeSummary",
     "OneFinding",
     "OneGoing",
     "Outcome",
@@ -192,6 +195,7 @@ __all__ = [
     "RunDiagnosticRequest",
     "Sight",
     "Status",
+    "SummarizedFinding",
     "Suspect",
     "SuspectPart",
     "TellJobRequest",
@@ -201,6 +205,7 @@ __all__ = [
     "WatchIncident",
     "WatchLagged",
     "WatchLine",
+    "WatchStopping",
     "WatchVerdict",
     "WatchedComponent",
     "When",

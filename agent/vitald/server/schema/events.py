@@ -90,6 +90,12 @@ class WatchLagged(TypedDict):
     """What to do."""
 
 
+class WatchStopping(TypedDict):
+    """The last line of a daemon that is stopped in an orderly way, for example to be upgraded."""
+
+    type: Literal["stopping"]
+
+
 class _OptionalAnnounceRequest(TypedDict, total=False):
     holdSeconds: Annotated[float, Keywords(minimum=1, maximum=86400, default=600)]
     """When the drill ends by itself."""
@@ -101,6 +107,12 @@ class AnnounceRequest(_OptionalAnnounceRequest):
 
 
 WatchLine: TypeAlias = Union[
-    WatchVerdict, WatchEvent, WatchFinding, WatchIncident, WatchHeartbeat, WatchLagged
+    WatchVerdict,
+    WatchEvent,
+    WatchFinding,
+    WatchIncident,
+    WatchHeartbeat,
+    WatchLagged,
+    WatchStopping,
 ]
 """One line of the stream."""
