@@ -32,11 +32,13 @@ _UNKNOWN_NAME = re.compile(r"'?<(?:unknown|n/a)>'?(?:, ?(?P<message>.*))?\Z", re
 
 _UNIT = r"(?:MSE degraded|[A-Z][A-Z0-9_]*(?:/[A-Z][A-Z0-9_]*)?)"
 _NVLINK5 = re.compile(
-    rf"(?P<unit>{_UNIT})(?:\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC(?P<xc>[01])\s+i(?P<injected>[01])"
+    rf"(?P<unit>{_UNIT})(?:\s+(?P<severity>Fatal|Nonfatal|Non-fatal)"
+    r"\s+XC(?P<xc>[01])\s+i(?P<injected>[01])"
     r"|, (?P<severity_word>fatal|nonfatal), cross-contain=(?P<xc_word>[01]),"
     r" injected=(?P<injected_word>[01]),)"
-    r"\s+Link\s+(?P<link>-?\d{1,3})(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)|\s+\([0-9a-fA-Fx,"
-    r" ]{0,96}|\s*: [A-Z][\w ]{0,48}\.)?\s*\Z"
+    r"\s+Link\s+(?P<link>-?\d{1,3})"
+    r"(?:\s+\((?P<words>0x[0-9a-fA-F]{1,8}(?:,?\s+0x[0-9a-fA-F]{1,8}){1,7})\)"
+    r"|\s+\([0-9a-fA-Fx, ]{0,96}|\s*: [A-Z][\w ]{0,48}\.)?\s*\Z"
 )
 _RECOVERY = re.compile(
     r"GPU recovery action changed from 0x(?P<old>[0-9a-fA-F]{1,4}) \((?P<old_text>[A-Za-z0-9 ]+)\)"
