@@ -79,7 +79,11 @@ def rank_state(state: PublishedState) -> tuple[int, bool, bool]:
 
 
 def is_improvement(before: PublishedState, after: PublishedState) -> bool:
-    """Whether the new state is better in every respect, or says the same."""
+    """Whether the new state is better in every respect, or says the same. That nothing is known any
+    more is no improvement.
+    """
+    if isinstance(after, DaemonSilent) or after.status is Status.UNKNOWN:
+        return False
     return all(new <= old for new, old in zip(rank_state(after), rank_state(before), strict=True))
 
 

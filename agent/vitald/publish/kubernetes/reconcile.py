@@ -37,8 +37,8 @@ def decide_transition(
     """The present status and since when it is that.
 
     `remembered` is this process's own record, which outlives a restart; the node's condition is
-    the fallback where that was lost. Otherwise the status is new: since the ledger's change, but
-    not before the former transition and not in the future.
+    the fallback where that was lost. Otherwise the status is new: since the ledger's last change,
+    if that was after the former transition; else since now.
     """
     status = desired.status.value
     if remembered is not None and remembered.status == status:
@@ -49,7 +49,8 @@ def decide_transition(
         if present.status == status:
             return LastTransition(status, min(written, now))
         earliest = written
-    return LastTransition(status, min(max(desired.changed_at, earliest), now))
+    explains = earliest < desired.changed_at <= now
+    return LastTransition(status, desired.changed_at if explains else now)
 
 
 def build_patch(
