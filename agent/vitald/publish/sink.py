@@ -110,7 +110,11 @@ class SinkRunner:
         if state == self._state:
             return
         before = self._state if self._written is None else self._written
-        pause = BETTER_S if before is not None and is_improvement(before, state) else WORSE_S
+        pause = WORSE_S
+        if isinstance(state, DaemonSilent):  # it has been waited for already
+            pause = 0.0
+        elif before is not None and is_improvement(before, state):
+            pause = BETTER_S
         self._state = state
         if not self._failed_in_a_row:
             self._due = min(self._due, time.monotonic() + pause)
