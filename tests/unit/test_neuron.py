@@ -521,6 +521,31 @@ def test_a_card_that_is_lost_while_it_is_read_has_no_errors(
         assert {code for code, _ in found} == {"neuron/lost"}
 
 
+def test_a_count_that_a_lost_card_read_is_not_remembered(
+    tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is back without a new driver: its true count is less than what it read while it fell."""
+    config = next(tree.root.glob(f"devices/*/{TRN2[1]}/config"))
+    answering = config.read_bytes()
+    read_number = Files.read_number
+
+    def lose_before(files: Files, raw: RawReadings, name: str, path: Path | str) -> float | None:
+        if name == "hbm_ecc_repairable" and "neuron1/" in str(path):
+            tree.lose_link(1)
+            tree.ecc(1, "mem_ecc_repairable_uncorrected", 60)
+        return read_number(files, raw, name, path)
+
+    with watching(tree) as node:
+        assert told(node.look()) == set()
+        with monkeypatch.context() as patched:
+            patched.setattr(Files, "read_number", lose_before)
+            assert {code for code, _ in told(node.look())} == {"neuron/lost"}
+        config.write_bytes(answering)
+        tree.ecc(1, "mem_ecc_repairable_uncorrected", 0)
+        node.look(2)
+        assert node.readings(f"neuron/{TRN2[1]}").values["hbm_ecc_repairable"] == 0.0
+
+
 def test_what_a_card_reads_that_was_silent_for_a_moment_is_no_reading(
     tree: NeuronTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,7 +571,13 @@ def test_what_a_card_reads_that_was_silent_for_a_moment_is_no_reading(
         monkeypatch.setattr("vitald.collectors.neuron.device.time.sleep", answer_again)
         assert told(node.look()) == set()
         assert silent == ["hbm_ecc_uncorrected"]
-        assert "hbm_ecc_uncorrected" not in node.readings(f"neuron/{TRN2[1]}").values
+        silenced = node.readings(f"neuron/{TRN2[1]}")
+        assert "hbm_ecc_uncorrected" not in silenced.values
+        assert silenced.unknown_reason == "the device did not answer while it was read"
+        monkeypatch.setattr(Files, "read_number", read_number)
+        tree.ecc(1, "mem_ecc_uncorrected", 0)
+        assert told(node.look()) == set()
+        assert node.readings(f"neuron/{TRN2[1]}").unknown_reason == ""
 
 
 def test_fewer_devices_than_functions_where_no_place_is_known(tmp_path: Path) -> None:

@@ -75,7 +75,6 @@ class NeuronDevice:
         self._read_identity(raw)
         if self._is_off_bus():
             return self._report_lost(raw)
-        repairable_before = self.known.repairable
         interruption = _IN_RESET if self._is_resetting(raw) else ""
         if not interruption:
             self._read_serial(raw)
@@ -88,7 +87,6 @@ class NeuronDevice:
             interruption = _NO_ANSWER if silent else ""
             interruption = _IN_RESET if self._is_resetting(raw) else interruption
         if interruption:
-            self.known.repairable = repairable_before
             for reading in _OF_THE_CARD:
                 raw.values.pop(reading, None)
                 raw.missing.setdefault(reading, interruption)
@@ -101,7 +99,10 @@ class NeuronDevice:
         self._read_host_memory(raw)
         raw.missing.setdefault("temperature_celsius", "the driver shows none")
         if not interruption:
+            self._remember_repairable(raw)
             self._judge_observability(raw)
+        elif interruption == _NO_ANSWER:
+            raw.unreadable_reason = interruption
         elif not self.known.read:
             raw.unreadable_reason = f"{interruption}, and has not been read before"
         self._set_display_name(raw)
@@ -212,8 +213,6 @@ class NeuronDevice:
             raw.missing["hbm_ecc_repairable"] = (
                 "fewer than before, and only a driver that is loaded repairs any: it did not answer"
             )
-        elif isinstance(repairable, float):
-            self.known.repairable = repairable
         unclear = raw.values.get("hbm_ecc_uncorrected")
         if (
             isinstance(unclear, float)
@@ -229,6 +228,12 @@ class NeuronDevice:
             )
         elif "hbm_ecc_uncorrected" in raw.values:
             raw.values["hbm_ecc_unclear"] = 0.0
+
+    def _remember_repairable(self, raw: RawReadings) -> None:
+        """Only of a complete poll: a card that is lost meanwhile reads any count."""
+        repairable = raw.values.get("hbm_ecc_repairable")
+        if isinstance(repairable, float):
+            self.known.repairable = repairable
 
     def _judge_observability(self, raw: RawReadings) -> None:
         """Missing essential files make the device's state unknown.
