@@ -35,6 +35,7 @@ from vitald.config_sections import (
     Socket,
 )
 from vitald.paths import Paths
+from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
 from vitald.settings import (
     MIN_PERIOD_S,
     SectionValues,
@@ -69,6 +70,8 @@ class Config:
     nccl: Nccl = field(default_factory=Nccl)
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
+    publish: PublishSettings = field(default_factory=PublishSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
@@ -111,6 +114,8 @@ SECTIONS: dict[str, type] = {
     "nccl": Nccl,
     "slurm": SlurmSettings,
     "recovery": Recovery,
+    "publish": PublishSettings,
+    "kubernetes": KubernetesSettings,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -188,6 +193,8 @@ def example() -> str:
 def _written(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
+    if value is None:
+        return '""'
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
@@ -216,6 +223,7 @@ _EXAMPLES = {
     },
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
     ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
+    ("publish", "state"): 'state = "/var/lib/vitald-publish"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -364,6 +372,7 @@ def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> l
         for key in ("every", "deadline"):
             if getattr(config.get_section(name), f"{key}_s") < MIN_PERIOD_S:
                 wrong(name, key, f"at least {MIN_PERIOD_S:g} s")
+    check_kubernetes(config.kubernetes, config.recovery.mode, partial(wrong, "kubernetes"))
     if len(os.fsencode(config.socket_path)) > 107:
         wrong(
             "socket",

@@ -97,10 +97,10 @@ LAYERS = (
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),
-    *("settings", "paths", "collectors", "config_sections", "config"),
+    *("settings", "paths", "collectors", "config_sections", "publish_sections", "config"),
     *("ledger", "core"),
     *("diagnostics", "recovery"),
-    *("server", "metrics"),
+    *("server", "metrics", "publish"),
     *("simulator", "daemon", "cli", "__main__"),
 )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -67,8 +67,28 @@ class SinkHealth:
     is_up: bool = False
     last_success: float = 0.0
     error: str = "nothing has been written yet"
+    waiting: int = 0  # how much is not written yet: 1 for a state, or so many events
+    waiting_since: float = 0.0
     writes: int = 0
     failures: int = 0
+
+    def describe(self) -> str:
+        """One line for `systemctl status`."""
+        return f"{self.name}: up" if self.is_up else f"{self.name}: {self.error}"
+
+
+class Runner(Protocol):
+    """A task that keeps one receiver up to date."""
+
+    health: SinkHealth
+
+    def offer_state(self, state: PublishedState) -> None:
+        """The state is this now."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
 
 
 def rank_state(state: PublishedState) -> tuple[int, bool, bool]:
@@ -100,11 +120,6 @@ class SinkRunner:
         self._limit = RateLimit(_WRITES_PER_MINUTE, _BURST)
         self._failed_in_a_row = 0
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the sink does not say the present state."""
-        return self._state is not None and self._state != self._written
-
     def offer_state(self, state: PublishedState) -> None:
         """The state is this now."""
         if state == self._state:
@@ -116,6 +131,8 @@ class SinkRunner:
         elif before is not None and is_improvement(before, state):
             pause = BETTER_S
         self._state = state
+        if not self.health.waiting:
+            self.health = replace(self.health, waiting=1, waiting_since=time.time())
         if not self._failed_in_a_row:
             self._due = min(self._due, time.monotonic() + pause)
         self._changed.set()
@@ -150,18 +167,20 @@ class SinkRunner:
             return
         self._failed_in_a_row = 0
         self._written = state
-        self.health = SinkHealth(
-            self.sink.name,
+        is_behind = self._state != state
+        self.health = replace(
+            self.health,
             is_up=True,
             last_success=time.time(),
             error="",
+            waiting=int(is_behind),
+            waiting_since=time.time() if is_behind else 0.0,
             writes=self.health.writes + 1,
-            failures=self.health.failures,
         )
         if was_out:
             log.info("sink_recovered", sink=self.sink.name)
         self._due = time.monotonic() + self.sink.get_recheck_s(state)
-        if self._state != state:
+        if is_behind:
             self._due = time.monotonic() + WORSE_S
 
     def _note_failure(self, error: SinkFailed) -> None:
@@ -170,11 +189,6 @@ class SinkRunner:
         delay = _RETRY.delay_s(self._failed_in_a_row) * random.uniform(0.5, 1.0)  # noqa: S311
         self._failed_in_a_row += 1
         self._due = time.monotonic() + max(delay, error.retry_after_s or 0.0)
-        self.health = SinkHealth(
-            self.sink.name,
-            is_up=False,
-            last_success=self.health.last_success,
-            error=str(error),
-            writes=self.health.writes,
-            failures=self.health.failures + 1,
+        self.health = replace(
+            self.health, is_up=False, error=str(error), failures=self.health.failures + 1
         )

@@ -18,10 +18,10 @@ from vitald.publish.kubernetes.credentials import NoCredentials
 from vitald.publish.kubernetes.desired import DesiredNode, build_desired_node
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.kubernetes.settings import KubernetesSettings
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
+from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 

@@ -1,0 +1,91 @@
+"""
+The composition root of `vitald publish`: one feed, one task for each sink, and the report of how
+they fare to the daemon.
+
+The process has the credentials and the network, which the daemon has not; and when the daemon dies,
+somebody is left to say that the node's state is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import anyio
+import structlog
+
+from vitald import __version__
+from vitald.config import Config
+from vitald.publish.daemon_feed import DaemonFeed
+from vitald.publish.daemon_report import DaemonReport
+from vitald.publish.sink import Runner, SinkRunner
+from vitald.publish.sinks import open_sinks
+from vitald.publish.state_store import StateStore
+from vitald.publish.summary import PublishedState
+from vitald.systemd import Notifier
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
+
+_NOTIFY_S = 5.0
+
+
+class Publisher:
+    """One run of `vitald publish`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._runners: list[Runner] = []
+        self._stopping = asyncio.Event()
+        self._notifier = Notifier()
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises NoSink, NoCredentials, OSError, sqlite3.Error."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        config = self._config
+        store = StateStore(config.publish.state)
+        try:
+            async with open_sinks(config, store) as sinks:
+                self._runners = [SinkRunner(sink) for sink in sinks]
+                log.info(
+                    "publishing",
+                    version=__version__,
+                    sinks=[sink.name for sink in sinks],
+                    socket=str(config.socket_path),
+                )
+                await self._run_tasks()
+        finally:
+            store.close()
+        log.info("stopped")
+
+    async def _run_tasks(self) -> None:
+        feed = DaemonFeed(
+            self._config.socket_path, self._offer_state, drills=self._config.publish.drills
+        )
+        report = DaemonReport(
+            self._config.socket_path, lambda: [each.health for each in self._runners]
+        )
+        async with anyio.create_task_group() as tasks:
+            for runner in self._runners:
+                tasks.start_soon(runner.run)
+            tasks.start_soon(feed.run)
+            tasks.start_soon(report.run)
+            tasks.start_soon(self._notify_systemd)
+            self._notifier.notify_ready()
+            await self._stopping.wait()
+            self._notifier.notify_stopping()
+            tasks.cancel_scope.cancel()
+
+    def _offer_state(self, state: PublishedState) -> None:
+        for runner in self._runners:
+            runner.offer_state(state)
+
+    async def _notify_systemd(self) -> None:
+        """The line that `systemctl status` shows, and the watchdog."""
+        interval = min(self._notifier.watchdog_s or _NOTIFY_S, _NOTIFY_S)
+        while True:
+            lines = (each.health.describe() for each in self._runners)
+            self._notifier.notify_status("; ".join(lines)[:240])
+            self._notifier.notify_watchdog()
+            await anyio.sleep(interval)

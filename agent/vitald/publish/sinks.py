@@ -1,0 +1,60 @@
+"""Which sinks the configuration names."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from vitald.config import Config
+from vitald.publish.kubernetes.client import KubernetesClient
+from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
+from vitald.publish.kubernetes.sink import KubernetesSink
+from vitald.publish.sink import Sink
+from vitald.publish.state_store import StateStore
+from vitald.publish_sections import KubernetesSettings
+
+
+class NoSink(Exception):
+    """The configuration names no sink."""
+
+
+@asynccontextmanager
+async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Sink]]:
+    """The sinks that the configuration names. Raises NoSink, NoCredentials."""
+    async with AsyncExitStack() as stack:
+        sinks: list[Sink] = []
+        if config.kubernetes.enabled:
+            client = await stack.enter_async_context(open_client(config.kubernetes))
+            sinks.append(KubernetesSink(client, config.kubernetes, store))
+        if not sinks:
+            raise NoSink(
+                "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
+            )
+        yield sinks
+
+
+def open_client(settings: KubernetesSettings) -> KubernetesClient:
+    """For the node's own API server. Raises NoCredentials."""
+    node = find_node_name(settings)
+    user = f"system:node:{node}" if settings.impersonate else ""
+    return KubernetesClient(_find_access(settings), node, impersonate=user)
+
+
+def find_node_name(settings: KubernetesSettings) -> str:
+    """The Node object's name: as set, as the pod was given it, else the host name."""
+    return settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
+
+
+def _find_access(settings: KubernetesSettings) -> ClusterAccess:
+    if not settings.server:
+        return find_cluster(os.environ)
+    return ClusterAccess(
+        server=settings.server.rstrip("/"),
+        ca_file=settings.ca,
+        token_file=settings.token_file,
+        client_certificate=settings.client_certificate,
+        client_key=settings.client_key,
+        program=settings.exec,
+    )
