@@ -33,6 +33,7 @@ class FindingSummary:
     since: float  # seconds since the epoch
     confirmed: bool
     simulated: bool
+    due: bool  # a repair of the node is due for it now
     device: str  # UUID or serial number, "" if unknown
 
 
@@ -47,8 +48,10 @@ class NodeSummary:
     reboot_reason: str  # the word for the finding for which a reboot is due; "" if none is
     replacement_reason: str
     changed_at: float  # when a finding changed last
-    findings: tuple[FindingSummary, ...]  # the strongest first; not all where there are many
+    findings: tuple[FindingSummary, ...]  # those due first; not all where there are many
     open_findings: int
+    is_complete: bool  # everything that is watched could be read
+    accelerators: tuple[str, ...]  # kinds of accelerators on PCI: gpu, neuron
     boot_id: str
 
 
@@ -79,6 +82,8 @@ def parse_summary(document: object) -> NodeSummary:
             changed_at=parse_rfc3339(answer["changedAt"]).timestamp(),
             findings=tuple(_parse_finding(finding) for finding in answer["findings"]),
             open_findings=answer["openFindings"],
+            is_complete=answer["complete"],
+            accelerators=tuple(answer["accelerators"]),
             boot_id=answer["bootId"],
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -96,5 +101,6 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         since=parse_rfc3339(finding["since"]).timestamp(),
         confirmed=finding["confirmed"],
         simulated=finding["simulated"],
+        due=finding["due"],
         device=finding["device"],
     )
