@@ -48,6 +48,13 @@ def _read_optional_path(value: object) -> Path | None:
     return None if value == "" else read_path(value)
 
 
+def _read_textfile(value: object) -> Path | None:
+    path = _read_optional_path(value)
+    if path is not None and path.suffix != ".prom":  # node_exporter reads no others
+        raise Unexpected("the path of a file *.prom", value)
+    return path
+
+
 def _read_program(value: object) -> tuple[str, ...]:
     argv = read_names(value) if value else ()
     if argv and not argv[0].startswith("/"):
@@ -97,7 +104,7 @@ class PublishSettings:
     )
     textfile: Path | None = setting(
         None,
-        _read_optional_path,
+        _read_textfile,
         "File of metrics for the textfile collector of Prometheus' node_exporter, by its path"
         " (*.prom).",
     )
