@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import require
 from tests.pace import patient
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
-from vitald import config as configs
-from vitald.config import Config
+from vitald.config_file import ConfigError
 from vitald.model import Action, Status
+from vitald.publish.config import PublisherConfig, load_config
 from vitald.publish.files.nfd import EXPIRY_S, NfdSink, format_features
 from vitald.publish.files.replace_file import REWRITE_S
 from vitald.publish.files.textfile import TextfileSink, format_metrics
@@ -210,7 +210,7 @@ def test_a_runner_writes_an_unchanged_file_again(
 
 
 def test_the_configuration_names_the_sinks(tmp_path: Path) -> None:
-    async def list_sinks(config: Config) -> list[str]:
+    async def list_sinks(config: PublisherConfig) -> list[str]:
         store = StateStore(tmp_path / "state")
         try:
             async with open_sinks(config, store) as sinks:
@@ -218,20 +218,20 @@ def test_the_configuration_names_the_sinks(tmp_path: Path) -> None:
         finally:
             store.close()
 
-    both = Config(
+    both = PublisherConfig(
         publish=PublishSettings(nfd=tmp_path, textfile=tmp_path / "vitald.prom"),
         kubernetes=KubernetesSettings(),
     )
     assert asyncio.run(list_sinks(both)) == ["nfd", "textfile"]
     with pytest.raises(NoSink):
-        asyncio.run(list_sinks(Config()))
+        asyncio.run(list_sinks(PublisherConfig()))
 
 
 def test_a_file_that_node_exporter_would_not_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[publish]\ntextfile = "/var/lib/node_exporter/vitald.txt"\n')
-    with pytest.raises(configs.ConfigError) as failed:
-        configs.load(path)
+    with pytest.raises(ConfigError) as failed:
+        load_config(path)
     assert any(
         "[publish] textfile: expected the path of a file *.prom" in line
         for line in failed.value.errors
