@@ -107,7 +107,7 @@ class DaemonFeed:
                 return DaemonLost(f"/v1/summary: {error}")
             except asyncio.TimeoutError:
                 return DaemonLost(f"/v1/summary: no answer within {_ANSWER_S:g} s")
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
                 return DaemonLost(f"/v1/summary: {error}")
             self._stop_grace()
             self._is_answering = True
@@ -156,6 +156,6 @@ async def _watch_changes(session: aiohttp.ClientSession, changed: asyncio.Event)
         return DaemonLost(f"/v1/watch: nothing for {_SILENCE_S:g} s")
     except aiohttp.ClientPayloadError:
         return DaemonLost("the connection broke off", announced=announced)
-    except (aiohttp.ClientError, OSError, ValueError, AttributeError) as error:
+    except (aiohttp.ClientError, OSError, ValueError, AttributeError, RecursionError) as error:
         return DaemonLost(f"/v1/watch: {error}", announced=announced)
     return DaemonLost("it has stopped", announced=announced)

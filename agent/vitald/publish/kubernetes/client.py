@@ -16,22 +16,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from types import TracebackType
+from urllib.parse import quote
 
 import aiohttp
 
 from vitald import __version__
 from vitald.publish.http import read_limited
-from vitald.publish.kubernetes.credentials import ClusterAccess, TokenSource
+from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.node_object import NodeObject, parse_node
+from vitald.publish.retry import SinkFailed
+from vitald.text import replace_unprintable
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 _REQUEST_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
-_MANAGER = "vitald"
+MANAGER = "vitald"
+_GONE = 404
 
 
 class ApiUnreachable(Exception):
@@ -39,12 +45,37 @@ class ApiUnreachable(Exception):
 
 
 class ApiRefused(Exception):
-    """An answer that is an error, with its HTTP status and Kubernetes' text."""
+    """An answer that is an error, with its HTTP status and Kubernetes' word and text for it."""
 
-    def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        reason: str = "",
+    ) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+@contextmanager
+def report_failures() -> Iterator[None]:
+    """Raises SinkFailed where a request fails."""
+    try:
+        yield
+    except ApiRefused as error:
+        raise SinkFailed(
+            f"API server: {error}",
+            retry_after_s=error.retry_after_s,
+            is_expected=error.status == _GONE,
+        ) from error
+    except ApiUnreachable as error:
+        raise SinkFailed(str(error), is_unreachable=True) from error
+    except NoCredentials as error:
+        raise SinkFailed(str(error)) from error
 
 
 class KubernetesClient:
@@ -73,28 +104,30 @@ class KubernetesClient:
 
     async def read_node(self) -> NodeObject:
         """Raises ApiUnreachable, ApiRefused, NoCredentials."""
-        return _parse(await self._request("GET", f"/api/v1/nodes/{self.node}"))
+        return _parse(await self._request("GET", f"/api/v1/nodes/{quote(self.node)}"))
 
     async def patch_status(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a strategic merge patch of its status. Raises as read_node."""
-        path = f"/api/v1/nodes/{self.node}/status?fieldManager={_MANAGER}"
+        path = f"/api/v1/nodes/{quote(self.node)}/status?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, STRATEGIC))
 
     async def patch_node(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a merge patch; 409 where `metadata.resourceVersion` is no longer its
         own. Raises as read_node.
         """
-        path = f"/api/v1/nodes/{self.node}?fieldManager={_MANAGER}"
+        path = f"/api/v1/nodes/{quote(self.node)}?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, MERGE))
 
     async def create_event(self, event: Mapping[str, object]) -> bool:
         """Whether it was new: an event of that name may exist. Raises as read_node."""
         try:
-            await self._request("POST", _EVENTS, event, "application/json")
+            answer = await self._request("POST", _EVENTS, event, "application/json")
         except ApiRefused as error:
-            if error.status == 409:
+            if error.reason == "AlreadyExists":
                 return False
             raise
+        if not isinstance(answer, dict) or answer.get("kind") != "Event":
+            raise ApiUnreachable("the answer is no Event")
         return True
 
     # --- transport
@@ -113,6 +146,7 @@ class KubernetesClient:
             if error.status != 401:
                 raise
         self._tokens.discard_token()
+        await self._close_session()  # a client certificate may have been replaced
         return await self._send(method, path, body, content_type)
 
     async def _send(
@@ -123,8 +157,9 @@ class KubernetesClient:
             headers["Content-Type"] = content_type
         if token := await self._tokens.read_token(time.time()):
             headers["Authorization"] = f"Bearer {token}"
+        session = self._open_session()
         try:
-            async with self._open_session().request(
+            async with session.request(
                 method,
                 f"{self._access.server}{path}",
                 data=None if body is None else json.dumps(body),
@@ -135,7 +170,8 @@ class KubernetesClient:
                 return _read_answer(answer, content)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             # The certificate authority may have been replaced: read again with the next request.
-            await self._close_session()
+            if session is self._session:
+                await self._close_session()
             reason = str(error) or type(error).__name__
             raise ApiUnreachable(f"{self._access.server}: {reason}") from error
 
@@ -148,31 +184,42 @@ class KubernetesClient:
         return self._session
 
     async def _close_session(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        # Others may open a new one meanwhile; their requests on this one fail and are repeated.
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
 
 def _read_answer(answer: aiohttp.ClientResponse, content: bytes) -> object:
     """Raises ApiRefused; ApiUnreachable where it is no JSON: a proxy answered."""
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if answer.status >= 300:
-        message = document.get("message") if isinstance(document, dict) else None
+        problem = document if isinstance(document, dict) else {}
         raise ApiRefused(
             answer.status,
-            str(message or answer.reason)[:500],
-            _read_retry_after(answer.headers.get("Retry-After", "")),
+            replace_unprintable(str(problem.get("message") or answer.reason))[:500],
+            read_retry_after(answer.headers.get("Retry-After", ""), time.time()),
+            reason=str(problem.get("reason", ""))[:100],
         )
     if document is None:
         raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON")
     return document
 
 
-def _read_retry_after(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+def read_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (since the epoch); None if it says neither seconds nor a date.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _parse(document: object) -> NodeObject:
