@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
+from vitald.cli.config_options import find_default_file
 
 if TYPE_CHECKING:
-    from vitald.config import Config
+    from vitald.publish.config import PublisherConfig
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -40,16 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.sink is not None) != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
     gc.disable()  # start-up creates many objects, and nearly all of them stay
-    from vitald import config as configs
     from vitald import log
-    from vitald.catalog import CatalogError
+    from vitald.config_file import ConfigError
+    from vitald.publish.config import load_config
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
-        config = configs.load(path)
-        log.configure_log(config.log.level, config.log.format)
-    except (configs.ConfigError, CatalogError) as error:
+        config = load_config(arguments.config or find_default_file())
+    except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
+    log.configure_log(config.log.level, config.log.format)
     if arguments.retire:
         return _retire(config)
     from vitald.publish.kubernetes.credentials import NoCredentials
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _retire(config: Config) -> int:
+def _retire(config: PublisherConfig) -> int:
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.kubernetes.retire import NotRetired, retire_node
     from vitald.publish.sinks import open_client

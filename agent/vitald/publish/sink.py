@@ -17,7 +17,7 @@ import structlog
 
 from vitald.model import Status
 from vitald.publish.rate_limit import RateLimit
-from vitald.publish.retry import Retry, SinkFailed
+from vitald.publish.retry import Retry
 from vitald.publish.summary import DaemonSilent, PublishedState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
@@ -27,13 +27,40 @@ _WRITES_PER_MINUTE, _BURST = 12, 5  # in any minute; at once
 _SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
 
 
+class SinkFailed(Exception):
+    """Nothing was written. `retry_after_s`: when the receiver wants the next attempt.
+
+    `is_unreachable`: there was no answer. `is_expected`: no fault of the receiver (the node is
+    gone), so it is not logged as an error.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        is_unreachable: bool = False,
+        is_expected: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+        self.is_unreachable = is_unreachable
+        self.is_expected = is_expected
+
+
+class PartlyWritten(Exception):
+    """All was written but what the text names. It says why, and what to do about it."""
+
+
 class Sink(Protocol):
     """Writes states somewhere."""
 
     name: str
 
     async def write_state(self, state: PublishedState) -> bool:
-        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed."""
+        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed,
+        PartlyWritten.
+        """
         ...
 
     def get_recheck_s(self, state: PublishedState) -> float:
@@ -174,10 +201,18 @@ class SinkRunner:
                 return
 
     async def _write_state(self, state: PublishedState) -> None:
+        left_out = ""
+        did_write = True
         try:
             did_write = await self.sink.write_state(state)
+        except PartlyWritten as error:
+            left_out = str(error)
+            if left_out != self.health.error:
+                log.error("sink_refused", sink=self.sink.name, error=left_out)
         except SinkFailed as error:
-            self._due = time.monotonic() + self._retry.note_failure(error)
+            self._due = time.monotonic() + self._retry.note_failure(
+                is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
+            )
             self.health = note_failure(self.health, error)
             return
         self._retry.note_success()
@@ -186,4 +221,8 @@ class SinkRunner:
         is_behind = self._state is not None and self._state != state
         if self._state is not None and is_behind:
             self._due = self._find_due(state, None, self._state)
-        self.health = note_success(self.health, waiting=int(is_behind), writes=int(did_write))
+        self.health = replace(
+            note_success(self.health, waiting=int(is_behind), writes=int(did_write)),
+            is_up=not left_out,
+            error=left_out,
+        )

@@ -7,7 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from vitald.config import Config
+from vitald.publish.config import PublisherConfig
+from vitald.publish.files.nfd import NfdSink
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.events import EventRunner
@@ -24,7 +25,7 @@ class NoSink(Exception):
 
 
 @asynccontextmanager
-async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Runner]]:
+async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Runner]]:
     """A task for each sink that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
         sinks: list[Sink] = []
@@ -36,6 +37,13 @@ async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Ru
                 sinks.append(TaintSink(client, config.kubernetes, store))
             if config.kubernetes.events:
                 runners.append(_build_event_runner(config, client, store))
+        if config.publish.nfd is not None:
+            sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
+        if config.publish.textfile is not None:
+            # prometheus_client is needed for nothing else here
+            from vitald.publish.files.textfile import TextfileSink
+
+            sinks.append(TextfileSink(config.publish.textfile))
         runners = [*(SinkRunner(sink) for sink in sinks), *runners]
         if not runners:
             raise NoSink(
@@ -44,7 +52,9 @@ async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Ru
         yield runners
 
 
-def _build_event_runner(config: Config, client: KubernetesClient, store: StateStore) -> EventRunner:
+def _build_event_runner(
+    config: PublisherConfig, client: KubernetesClient, store: StateStore
+) -> EventRunner:
     return EventRunner(
         client,
         TransitionReader(config.socket_path),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import aiohttp
 
 from vitald.model import Action
-from vitald.publish.http import read_limited
+from vitald.publish.http import parse_json, read_limited
 from vitald.timestamps import parse_rfc3339
 
 if TYPE_CHECKING:
@@ -97,8 +96,8 @@ class TransitionReader:
         if answer.status != 200:
             raise NoTransitions(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
         try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
+            return parse_json(content)
+        except ValueError as error:
             raise NoTransitions("the answer is not JSON") from error
 
 

@@ -26,8 +26,8 @@ from vitald.publish.kubernetes.client import KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import limit_text
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.rate_limit import RateLimit
-from vitald.publish.retry import Retry, SinkFailed
-from vitald.publish.sink import SinkHealth, note_failure, note_success
+from vitald.publish.retry import Retry
+from vitald.publish.sink import SinkFailed, SinkHealth, note_failure, note_success
 from vitald.publish.state_store import Cursor, StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish.transitions import (
@@ -203,7 +203,9 @@ class EventRunner:
 
     def _note_failure(self, error: SinkFailed) -> float:
         self.health = note_failure(self.health, error)
-        return self._retry.note_failure(error)
+        return self._retry.note_failure(
+            is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
+        )
 
     async def _send_backlog(self) -> float | None:
         """Seconds to wait where the limit is reached; None when all is sent. Raises SinkFailed,

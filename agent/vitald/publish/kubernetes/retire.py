@@ -20,8 +20,9 @@ from vitald.publish.kubernetes.written import (
     find_present,
     get_taint_key,
     list_configured_names,
+    list_profile_names,
 )
-from vitald.publish.retry import SinkFailed
+from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore, WrittenKind, WrittenName
 from vitald.publish_sections import KubernetesSettings
 
@@ -68,7 +69,8 @@ async def _remove_names(
 ) -> None:
     """Add to `removed` what was removed. Raises as the client does, and SinkFailed."""
     taint = WrittenName(WrittenKind.TAINT, get_taint_key(settings))
-    names = store.read_written() | list_configured_names(settings) | {taint}
+    configured = list_configured_names(settings)
+    names = store.read_written() | configured | list_profile_names() | {taint}
     present = find_present(names, await client.read_node())
     taints = frozenset(name for name in present if name.kind is WrittenKind.TAINT)
     if of_status := present - taints:

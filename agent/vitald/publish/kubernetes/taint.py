@@ -19,7 +19,7 @@ from vitald.model import Status
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
 from vitald.publish.kubernetes.written import get_taint_key
-from vitald.publish.retry import SinkFailed
+from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore, WrittenKind, WrittenName
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish_sections import KubernetesSettings

@@ -5,52 +5,73 @@ configuration changes or vitald leaves the node. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from vitald.model import Action, Status
-from vitald.publish.kubernetes.client import MANAGER
-from vitald.publish.kubernetes.desired import DesiredNode, build_desired_node
-from vitald.publish.kubernetes.node_object import NodeObject
+from vitald.publish.kubernetes.desired import (
+    DesiredNode,
+    build_labels,
+    get_annotation_key,
+    list_own_types,
+)
+from vitald.publish.kubernetes.node_object import MANAGER, NodeObject
+from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS
+from vitald.publish.kubernetes.profiles.written import (
+    CONDITION_PROFILES,
+    HYPERPOD,
+    OWN,
+    list_condition_types,
+)
 from vitald.publish.kubernetes.reconcile import build_removal
 from vitald.publish.state_store import WrittenKind, WrittenName
-from vitald.publish.summary import NodeSummary, PublishedState
+from vitald.publish.summary import DaemonSilent
 from vitald.publish_sections import KubernetesSettings
 
-_UNKNOWN = NodeSummary(
-    status=Status.UNKNOWN,
-    action=Action.NONE,
-    reason="",
-    lines=(),
-    reboot_reason="",
-    replacement_reason="",
-    changed_at=0.0,
-    findings=(),
-    open_findings=0,
-    boot_id="",
-)
-
-
-def build_desired(state: PublishedState, settings: KubernetesSettings) -> DesiredNode:
-    """What the node should say with this configuration."""
-    return build_desired_node(
-        state, settings.prefix, labels=settings.labels, annotation=settings.annotation
-    )
+_SILENT = DaemonSilent(since=0.0, detail="")  # the labels have the same names in every state
 
 
 def list_names(desired: DesiredNode) -> frozenset[WrittenName]:
     """All that it consists of."""
-    return frozenset(
-        [
-            *(WrittenName(WrittenKind.CONDITION, each.type) for each in desired.conditions),
-            *(WrittenName(WrittenKind.LABEL, name) for name in desired.labels),
-            *(WrittenName(WrittenKind.ANNOTATION, name) for name in desired.annotations),
-        ]
+    return _name_all(
+        (condition.type for condition in desired.conditions),
+        (name for name, value in desired.labels.items() if value is not None),
+        (name for name, value in desired.annotations.items() if value is not None),
     )
 
 
 def list_configured_names(settings: KubernetesSettings) -> frozenset[WrittenName]:
-    """What this configuration writes in every state; a taint apart."""
-    return list_names(build_desired(_UNKNOWN, settings))
+    """What this configuration may write; a taint apart."""
+    prefix, sets = settings.prefix, settings.conditions
+    is_hyperpod = HYPERPOD in sets
+    types = [*list_own_types(prefix)] if OWN in sets else []
+    for name in CONDITION_PROFILES:
+        types += list_condition_types(name) if name in sets else ()
+    labels = build_labels(_SILENT, prefix) if settings.labels else ()
+    return _name_all(
+        types,
+        (*labels, *(LABELS if is_hyperpod else ())),
+        (
+            *([get_annotation_key(prefix)] if settings.annotation else []),
+            *(ANNOTATIONS if is_hyperpod else ()),
+        ),
+    )
+
+
+def list_profile_names() -> frozenset[WrittenName]:
+    """What any profile may write."""
+    types = (type_ for name in CONDITION_PROFILES for type_ in list_condition_types(name))
+    return _name_all(types, LABELS, ANNOTATIONS)
+
+
+def _name_all(
+    types: Iterable[str], labels: Iterable[str], annotations: Iterable[str]
+) -> frozenset[WrittenName]:
+    return frozenset(
+        [
+            *(WrittenName(WrittenKind.CONDITION, name) for name in types),
+            *(WrittenName(WrittenKind.LABEL, name) for name in labels),
+            *(WrittenName(WrittenKind.ANNOTATION, name) for name in annotations),
+        ]
+    )
 
 
 def get_taint_key(settings: KubernetesSettings) -> str:
@@ -58,22 +79,30 @@ def get_taint_key(settings: KubernetesSettings) -> str:
 
 
 def find_present(names: Collection[WrittenName], node: NodeObject) -> frozenset[WrittenName]:
-    """Those of the names that the node has and that are ours."""
-    taints = {taint.key for taint in node.taints}
+    """Those of the names that the node has. Names of a profile belong to others, too: those that
+    only vitald manages.
+    """
+    foreign = list_profile_names()
+    present = {
+        WrittenKind.CONDITION: node.conditions.keys(),
+        WrittenKind.LABEL: node.labels.keys(),
+        WrittenKind.ANNOTATION: node.annotations.keys(),
+        WrittenKind.TAINT: {taint.key for taint in node.taints},
+    }
     return frozenset(
         name
         for name in names
-        if (name.kind is WrittenKind.CONDITION and _is_our_condition(name.name, node))
-        or (name.kind is WrittenKind.LABEL and name.name in node.labels)
-        or (name.kind is WrittenKind.ANNOTATION and name.name in node.annotations)
-        or (name.kind is WrittenKind.TAINT and name.name in taints)
+        if name.name in present[name.kind] and (name not in foreign or _is_ours(name, node))
     )
 
 
-def _is_our_condition(type_: str, node: NodeObject) -> bool:
-    """A type without a prefix belongs to a profile, and another agent may have taken it over."""
-    managers = node.managers.get(type_, frozenset())
-    return type_ in node.conditions and ("/" in type_ or managers <= {MANAGER})
+def _is_ours(name: WrittenName, node: NodeObject) -> bool:
+    managers = {
+        WrittenKind.CONDITION: node.managers,
+        WrittenKind.LABEL: node.label_managers,
+        WrittenKind.ANNOTATION: node.annotation_managers,
+    }
+    return managers[name.kind].get(name.name) == frozenset({MANAGER})
 
 
 def build_names_removal(names: Collection[WrittenName]) -> dict[str, object]:
