@@ -22,6 +22,7 @@ from pathlib import Path
 
 KUBERNETES, HELM = "1.36.1", "3.22.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitald"
+_FOLDER = CACHE / f"control-plane-{KUBERNETES}-{HELM}"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 _PROXY = "https://proxy.golang.org/k8s.io/kubernetes/@v/v{version}.mod"
 _STAGING = re.compile(r"^\s*(k8s\.io/[a-z0-9-]+) => \./staging", re.MULTILINE)
@@ -33,9 +34,14 @@ class CannotBuild(Exception):
     """The text says what is missing."""
 
 
+def find_built_programs() -> Path | None:
+    """The folder with all programs; None until they have been built."""
+    return _FOLDER if _FOLDER.is_dir() else None
+
+
 def find_programs() -> Path:
     """The folder with all programs; builds them if it is not there. Raises CannotBuild."""
-    folder = CACHE / f"control-plane-{KUBERNETES}-{HELM}"
+    folder = _FOLDER
     if folder.is_dir():
         return folder
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import json
 import ssl
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,7 +42,7 @@ def kubelet_token(node: str) -> str:
 class ControlPlane:
     """The API server of a cluster with these nodes, which are not created by it."""
 
-    def __init__(self, folder: Path, nodes: tuple[str, ...] = ("node1", "node2")) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str] = ("node1", "node2")) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.nodes = folder, nodes
         self.programs = find_programs()
