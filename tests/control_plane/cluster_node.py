@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.control_plane.audit import AuditedRequest, read_audit_log
 from tests.control_plane.plane import ControlPlane, kubelet_token
 from tests.harness import Node
 from vitald.timestamps import parse_rfc3339
@@ -100,6 +101,26 @@ class ClusterNode:
     def read_transition(self, type_: str = HEALTHY) -> float:
         """Seconds since the epoch."""
         return parse_rfc3339(self.conditions[type_]["lastTransitionTime"]).timestamp()
+
+    def read_requests(self) -> list[AuditedRequest]:
+        """Every request of `vitald` about this node that the API server answered, in order."""
+        return [
+            request
+            for request in read_audit_log(self.plane.audit_log)
+            if request.name == self.name and request.agent.startswith("vitald/")
+        ]
+
+    def read_writes(self) -> list[AuditedRequest]:
+        """The patches of its status that were accepted, in order."""
+        return [
+            request
+            for request in self.read_requests()
+            if (request.verb, request.resource, request.code) == ("patch", "nodes/status", 200)
+        ]
+
+    def patch(self, patch: Json, content_type: str = "") -> Json:
+        """As another controller may: the node's status, with labels and annotations."""
+        return self.plane.demand("PATCH", f"{self.path}/status", patch, content_type=content_type)
 
     def wait_for_status(self, status: str, seconds: float = 5.0, type_: str = HEALTHY) -> float:
         """Until the condition has this status. Returns the seconds that it took."""
