@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import catalog, tomlfile
+from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_match, read_number
+from vitald.paths import Paths
 from vitald.settings import (
     one_of,
     read_count,
     read_nonempty_text,
     read_path,
     read_period,
-    read_table,
     setting,
 )
 
@@ -409,26 +408,6 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogSettings:
-    """What codes mean."""
-
-    profile: str = setting(
-        "nvidia",
-        one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": as observed of SageMaker HyperPod\'s'
-        " agent.",
-        reload=True,
-    )
-    overrides: Mapping[str, object] = setting(
-        dict,
-        read_table,
-        "Change or add entries of the catalogue, key by key; or as tables,"
-        ' [catalog.overrides."xid/63"].',
-        reload=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What this site does by itself."""
 
@@ -471,3 +450,8 @@ class Log:
     format: str = setting(
         "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
     )
+
+
+def find_socket(socket: Socket, paths: Paths) -> Path:
+    """Where the API's socket is."""
+    return socket.path or paths.runtime / "vitald.sock"

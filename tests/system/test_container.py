@@ -19,7 +19,7 @@ import yaml
 
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
-from vitald import __version__, config
+from vitald import __version__, config, config_file
 from vitald.collectors.host.settings import HostSettings
 
 CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
@@ -154,7 +154,7 @@ def test_the_folders_are_those_of_the_configuration() -> None:
     """What vitald is told to use is mounted there, and only its own two folders for writing."""
     settings = config.load(KUBERNETES / "config.toml")
     here = mounts(vitald())
-    assert str(config.DEFAULT_PATH.parent) in here
+    assert str(config_file.DEFAULT_PATH.parent) in here
     for path, writable in (
         (settings.paths.state, True),
         (settings.paths.runtime, True),

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from vitald.config import Config
+from vitald.publish.config import PublisherConfig
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.sink import KubernetesSink
@@ -21,7 +21,7 @@ class NoSink(Exception):
 
 
 @asynccontextmanager
-async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Sink]]:
+async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Sink]]:
     """The sinks that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
         sinks: list[Sink] = []
