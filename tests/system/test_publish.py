@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,7 @@ from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, ClusterNod
 from tests.control_plane.plane import MERGE, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
-from tests.harness import Json, Node
-from tests.pace import patient
+from tests.harness import Node
 from tests.system.lines import dbe, xid
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.sink import BETTER_S
@@ -49,19 +47,11 @@ def assert_transitions_move_with_the_status(writes: Sequence[AuditedRequest]) ->
     for before, after in pairwise(writes):
         for type_, now in after.conditions.items():
             then = before.conditions.get(type_, now)
-            moved = then["lastTransitionTime"] != now["lastTransitionTime"]
-            assert moved == (then["status"] != now["status"]) or _is_same_second(then, now), (
-                then,
-                now,
-            )
-
-
-def _is_same_second(then: Json, now: Json) -> bool:
-    """A status that lasted less than a second has the next one's time."""
-    return bool(
-        then["status"] != now["status"]
-        and then["lastTransitionTime"] == now["lastTransitionTime"] == now["lastHeartbeatTime"]
-    )
+            since, former = (each["lastTransitionTime"] for each in (now, then))
+            if now["status"] == then["status"]:
+                assert since == former, (then, now)
+            else:  # the same second where a status did not last longer
+                assert since >= former, (then, now)
 
 
 def test_a_fault_is_visible_within_a_second(
@@ -72,7 +62,7 @@ def test_a_fault_is_visible_within_a_second(
         took = cluster_node.wait_for_status("False", 1.0)
         print(f"fault line to condition: {took:.2f} s")
         assert cluster_node.read_reason() == "Xid79"
-        assert cluster_node.read_status(REBOOT) == "True"
+        assert cluster_node.read_status(REBOOT) == "False", "the kernel's text alone"
         assert cluster_node.labels == {"status": "unhealthy", "action": "reboot_node"}
         assert [finding["code"] for finding in cluster_node.findings["findings"]] == ["xid/79"]
         clear_findings(node)
@@ -96,7 +86,9 @@ def test_two_faults_have_one_transition_time(
     first = cluster_node.read_transition()
     time.sleep(1.1)  # times are written in seconds: the next one would differ
     node.write(xid(2, pci="0000:b3:00"))
-    cluster_node.wait(lambda: cluster_node.read_reason() == "Xid79", 2.0, "the worse reason")
+    cluster_node.wait(
+        lambda: cluster_node.read_reason() == "Xid79", BETTER_S + 1.0, "the worse reason"
+    )
     assert cluster_node.read_transition() == first
     assert len(cluster_node.findings["findings"]) == 2
 
@@ -328,12 +320,11 @@ def test_the_api_servers_wish_to_wait_is_respected(
     wait_s = 6
     make_publisher(node, server=relay.server).start()
     cluster_node.wait_for_status("True", 15.0)
-    answered = len(relay.requests)
     relay.refusals.append((429, {"Retry-After": str(wait_s)}))
     node.write(xid(1))
     cluster_node.wait_for_status("False", wait_s + 2.0)
-    refused, tried = relay.requests[answered : answered + 2]
-    assert (refused.status, tried.status) == (429, 200)
+    statuses = [request.status for request in relay.requests]
+    refused, tried = relay.requests[statuses.index(429) :][:2]
     print(f"Retry-After {wait_s} s: tried again after {tried.at - refused.at:.1f} s")
     assert tried.at - refused.at >= wait_s
 
