@@ -111,7 +111,9 @@ _LABEL = re.compile(
     r"=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
-_label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/action=replace"')
+_label = partial(
+    read_match, pattern=_LABEL, expected='a label such as "vitald.io/recovery=replace"'
+)
 _node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
 
 
@@ -378,7 +380,7 @@ class Recovery:
         reload=True,
     )
     label: str = setting(
-        "vitald/action=replace",
+        "vitald.io/recovery=replace",
         _label,
         "The label of a node that must be replaced. On HyperPod:"
         ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',

@@ -44,6 +44,13 @@ def _read_condition_sets(value: object) -> tuple[str, ...]:
     return names
 
 
+def _read_textfile(value: object) -> Path:
+    path = read_path(value)
+    if path.suffix != ".prom":  # node_exporter reads no others
+        raise Unexpected("the path of a file *.prom", value)
+    return path
+
+
 def _read_program(value: object) -> tuple[str, ...]:
     argv = () if value == [] else read_names(value)
     if argv and not argv[0].startswith("/"):
@@ -93,7 +100,7 @@ class PublishSettings:
     )
     textfile: Path | None = setting(
         None,
-        read_path,
+        _read_textfile,
         "File of metrics for the textfile collector of Prometheus' node_exporter, by its path"
         " (*.prom).",
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from vitald.publish.config import PublisherConfig
+from vitald.publish.files.nfd import NfdSink
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.sink import KubernetesSink
@@ -28,6 +29,13 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
         if config.kubernetes.enabled:
             client = await stack.enter_async_context(open_client(config.kubernetes))
             sinks.append(KubernetesSink(client, config.kubernetes, store))
+        if config.publish.nfd is not None:
+            sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
+        if config.publish.textfile is not None:
+            # prometheus_client is needed for nothing else here
+            from vitald.publish.files.textfile import TextfileSink
+
+            sinks.append(TextfileSink(config.publish.textfile))
         if not sinks:
             raise NoSink(
                 "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
