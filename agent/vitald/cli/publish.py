@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
 from vitald.cli.config_options import find_default_file
+from vitald.cli.memory import import_aiohttp
 
 if TYPE_CHECKING:
     from vitald.publish_sections import KubernetesSettings
@@ -57,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
     log.configure_log(config.log.level, config.log.format)
+    import_aiohttp()
     if arguments.all_nodes:
+        gc.enable()
         return _retire_all_nodes(config.kubernetes)
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.publisher import Publisher
