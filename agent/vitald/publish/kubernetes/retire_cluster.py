@@ -17,7 +17,7 @@ page expires: 410) and "Server-Side Apply" (managedFields), tried against 1.36.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -25,17 +25,20 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
-from vitald.publish.kubernetes.node_object import NodeObject, parse_node
+from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
 from vitald.publish.kubernetes.reconcile import build_removal
+from vitald.publish.kubernetes.taint import replace_taints
+from vitald.publish.kubernetes.written import get_taint_key
+from vitald.publish.sink import SinkFailed
+from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 PAGE = 25  # nodes; one with many images takes about 50 KB
-_MANAGER = "vitald"
-_OURS = frozenset((_MANAGER,))
+_OURS = frozenset((MANAGER,))
 _RETRY = Backoff(0.5, 5.0)
 _ATTEMPTS = 8  # half a minute
-_NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 404, 409, 410, 429
+_NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,10 @@ class WrittenNames:
         return bool(self.conditions or self.labels or self.annotations or self.taint)
 
 
-@dataclass(frozen=True, slots=True)
-class ListedNode:
-    """A node, and the labels and annotations that vitald alone manages."""
-
-    node: NodeObject
-    managed: frozenset[str]
-
-
 class ClusterClient(KubernetesClient):
     """A client for one node after the other."""
 
-    async def list_nodes(self, token: str = "") -> tuple[list[ListedNode], str]:
+    async def list_nodes(self, token: str = "") -> tuple[list[NodeObject], str]:
         """One page, and the token of the next, "" after the last. Raises as read_node."""
         path = f"/api/v1/nodes?limit={PAGE}"
         document = await self._request("GET", f"{path}&continue={quote(token)}" if token else path)
@@ -71,32 +66,26 @@ class ClusterClient(KubernetesClient):
         metadata = document.get("metadata")
         following = metadata.get("continue") if isinstance(metadata, dict) else None
         try:
-            return [_parse_listed(item) for item in document["items"]], str(following or "")
+            return [parse_node(item) for item in document["items"]], str(following or "")
         except ValueError as error:
             raise ApiUnreachable(f"the answer is no NodeList: {error}") from error
 
     async def remove_names(self, node: NodeObject, names: WrittenNames, taint: str) -> None:
-        """From this node; one that is gone has nothing. Raises as read_node."""
+        """From this node; one that is gone has nothing. Raises as read_node, and SinkFailed."""
         self.node = node.name
         removal = build_removal(names.conditions, names.labels, names.annotations)
         try:
-            present = await self.patch_status(removal)
+            await self.patch_status(removal)
             if names.taint:
-                await self._remove_taint(taint, present)
+                await replace_taints(self, [taint], None)
         except ApiRefused as error:
             if error.status != _NOT_FOUND:
                 raise
 
-    async def _remove_taint(self, key: str, node: NodeObject) -> None:
-        """At the version that the other taints were read at: they are one list."""
-        left = [taint.to_json() for taint in node.taints if taint.key != key]
-        version = {"resourceVersion": node.resource_version}
-        await self.patch_node({"metadata": version, "spec": {"taints": left or None}})
 
-
-async def retire_cluster(client: ClusterClient, prefix: str) -> tuple[int, int]:
+async def retire_cluster(client: ClusterClient, settings: KubernetesSettings) -> tuple[int, int]:
     """How many nodes there are, and from how many something was removed. Raises ApiUnreachable,
-    ApiRefused, NoCredentials after half a minute without progress.
+    ApiRefused, NoCredentials, SinkFailed after half a minute without progress.
     """
     seen: set[str] = set()
     changed: set[str] = set()
@@ -105,16 +94,16 @@ async def retire_cluster(client: ClusterClient, prefix: str) -> tuple[int, int]:
         known = len(seen)
         try:
             nodes, following = await client.list_nodes(token)
-            for listed in nodes:
-                seen.add(listed.node.name)
-                if await _retire_node(client, listed, prefix):
-                    changed.add(listed.node.name)
-        except (ApiRefused, ApiUnreachable) as error:
+            for node in nodes:
+                seen.add(node.name)
+                if await _retire_node(client, node, settings):
+                    changed.add(node.name)
+        except (ApiRefused, ApiUnreachable, SinkFailed) as error:
             failures += 1
             if not _is_passing(error) or failures >= _ATTEMPTS:
                 raise
             log.warning("retire_retried", error=str(error))
-            wait = error.retry_after_s if isinstance(error, ApiRefused) else None
+            wait = None if isinstance(error, ApiUnreachable) else error.retry_after_s
             await asyncio.sleep(wait if wait is not None else _RETRY.delay_s(failures))
             token = ""  # nodes that are done are only read again
             continue
@@ -125,14 +114,16 @@ async def retire_cluster(client: ClusterClient, prefix: str) -> tuple[int, int]:
         token = following
 
 
-async def _retire_node(client: ClusterClient, listed: ListedNode, prefix: str) -> bool:
+async def _retire_node(
+    client: ClusterClient, node: NodeObject, settings: KubernetesSettings
+) -> bool:
     """Whether there was something to remove."""
-    names = find_written_names(listed, prefix)
+    names = find_written_names(node, settings)
     if names:
-        await client.remove_names(listed.node, names, _get_taint_key(prefix))
+        await client.remove_names(node, names, get_taint_key(settings))
         log.info(
             "retired",
-            node=listed.node.name,
+            node=node.name,
             conditions=names.conditions,
             labels=names.labels,
             annotations=names.annotations,
@@ -141,58 +132,25 @@ async def _retire_node(client: ClusterClient, listed: ListedNode, prefix: str) -
     return bool(names)
 
 
-def find_written_names(listed: ListedNode, prefix: str) -> WrittenNames:
+def find_written_names(node: NodeObject, settings: KubernetesSettings) -> WrittenNames:
     """What this node has of vitald."""
-    node, start = listed.node, f"{prefix}/"
+    start = f"{settings.prefix}/"
     return WrittenNames(
-        conditions=sorted(
-            type_
-            for type_ in node.conditions
-            if type_.startswith(start) or node.managers.get(type_) == _OURS
-        ),
-        labels=_find_own(node.labels, start, listed.managed),
-        annotations=_find_own(node.annotations, start, listed.managed),
-        taint=any(taint.key == _get_taint_key(prefix) for taint in node.taints),
+        conditions=_find_own(node.conditions, start, node.managers),
+        labels=_find_own(node.labels, start, node.label_managers),
+        annotations=_find_own(node.annotations, start, node.annotation_managers),
+        taint=any(taint.key == get_taint_key(settings) for taint in node.taints),
     )
 
 
-def _find_own(names: Mapping[str, str], start: str, managed: frozenset[str]) -> list[str]:
-    return sorted(name for name in names if name.startswith(start) or name in managed)
+def _find_own(
+    names: Collection[str], start: str, managers: Mapping[str, frozenset[str]]
+) -> list[str]:
+    return sorted(name for name in names if name.startswith(start) or managers.get(name) == _OURS)
 
 
-def _get_taint_key(prefix: str) -> str:
-    return f"{prefix}/unhealthy"
-
-
-def _is_passing(error: ApiRefused | ApiUnreachable) -> bool:
+def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:
     """Whether another attempt may succeed. 410: the token of the next page has expired."""
-    if isinstance(error, ApiUnreachable):
+    if not isinstance(error, ApiRefused):
         return True
-    return error.status in (_CONFLICT, _GONE, _TOO_MANY) or error.status >= 500
-
-
-def _parse_listed(document: object) -> ListedNode:
-    """Raises ValueError that names the key."""
-    node = parse_node(document)
-    metadata = document["metadata"] if isinstance(document, dict) else {}
-    ours: set[str] = set()
-    others: set[str] = set()
-    for entry in metadata.get("managedFields") or ():
-        names = _list_managed_names(entry.get("fieldsV1"))
-        (ours if entry.get("manager") == _MANAGER else others).update(names)
-    return ListedNode(node, frozenset(ours - others))
-
-
-def _list_managed_names(fields: object) -> list[str]:
-    """Labels and annotations, from keys such as `f:example.com/name`."""
-    metadata = fields.get("f:metadata") if isinstance(fields, dict) else None
-    if not isinstance(metadata, dict):
-        return []
-    groups = (metadata.get(f"f:{group}") for group in ("labels", "annotations"))
-    return [
-        key.removeprefix("f:")
-        for group in groups
-        if isinstance(group, dict)
-        for key in group
-        if key.startswith("f:")
-    ]
+    return error.status in (_GONE, _TOO_MANY) or error.status >= 500
