@@ -68,7 +68,7 @@ def open_client(settings: KubernetesSettings) -> KubernetesClient:
     """For the node's own API server. Raises NoCredentials."""
     node = find_node_name(settings)
     user = f"system:node:{node}" if settings.impersonate else ""
-    return KubernetesClient(_find_access(settings), node, impersonate=user)
+    return KubernetesClient(find_access(settings), node, impersonate=user)
 
 
 def find_node_name(settings: KubernetesSettings) -> str:
@@ -76,7 +76,8 @@ def find_node_name(settings: KubernetesSettings) -> str:
     return settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
 
 
-def _find_access(settings: KubernetesSettings) -> ClusterAccess:
+def find_access(settings: KubernetesSettings) -> ClusterAccess:
+    """The API server and the credentials for it. Raises NoCredentials."""
     if not settings.server:
         return find_cluster(os.environ)
     return ClusterAccess(
