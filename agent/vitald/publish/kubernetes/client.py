@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 import aiohttp
 
 from vitald import __version__
-from vitald.publish.http import read_limited
+from vitald.publish.http import parse_json, read_limited
 from vitald.publish.kubernetes.credentials import ClusterAccess, TokenSource
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
+from vitald.text import replace_unprintable
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -54,10 +57,14 @@ class KubernetesClient:
         self.node = node
         self._access = access
         self._tokens = TokenSource(access)
-        self._headers = {"User-Agent": f"vitald/{__version__}", "Accept": "application/json"}
+        self._headers = {
+            "User-Agent": f"vitald/{__version__}",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # what is unpacked has no limit
+        }
         if impersonate:
             self._headers["Impersonate-User"] = impersonate
-        self._session: aiohttp.ClientSession | None = None
+        self._session: _Session | None = None
 
     async def __aenter__(self) -> KubernetesClient:
         return self
@@ -68,7 +75,9 @@ class KubernetesClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._close_session()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.http.close()
 
     async def read_node(self) -> NodeObject:
         """Raises ApiUnreachable, ApiRefused, NoCredentials."""
@@ -120,49 +129,76 @@ class KubernetesClient:
         headers = dict(self._headers)
         if content_type:
             headers["Content-Type"] = content_type
-        if token := await self._tokens.read_token(time.time()):
+        token = await self._tokens.read_token(time.time())
+        if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            async with self._open_session().request(
-                method,
-                f"{self._access.server}{path}",
-                data=None if body is None else json.dumps(body),
-                headers=headers,
-                allow_redirects=False,
-            ) as answer:
+            async with (
+                self._use_session() as session,
+                session.request(
+                    method,
+                    f"{self._access.server}{path}",
+                    data=None if body is None else json.dumps(body),
+                    headers=headers,
+                    allow_redirects=False,
+                ) as answer,
+            ):
                 content = await read_limited(answer, _MAX_BYTES)
-                return _read_answer(answer, content)
+                return _read_answer(answer, content, token)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            # The certificate authority may have been replaced: read again with the next request.
-            await self._close_session()
             reason = str(error) or type(error).__name__
             raise ApiUnreachable(f"{self._access.server}: {reason}") from error
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._access.build_tls_context(), limit=2),
-                timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
-            )
-        return self._session
+    @asynccontextmanager
+    async def _use_session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """One session for all requests. After a failure the next request opens another, because the
+        certificate authority may have been replaced. Requests that are under way keep theirs:
+        aiohttp cancels those whose session is closed. Raises NoCredentials.
+        """
+        used = self._session
+        if used is None:
+            used = self._session = _Session(self._access.build_tls_context())
+        used.requests += 1
+        try:
+            yield used.http
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            if self._session is used:
+                self._session = None
+            raise
+        finally:
+            used.requests -= 1
+            if self._session is not used and not used.requests:
+                await used.http.close()
 
-    async def _close_session(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+
+class _Session:
+    """`requests`: how many are under way."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self.requests = 0
+        self.http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls, limit=2),
+            timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,  # no proxy and no password that the environment names
+        )
 
 
-def _read_answer(answer: aiohttp.ClientResponse, content: bytes) -> object:
+def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> object:
     """Raises ApiRefused; ApiUnreachable where it is no JSON: a proxy answered."""
     try:
-        document = json.loads(content)
+        document = parse_json(content)
     except ValueError:
         document = None
     if answer.status >= 300:
         message = document.get("message") if isinstance(document, dict) else None
+        text = str(message or answer.reason)
+        if token:  # some proxies say what they were sent
+            text = text.replace(token, "[token]")
         raise ApiRefused(
             answer.status,
-            str(message or answer.reason)[:500],
+            replace_unprintable(text[:500]),
             _read_retry_after(answer.headers.get("Retry-After", "")),
         )
     if document is None:

@@ -75,7 +75,7 @@ def build_desired_node(
     """
     return DesiredNode(
         conditions=_build_conditions(state, prefix) if own else (),
-        labels=_build_labels(state, prefix) if labels else {},
+        labels=build_labels(state, prefix) if labels else {},
         annotations=_build_annotation(state, prefix) if annotation else {},
     )
 
@@ -126,7 +126,7 @@ def _build_repair(type_: str, reason: str, state: NodeSummary) -> DesiredConditi
     )
 
 
-def _build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
+def build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
     """Few values, so that selectors and metrics stay small: neither codes nor devices."""
     status, action = Status.UNKNOWN, Action.NONE
     if not isinstance(state, DaemonSilent):

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vitald.checking import Unexpected, read_text
+from vitald.text import replace_unprintable
 
+_MAX_ERROR = 200
 Json = Mapping[str, object]
 MANAGER = "vitald"  # the field manager of what is written here
 
@@ -134,14 +136,19 @@ def _find_managers(
 
 def _read_table(value: object, key: str) -> Json:
     if not isinstance(value, dict):
-        raise ValueError(f"{key}: {Unexpected('a table', value)}")
+        raise _explain_value(key, Unexpected("a table", value))
     return value
+
+
+def _explain_value(key: str, error: Unexpected) -> ValueError:
+    """In one line of a log: what was found may be as long as the answer."""
+    return ValueError(replace_unprintable(f"{key}: {error}"[:_MAX_ERROR]))
 
 
 def _read_entries(table: Json, key: str) -> list[Json]:
     entries = table.get(key) or []
     if not isinstance(entries, list):
-        raise ValueError(f"{key}: {Unexpected('a list', entries)}")
+        raise _explain_value(key, Unexpected("a list", entries))
     return [_read_table(entry, key) for entry in entries]
 
 
@@ -152,7 +159,7 @@ def _read_field(table: Json, key: str, *, optional: bool = False) -> str:
     try:
         return read_text(value)
     except Unexpected as error:
-        raise ValueError(f"{key}: {error}") from None
+        raise _explain_value(key, error) from None
 
 
 def _read_words(table: Json, key: str) -> dict[str, str]:
