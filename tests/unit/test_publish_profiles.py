@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.pace import patient
@@ -275,6 +275,7 @@ def test_the_fault_details_fit_and_are_json(names: list[str]) -> None:
 
 
 @given(st.text(max_size=200))
+@example("a" * 62 + "." + "b" * 9)
 def test_label_values_follow_the_grammar(text: str) -> None:
     value = make_label_value(text)
     assert not value or LABEL.fullmatch(value)
