@@ -38,8 +38,7 @@ class Cluster:
         self.plane = plane
         # The machine shares the host's ports; lines of other tests in the kernel log are not its.
         self.daemon = (
-            f'[metrics]\nlisten = "127.0.0.1:{free_port()}"\n'
-            '[kernel_log]\nuserspace = "ignore"\n'
+            f'[metrics]\nlisten = "127.0.0.1:{free_port()}"\n[kernel_log]\nuserspace = "ignore"\n'
         )
         self.settings = (
             f"{self.daemon}[publish]\ndrills = true\n[kubernetes]\nenabled = true\n"

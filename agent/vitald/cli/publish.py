@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
 from vitald.cli.config_options import find_default_file
+from vitald.cli.memory import import_aiohttp
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
     log.configure_log(config.log.level, config.log.format)
+    import_aiohttp()
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.publisher import Publisher
     from vitald.publish.sinks import NoSink
