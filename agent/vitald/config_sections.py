@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import catalog, tomlfile
+from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_match, read_number
+from vitald.paths import Paths
 from vitald.settings import (
     one_of,
     read_count,
     read_nonempty_text,
     read_path,
     read_period,
-    read_table,
     setting,
 )
 
@@ -112,7 +111,9 @@ _LABEL = re.compile(
     r"=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
-_label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/action=replace"')
+_label = partial(
+    read_match, pattern=_LABEL, expected='a label such as "vitald.io/recovery=replace"'
+)
 _node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
 
 
@@ -379,7 +380,7 @@ class Recovery:
         reload=True,
     )
     label: str = setting(
-        "vitald/action=replace",
+        "vitald.io/recovery=replace",
         _label,
         "The label of a node that must be replaced. On HyperPod:"
         ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
@@ -405,26 +406,6 @@ class Metrics:
 
     listen: Listen | None = setting(
         Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogSettings:
-    """What codes mean."""
-
-    profile: str = setting(
-        "nvidia",
-        one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": as observed of SageMaker HyperPod\'s'
-        " agent.",
-        reload=True,
-    )
-    overrides: Mapping[str, object] = setting(
-        dict,
-        read_table,
-        "Change or add entries of the catalogue, key by key; or as tables,"
-        ' [catalog.overrides."xid/63"].',
-        reload=True,
     )
 
 
@@ -471,3 +452,8 @@ class Log:
     format: str = setting(
         "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
     )
+
+
+def find_socket(socket: Socket, paths: Paths) -> Path:
+    """Where the API's socket is."""
+    return socket.path or paths.runtime / "vitald.sock"

@@ -30,7 +30,8 @@ from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
-from vitald.config import Config, ConfigError
+from vitald.config import Config
+from vitald.config_file import ConfigError
 from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline

@@ -17,8 +17,8 @@ from vitald.settings import one_of, read_names, read_path, setting
 # shorter than the 253 characters allowed, so that a condition's type stays within 316.
 _PREFIX = re.compile(r"(?=.{1,200}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
                      r"(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")  # fmt: skip
-_NODE = re.compile(r"|(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_SERVER = re.compile(r"|https://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9./_-]*)?")
+_NODE = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_SERVER = re.compile(r"https://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9./_-]*)?")
 CONDITION_SETS = ("own", "eks", "npd", "hyperpod")
 _RESERVED = ("kubernetes.io", "k8s.io")
 
@@ -44,12 +44,15 @@ def _read_condition_sets(value: object) -> tuple[str, ...]:
     return names
 
 
-def _read_optional_path(value: object) -> Path | None:
-    return None if value == "" else read_path(value)
+def _read_textfile(value: object) -> Path:
+    path = read_path(value)
+    if path.suffix != ".prom":  # node_exporter reads no others
+        raise Unexpected("the path of a file *.prom", value)
+    return path
 
 
 def _read_program(value: object) -> tuple[str, ...]:
-    argv = read_names(value) if value else ()
+    argv = () if value == [] else read_names(value)
     if argv and not argv[0].startswith("/"):
         raise Unexpected("a list of the absolute path of a program and its arguments", value)
     return argv
@@ -91,13 +94,13 @@ class PublishSettings:
     )
     nfd: Path | None = setting(
         None,
-        _read_optional_path,
+        read_path,
         "Folder of Node Feature Discovery's feature files, where the labels are written with an"
         ' expiry time: "/etc/kubernetes/node-feature-discovery/features.d".',
     )
     textfile: Path | None = setting(
         None,
-        _read_optional_path,
+        _read_textfile,
         "File of metrics for the textfile collector of Prometheus' node_exporter, by its path"
         " (*.prom).",
     )
@@ -116,18 +119,16 @@ class KubernetesSettings:
     server: str = setting(
         "",
         _read_server,
-        "Address of the API server. Default: the cluster that this pod runs in.",
+        "Address of the API server. Default: that of the cluster that this pod runs in.",
     )
     ca: Path | None = setting(
-        None, _read_optional_path, "File of the certificate authority of the API server."
+        None, read_path, "File of the certificate authority of the API server."
     )
     token_file: Path | None = setting(
-        None, _read_optional_path, "File with a bearer token. It is read again when it changes."
+        None, read_path, "File with a bearer token. It is read again when it changes."
     )
-    client_certificate: Path | None = setting(
-        None, _read_optional_path, "File of a client certificate."
-    )
-    client_key: Path | None = setting(None, _read_optional_path, "File of its key.")
+    client_certificate: Path | None = setting(None, read_path, "File of a client certificate.")
+    client_key: Path | None = setting(None, read_path, "File of its key.")
     exec: tuple[str, ...] = setting(
         (),
         _read_program,
@@ -174,7 +175,9 @@ class KubernetesSettings:
 def check_kubernetes(
     settings: KubernetesSettings, recovery_mode: str, wrong: Callable[[str, str], None]
 ) -> None:
-    """Report, as (key, problem), what is wrong only in combination."""
+    """Report, as (key, problem), what is wrong only in combination, where it is in use."""
+    if not settings.enabled:
+        return
     if not settings.server and any(
         (settings.ca, settings.token_file, settings.client_certificate, settings.exec)
     ):

@@ -97,6 +97,7 @@ class ControlPlane:
             f"--token-auth-file={self.folder}/tokens.csv",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",  # as every distribution has it
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
+from vitald.cli.config_options import find_default_file
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +37,15 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.sink is not None) != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
     gc.disable()  # start-up creates many objects, and nearly all of them stay
-    from vitald import config as configs
     from vitald import log
-    from vitald.catalog import CatalogError
+    from vitald.config_file import ConfigError
+    from vitald.publish.config import load_config
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
     try:
-        config = configs.load(path)
-        log.configure_log(config.log.level, config.log.format)
-    except (configs.ConfigError, CatalogError) as error:
+        config = load_config(arguments.config or find_default_file())
+    except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
+    log.configure_log(config.log.level, config.log.format)
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.publisher import Publisher
     from vitald.publish.sinks import NoSink

@@ -9,7 +9,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, config_options, render
-from vitald.config import Config, ConfigError
+from vitald.config import Config
+from vitald.config_file import ConfigError
 from vitald.model import Action, Repair
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock

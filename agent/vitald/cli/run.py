@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
+from vitald.cli.config_options import find_default_file
 
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 * 1024  # mallopt(3); its own default
 
@@ -27,18 +28,18 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import config as configs
-    from vitald import log
+    from vitald import config_file, log
     from vitald.catalog import CatalogError
 
     if sys.__stderr__ is not None:
         # The log must notice that a line cannot be written, to reconnect to the journal.
         sys.stderr = sys.__stderr__
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    path = arguments.config or find_default_file()
     try:
         config = configs.load(path)
         log.configure_log(config.log.level, config.log.format)
-    except (configs.ConfigError, CatalogError) as error:
+    except (config_file.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _report_failure(error.errors[0])
         return EX_CONFIG

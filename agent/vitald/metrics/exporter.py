@@ -19,6 +19,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.metrics import daemon, devices, diagnostics, gpus, node
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.verdict import make_status
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import components
@@ -71,7 +72,7 @@ class NodeStateCollector(Collector):
         verdict = self.node_state.verdict()
         observations = components.list_observations(self.node_state, self.inventory)
         yield from node.collect_flags(verdict)
-        yield from node.collect_status(verdict)
+        yield make_status(verdict.status)
         yield from node.collect_components(
             components.list_components(self.node_state, self.inventory, verdict, observations)
         )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-import anyio
 import structlog
 
 from vitald import __version__
-from vitald.config import Config
+from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
 from vitald.publish.sink import Runner, SinkRunner
@@ -32,7 +33,7 @@ _NOTIFY_S = 5.0
 class Publisher:
     """One run of `vitald publish`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: PublisherConfig) -> None:
         self._config = config
         self._runners: list[Runner] = []
         self._stopping = asyncio.Event()
@@ -66,16 +67,24 @@ class Publisher:
         report = DaemonReport(
             self._config.socket_path, lambda: [each.health for each in self._runners]
         )
-        async with anyio.create_task_group() as tasks:
-            for runner in self._runners:
-                tasks.start_soon(runner.run)
-            tasks.start_soon(feed.run)
-            tasks.start_soon(report.run)
-            tasks.start_soon(self._notify_systemd)
-            self._notifier.notify_ready()
-            await self._stopping.wait()
+        works: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            *(runner.run for runner in self._runners),
+            feed.run,
+            report.run,
+        ]
+        works += [self._notify_systemd, self._stopping.wait]
+        tasks = [asyncio.ensure_future(work()) for work in works]
+        self._notifier.notify_ready()
+        try:
+            # None of them ends by itself but the wait for a signal.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             self._notifier.notify_stopping()
-            tasks.cancel_scope.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()  # raises what a task died of
 
     def _offer_state(self, state: PublishedState) -> None:
         for runner in self._runners:
@@ -88,4 +97,4 @@ class Publisher:
             lines = (each.health.describe() for each in self._runners)
             self._notifier.notify_status("; ".join(lines)[:240])
             self._notifier.notify_watchdog()
-            await anyio.sleep(interval)
+            await asyncio.sleep(interval)

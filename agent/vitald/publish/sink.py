@@ -45,13 +45,19 @@ class SinkFailed(Exception):
         self.is_expected = is_expected
 
 
+class PartlyWritten(Exception):
+    """All was written but what the text names. It says why, and what to do about it."""
+
+
 class Sink(Protocol):
     """Writes states somewhere."""
 
     name: str
 
     async def write_state(self, state: PublishedState) -> bool:
-        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed."""
+        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed,
+        PartlyWritten.
+        """
         ...
 
     def get_recheck_s(self, state: PublishedState) -> float:
@@ -160,8 +166,13 @@ class SinkRunner:
 
     async def _write_state(self, state: PublishedState) -> None:
         was_out = self._failed_in_a_row >= _OUTAGE_FAILURES
+        left_out = ""
         try:
             await self.sink.write_state(state)
+        except PartlyWritten as error:
+            left_out = str(error)
+            if left_out != self.health.error:
+                log.error("sink_refused", sink=self.sink.name, error=left_out)
         except SinkFailed as error:
             self._note_failure(error)
             return
@@ -170,9 +181,9 @@ class SinkRunner:
         is_behind = self._state != state
         self.health = replace(
             self.health,
-            is_up=True,
+            is_up=not left_out,
             last_success=time.time(),
-            error="",
+            error=left_out,
             waiting=int(is_behind),
             waiting_since=time.time() if is_behind else 0.0,
             writes=self.health.writes + 1,

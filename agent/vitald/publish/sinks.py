@@ -7,7 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from vitald.config import Config
+from vitald.publish.config import PublisherConfig
+from vitald.publish.files.nfd import NfdSink
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.sink import KubernetesSink
@@ -21,13 +22,20 @@ class NoSink(Exception):
 
 
 @asynccontextmanager
-async def open_sinks(config: Config, store: StateStore) -> AsyncIterator[list[Sink]]:
+async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Sink]]:
     """The sinks that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
         sinks: list[Sink] = []
         if config.kubernetes.enabled:
             client = await stack.enter_async_context(open_client(config.kubernetes))
             sinks.append(KubernetesSink(client, config.kubernetes, store))
+        if config.publish.nfd is not None:
+            sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
+        if config.publish.textfile is not None:
+            # prometheus_client is needed for nothing else here
+            from vitald.publish.files.textfile import TextfileSink
+
+            sinks.append(TextfileSink(config.publish.textfile))
         if not sinks:
             raise NoSink(
                 "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"

@@ -50,6 +50,7 @@ class FindingSummary:
     since: float  # seconds since the epoch
     confirmed: bool
     simulated: bool
+    due: bool  # a repair of the node is due for it now
     device: str  # UUID or serial number, "" if unknown
 
 
@@ -64,8 +65,10 @@ class NodeSummary:
     reboot_reason: str  # the word for the finding for which a reboot is due; "" if none is
     replacement_reason: str
     changed_at: float  # when a finding changed last
-    findings: tuple[FindingSummary, ...]  # the strongest first; not all where there are many
+    findings: tuple[FindingSummary, ...]  # those due first; not all where there are many
     open_findings: int
+    is_complete: bool  # everything that is watched could be read
+    accelerators: tuple[str, ...]  # kinds of accelerators on PCI: gpu, neuron
     boot_id: str
 
 
@@ -99,6 +102,10 @@ def parse_summary(document: object) -> NodeSummary:
                 for finding in read_list(answer["findings"], 0, _MAX_LISTED)
             ),
             open_findings=read_whole(answer["openFindings"], 0, sys.maxsize),
+            is_complete=read_flag(answer["complete"]),
+            accelerators=tuple(
+                _read_short(kind) for kind in read_list(answer["accelerators"], 0, _MAX_LISTED)
+            ),
             boot_id=_read_short(answer["bootId"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -117,6 +124,7 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         since=_read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
         simulated=read_flag(finding["simulated"]),
+        due=read_flag(finding["due"]),
         device=_read_short(finding["device"]),
     )
 

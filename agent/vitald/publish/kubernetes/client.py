@@ -26,7 +26,7 @@ import aiohttp
 from vitald import __version__
 from vitald.publish.http import parse_json, read_limited
 from vitald.publish.kubernetes.credentials import ClusterAccess, TokenSource
-from vitald.publish.kubernetes.node_object import NodeObject, parse_node
+from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
 from vitald.text import replace_unprintable
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -34,7 +34,6 @@ MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 _REQUEST_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
-_MANAGER = "vitald"
 
 
 class ApiUnreachable(Exception):
@@ -86,14 +85,14 @@ class KubernetesClient:
 
     async def patch_status(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a strategic merge patch of its status. Raises as read_node."""
-        path = f"/api/v1/nodes/{self.node}/status?fieldManager={_MANAGER}"
+        path = f"/api/v1/nodes/{self.node}/status?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, STRATEGIC))
 
     async def patch_node(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a merge patch; 409 where `metadata.resourceVersion` is no longer its
         own. Raises as read_node.
         """
-        path = f"/api/v1/nodes/{self.node}?fieldManager={_MANAGER}"
+        path = f"/api/v1/nodes/{self.node}?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, MERGE))
 
     async def create_event(self, event: Mapping[str, object]) -> bool:

@@ -14,6 +14,7 @@ from vitald.text import replace_unprintable
 
 _MAX_ERROR = 200
 Json = Mapping[str, object]
+MANAGER = "vitald"  # the field manager of what is written here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class NodeObject:
     taints: tuple[NodeTaint, ...] = ()
     managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Condition type: the field managers that own it."""
+    label_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    annotation_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def parse_node(document: object) -> NodeObject:
@@ -78,6 +81,7 @@ def parse_node(document: object) -> NodeObject:
     spec = _read_table(node.get("spec", {}), "spec")
     status = _read_table(node.get("status", {}), "status")
     conditions = [_parse_condition(entry) for entry in _read_entries(status, "conditions")]
+    managed = _read_entries(metadata, "managedFields")
     return NodeObject(
         name=_read_field(metadata, "name"),
         uid=_read_field(metadata, "uid"),
@@ -86,7 +90,9 @@ def parse_node(document: object) -> NodeObject:
         annotations=_read_words(metadata, "annotations"),
         conditions={condition.type: condition for condition in conditions},
         taints=tuple(_parse_taint(entry) for entry in _read_entries(spec, "taints")),
-        managers=_find_managers(_read_entries(metadata, "managedFields")),
+        managers=_find_managers(managed, ("f:status", "f:conditions"), 'k:{"type":"', '"}'),
+        label_managers=_find_managers(managed, ("f:metadata", "f:labels"), "f:"),
+        annotation_managers=_find_managers(managed, ("f:metadata", "f:annotations"), "f:"),
     )
 
 
@@ -110,18 +116,22 @@ def _parse_taint(entry: Json) -> NodeTaint:
     )
 
 
-def _find_managers(entries: Iterable[Json]) -> dict[str, frozenset[str]]:
-    """Who owns each condition, from keys such as `k:{"type":"Ready"}` of `fieldsV1`."""
+def _find_managers(
+    entries: Iterable[Json], path: tuple[str, ...], before: str, after: str = ""
+) -> dict[str, frozenset[str]]:
+    """Who owns each field at `path` of `fieldsV1`. Its key there has `before` and `after` around
+    its name: `k:{"type":"Ready"}`, `f:kubernetes.io/hostname`.
+    """
     owners: dict[str, set[str]] = {}
     for entry in entries:
         fields = entry.get("fieldsV1")
-        status = fields.get("f:status") if isinstance(fields, dict) else None
-        conditions = status.get("f:conditions") if isinstance(status, dict) else None
-        for key in conditions if isinstance(conditions, dict) else ():
-            type_ = key.removeprefix('k:{"type":"').removesuffix('"}')
-            if type_ != key:
-                owners.setdefault(type_, set()).add(str(entry.get("manager", "")))
-    return {type_: frozenset(managers) for type_, managers in owners.items()}
+        for key in path:
+            fields = fields.get(key) if isinstance(fields, dict) else None
+        for key in fields if isinstance(fields, dict) else ():
+            if key.startswith(before) and key.endswith(after):
+                name = key[len(before) : len(key) - len(after)]
+                owners.setdefault(name, set()).add(str(entry.get("manager", "")))
+    return {name: frozenset(managers) for name, managers in owners.items()}
 
 
 def _read_table(value: object, key: str) -> Json:

@@ -17,8 +17,9 @@ from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, Kuberne
 from vitald.publish.kubernetes.credentials import NoCredentials
 from vitald.publish.kubernetes.desired import DesiredNode, build_desired_node
 from vitald.publish.kubernetes.node_object import NodeObject
+from vitald.publish.kubernetes.profiles.written import OWN, Refusal, add_profiles
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.sink import SinkFailed
+from vitald.publish.sink import PartlyWritten, SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish_sections import KubernetesSettings
@@ -41,22 +42,23 @@ class KubernetesSink:
         self._settings = settings
         self._store = store
         self._heartbeat_s = settings.heartbeat_s
+        self._refusals: tuple[Refusal, ...] = ()
 
     def get_recheck_s(self, state: PublishedState) -> float:
         """How long after a write the node is compared again, in seconds."""
         is_well = not isinstance(state, DaemonSilent) and state.status is Status.HEALTHY
-        return self._heartbeat_s if is_well else min(_RECHECK_S, self._heartbeat_s)
+        return (
+            self._heartbeat_s
+            if is_well and not self._refusals
+            else min(_RECHECK_S, self._heartbeat_s)
+        )
 
     async def write_state(self, state: PublishedState) -> bool:
-        """Whether the node had to be patched. Raises SinkFailed."""
-        desired = build_desired_node(
-            state,
-            self._settings.prefix,
-            labels=self._settings.labels,
-            annotation=self._settings.annotation,
-        )
+        """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a profile is
+        refused.
+        """
         try:
-            return await self._reconcile(desired, time.time())
+            written = await self._reconcile(state, time.time())
         except ApiRefused as error:
             raise SinkFailed(
                 f"API server: {error}",
@@ -65,9 +67,13 @@ class KubernetesSink:
             ) from error
         except (ApiUnreachable, NoCredentials) as error:
             raise SinkFailed(str(error)) from error
+        if self._refusals:
+            raise PartlyWritten("; ".join(refusal.describe() for refusal in self._refusals))
+        return written
 
-    async def _reconcile(self, desired: DesiredNode, now: float) -> bool:
+    async def _reconcile(self, state: PublishedState, now: float) -> bool:
         node = await self._client.read_node()
+        desired = self._build_desired(state, node)
         transitions = self._decide_transitions(desired, node, now)
         patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
         if patch is None:
@@ -77,6 +83,19 @@ class KubernetesSink:
         # Nodes that were started together write at different times.
         self._heartbeat_s = interval * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         return True
+
+    def _build_desired(self, state: PublishedState, node: NodeObject) -> DesiredNode:
+        settings = self._settings
+        desired = build_desired_node(
+            state,
+            settings.prefix,
+            labels=settings.labels,
+            annotation=settings.annotation,
+            own=OWN in settings.conditions,
+        )
+        profiled = add_profiles(desired, settings.conditions, settings.prefix, state, node)
+        self._refusals = profiled.refusals
+        return profiled.desired
 
     def _decide_transitions(
         self, desired: DesiredNode, node: NodeObject, now: float
