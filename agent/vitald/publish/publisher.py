@@ -19,7 +19,7 @@ from vitald import __version__
 from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
-from vitald.publish.sink import Runner, SinkRunner
+from vitald.publish.sink import Runner
 from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import PublishedState
@@ -47,12 +47,11 @@ class Publisher:
         config = self._config
         store = StateStore(config.publish.state)
         try:
-            async with open_sinks(config, store) as sinks:
-                self._runners = [SinkRunner(sink) for sink in sinks]
+            async with open_sinks(config, store) as self._runners:
                 log.info(
                     "publishing",
                     version=__version__,
-                    sinks=[sink.name for sink in sinks],
+                    sinks=[each.health.name for each in self._runners],
                     socket=str(config.socket_path),
                 )
                 await self._run_tasks()

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from vitald.publish.config import PublisherConfig
+from vitald.publish.driver_upgrade import DriverUpgradeMonitor
 from vitald.publish.files.nfd import NfdSink
+from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.sink import KubernetesSink
-from vitald.publish.sink import Sink
+from vitald.publish.sink import Runner, Sink, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish_sections import KubernetesSettings
 
@@ -22,13 +24,17 @@ class NoSink(Exception):
 
 
 @asynccontextmanager
-async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Sink]]:
-    """The sinks that the configuration names. Raises NoSink, NoCredentials."""
+async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Runner]]:
+    """A task for each sink that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
         sinks: list[Sink] = []
+        runners: list[Runner] = []
         if config.kubernetes.enabled:
             client = await stack.enter_async_context(open_client(config.kubernetes))
             sinks.append(KubernetesSink(client, config.kubernetes, store))
+            if config.kubernetes.driver_upgrades:
+                releases = GpuReleases(config.socket_path)
+                runners.append(DriverUpgradeMonitor(client, releases, store))
         if config.publish.nfd is not None:
             sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
         if config.publish.textfile is not None:
@@ -40,7 +46,7 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
             raise NoSink(
                 "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
             )
-        yield sinks
+        yield [*(SinkRunner(sink) for sink in sinks), *runners]
 
 
 def open_client(settings: KubernetesSettings) -> KubernetesClient:
