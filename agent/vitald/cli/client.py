@@ -245,6 +245,10 @@ def call_api(
 ) -> schema.NodeStatus: ...
 @overload
 def call_api(
+    arguments: argparse.Namespace, path: Literal["/v1/summary"], body: None = None, **query: object
+) -> schema.NodeSummary: ...
+@overload
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/cancel"],
     body: schema.CancelDiagnosticRequest,

@@ -23,7 +23,8 @@ MAY_NOT_READ = Problem(
 MAY_NOT_CHANGE = Problem(
     "MayNotChange",
     403,
-    "Only root and the daemon's own user may change anything.",
+    "Only root and the daemon's own user may change anything, and that of `vitald publish` what "
+    "its operation says.",
     {
         "error": "uid 1000 may not change anything",
         "hint": "only root and the daemon's own user may",

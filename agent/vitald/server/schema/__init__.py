@@ -95,6 +95,12 @@ from vitald.server.schema.node import (
     NodeStatus,
     RecoveryRequest,
 )
+from vitald.server.schema.publishers import (
+    ApiPublishers,
+    ReportSinksRequest,
+    SinkReport,
+    SinksReported,
+)
 from vitald.server.schema.summary import NodeSummary, SummarizedFinding
 from vitald.server.schema.values import (
     Action,
@@ -133,6 +139,7 @@ __all__ = [
     "ApiLedger",
     "ApiMember",
     "ApiPastTransition",
+    "ApiPublishers",
     "ApiRecovery",
     "ApiRule",
     "ApiSource",
@@ -192,8 +199,11 @@ __all__ = [
     "Released",
     "Remedy",
     "RemedyRequest",
+    "ReportSinksRequest",
     "RunDiagnosticRequest",
     "Sight",
+    "SinkReport",
+    "SinksReported",
     "Status",
     "SummarizedFinding",
     "Suspect",
