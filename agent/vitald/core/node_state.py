@@ -185,7 +185,7 @@ class NodeState:
         self.changed_at = max(times, default=self.changed_at)
 
     def waits_for_idle(self) -> bool:
-        """Whether a repair of the node waits for the running job."""
+        """Whether a repair of the node waits for the running job; one of a drill, too."""
         return waits_for_idle(self.findings, device_reset=self.device_reset)
 
     def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:

@@ -99,7 +99,7 @@ UNAVAILABLE = Problem(
     503,
     (
         "Too many clients (128) or watchers (32), the ledger cannot be read, the judge is "
-        "stuck, or the GPUs could not be released within 10 s."
+        "stuck, the first reading is not complete, or the GPUs could not be released within 10 s."
     ),
     {"error": "too many clients", "hint": "128 at once; try again later"},
 )
