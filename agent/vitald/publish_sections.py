@@ -49,7 +49,7 @@ def _read_optional_path(value: object) -> Path | None:
 
 
 def _read_program(value: object) -> tuple[str, ...]:
-    argv = read_names(value) if value else ()
+    argv = () if value == [] else read_names(value)
     if argv and not argv[0].startswith("/"):
         raise Unexpected("a list of the absolute path of a program and its arguments", value)
     return argv

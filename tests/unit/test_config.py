@@ -118,11 +118,50 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
         '{ "xid/63" = { action = "reboot_node" } }',
         {"xid/63": {"action": "reboot_node"}},
     ),
+    ("publish", "state"): ('"/data/publish"', Path("/data/publish")),
+    ("publish", "user"): ('"publisher"', "publisher"),
+    ("publish", "drills"): ("true", True),
+    ("publish", "nfd"): ('"/data/features.d"', Path("/data/features.d")),
+    ("publish", "textfile"): ('"/data/vitald.prom"', Path("/data/vitald.prom")),
+    ("kubernetes", "enabled"): ("true", True),
+    ("kubernetes", "node"): ('"gpu-17"', "gpu-17"),
+    ("kubernetes", "server"): ('"https://10.0.0.1:6443"', "https://10.0.0.1:6443"),
+    **{
+        ("kubernetes", key): (f'"/data/{key}"', Path(f"/data/{key}"))
+        for key in ("ca", "token_file", "client_certificate", "client_key")
+    },
+    ("kubernetes", "exec"): ('["/opt/token", "-v"]', ("/opt/token", "-v")),
+    ("kubernetes", "impersonate"): ("true", True),
+    ("kubernetes", "prefix"): ('"example.com"', "example.com"),
+    ("kubernetes", "conditions"): ('["own", "npd"]', ("own", "npd")),
+    **{("kubernetes", key): ("false", False) for key in ("labels", "annotation", "events")},
+    ("kubernetes", "taint"): ('"NoSchedule"', "NoSchedule"),
+    ("kubernetes", "heartbeat"): ('"10m"', 600.0),
+    ("kubernetes", "driver_upgrades"): ("true", True),
     ("policy", "device_reset"): ("true", True),
     ("ledger", "keep"): ('"7d"', 7 * 86400.0),
     ("ledger", "max_size"): ('"1GiB"', 1 << 30),
     ("log", "level"): ('"debug"', "debug"),
     ("log", "format"): ('"json"', "json"),
+}
+
+_SERVER = {"server": '"https://10.0.0.1:6443"'}
+_PAIR = {"client_certificate": '"/data/c"', "client_key": '"/data/k"'}
+# Keys that are given together with others of their section.
+COMPANY: dict[tuple[str, str], dict[str, str]] = {
+    ("kubernetes", "ca"): _SERVER,
+    ("kubernetes", "token_file"): _SERVER,
+    ("kubernetes", "exec"): _SERVER,
+    ("kubernetes", "client_certificate"): {**_SERVER, **_PAIR},
+    ("kubernetes", "client_key"): {**_SERVER, **_PAIR},
+}
+# An empty text is their default.
+MAY_BE_EMPTY = {
+    *(("publish", key) for key in ("nfd", "textfile")),
+    *(
+        ("kubernetes", key)
+        for key in ("node", "server", "ca", "token_file", "client_certificate", "client_key")
+    ),
 }
 
 
@@ -167,9 +206,11 @@ def test_the_table_of_this_test_has_every_key() -> None:
 @pytest.mark.parametrize(("section", "key"), KEYS)
 def test_every_key_is_read(section: str, key: str) -> None:
     written, value = KEYS[section, key]
-    config = read(f"[{section}]\n{key} = {written}\n")
+    lines = {**COMPANY.get((section, key), {}), key: written}
+    text = "".join(f"{name} = {one}\n" for name, one in lines.items())
+    config = read(f"[{section}]\n{text}")
     assert value_of(config, section, key) == value
-    others = [one for one in KEYS if one != (section, key)]
+    others = [one for one in KEYS if one[0] != section or one[1] not in lines]
     assert [one for one in others if value_of(config, *one) != value_of(Config(), *one)] == []
 
 
@@ -187,6 +228,9 @@ def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
         and not KEYS[section, key][0].startswith('"')
     ):
         assert value_of(read(f"[{section}]\n{key} = 5.5\n"), section, key) == 5.5  # a figure
+        return
+    if value == '""' and (section, key) in MAY_BE_EMPTY:
+        assert read(f'[{section}]\n{key} = ""\n') == Config()
         return
     (error,) = mistakes(f"[{section}]\n{key} = {value}\n")
     assert error.startswith(f"c.toml:2: [{section}] {key}: ")
