@@ -36,6 +36,8 @@ HEALTHY = NodeSummary(
     changed_at=NOW - 100,
     findings=(),
     open_findings=0,
+    is_complete=True,
+    accelerators=("gpu",),
     boot_id="b",
 )
 XID79 = FindingSummary(
@@ -48,6 +50,7 @@ XID79 = FindingSummary(
     since=NOW - 5,
     confirmed=True,
     simulated=False,
+    due=True,
     device="GPU-1",
 )
 UNHEALTHY = replace(

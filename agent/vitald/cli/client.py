@@ -18,12 +18,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import quote, urlencode
 
 from vitald import __version__
+from vitald.checking import is_deep
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
 from vitald.text import replace_unprintable
 
@@ -423,7 +424,7 @@ class _Response:
             raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
         except RecursionError:
             raise deep from None
-        if _is_deep(value):
+        if is_deep(value, _MAX_DEPTH):
             raise deep
         if not isinstance(value, dict):
             raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
@@ -442,29 +443,6 @@ class _Response:
                 yield self._parse_json(line)
         except (OSError, http.client.HTTPException) as error:
             raise _explain_no_answer(self._place, error) from error
-
-
-def _is_deep(value: object) -> bool:
-    """Whether lists and tables are nested deeper than in any answer. Without recursion, whose
-    limit is what this guards.
-    """
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in _list_parts(outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _list_parts(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _send_request(

@@ -23,10 +23,19 @@ def find_due_repairs(
     """
     due: dict[Repair, Finding] = {}
     for finding in findings:
-        repair = finding.action.choose_repair(device_reset=device_reset)
-        if repair is not None and _may_repair(finding, idle=idle, drills=drills):
+        repair = find_due_repair(finding, device_reset=device_reset, idle=idle, drills=drills)
+        if repair is not None:
             due.setdefault(repair, finding)
     return due
+
+
+def find_due_repair(
+    finding: Finding, *, device_reset: bool, idle: bool, drills: bool = False
+) -> Repair | None:
+    """The repair that is due for this finding, if one is. Parameters as of find_due_repairs."""
+    if not _may_repair(finding, idle=idle, drills=drills):
+        return None
+    return finding.action.choose_repair(device_reset=device_reset)
 
 
 def waits_for_idle(findings: Iterable[Finding], *, device_reset: bool) -> bool:

@@ -11,26 +11,29 @@ while no daemon runs.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError  # of a line that is too long
 
 from vitald.backoff import Backoff
-from vitald.publish.http import read_limited
+from vitald.publish.http import parse_json, read_limited
 from vitald.publish.summary import DaemonSilent, NoSummary, PublishedState, parse_summary
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 GRACE_S = 10.0  # after an announced stop, and at our own start
 UNANNOUNCED_S = 0.4
+_ANNOUNCED_S = 0.1  # between a request that failed and the end of the stream
 _SILENCE_S = 60.0  # the stream has a heartbeat every 15 s
 _ANSWER_S = 5.0
 _COALESCE_S = 0.05  # changes within this time are read together
-_MAX_BYTES = 8 * 1024 * 1024
+_MAX_SHARE = 4.0  # a pause of so many times the answer: at most a fifth of a busy daemon's time
+_MAX_BYTES = 1024 * 1024  # of a summary: 100 findings and 100 sentences; and of a line
+_ANNOUNCING = ("stopping", "lagged")  # lagged: the daemon is there, and behind with its lines
 _RETRY = Backoff(0.1, 2.0)
 _WATCH, _SUMMARY = "http://vitald/v1/watch", "http://vitald/v1/summary"
 
@@ -79,21 +82,25 @@ class DaemonFeed:
         changed.set()
         async with aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(str(self._socket)),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S),
-            read_bufsize=_MAX_BYTES,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=_SILENCE_S),
+            read_bufsize=_MAX_BYTES // 2,  # a line may have twice that
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         ) as session:
             tasks = [
                 asyncio.ensure_future(_watch_changes(session, changed)),
                 asyncio.ensure_future(self._report_changes(session, changed)),
             ]
             try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                # The end of the stream tells more than a request that it broke off.
+                await asyncio.wait(tasks[:1], timeout=_ANNOUNCED_S)
+                ended = [task for task in tasks if task.done()]
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-        # The end of the stream tells more than a request that it broke off.
-        return next(task for task in tasks if task in done).result()
+        return ended[0].result()
 
     async def _report_changes(
         self, session: aiohttp.ClientSession, changed: asyncio.Event
@@ -101,6 +108,7 @@ class DaemonFeed:
         while True:
             await changed.wait()
             changed.clear()
+            asked = time.monotonic()
             try:
                 summary = parse_summary(await self._read_summary(session))
             except NoSummary as error:
@@ -112,7 +120,8 @@ class DaemonFeed:
             self._stop_grace()
             self._is_answering = True
             self._report(summary)
-            await asyncio.sleep(_COALESCE_S)
+            took = time.monotonic() - asked  # most of it is work of the daemon
+            await asyncio.sleep(max(_COALESCE_S, min(_MAX_SHARE * took, _ANSWER_S)))
 
     async def _read_summary(self, session: aiohttp.ClientSession) -> object:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
@@ -120,7 +129,7 @@ class DaemonFeed:
             content = await read_limited(answer, _MAX_BYTES)
             if answer.status != 200:
                 raise NoSummary(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
-            return json.loads(content)
+            return parse_json(content)
 
     # --- grace
 
@@ -142,20 +151,24 @@ class DaemonFeed:
         self._report(DaemonSilent(since=lost_at, detail=self._detail))
 
 
+def _read_type(line: object) -> object:
+    return line.get("type") if isinstance(line, dict) else None
+
+
 async def _watch_changes(session: aiohttp.ClientSession, changed: asyncio.Event) -> DaemonLost:
     """Set `changed` for each line. Returns why the stream ended."""
-    announced = False
     try:
         async with session.get(_WATCH) as stream:
             if stream.status != 200:
                 return DaemonLost(f"/v1/watch: HTTP {stream.status}")
             while line := await asyncio.wait_for(stream.content.readline(), _SILENCE_S):
-                announced = json.loads(line).get("type") == "stopping"
+                if _read_type(parse_json(line)) in _ANNOUNCING:
+                    return DaemonLost("it has stopped", announced=True)
                 changed.set()
     except asyncio.TimeoutError:
         return DaemonLost(f"/v1/watch: nothing for {_SILENCE_S:g} s")
     except aiohttp.ClientPayloadError:
-        return DaemonLost("the connection broke off", announced=announced)
-    except (aiohttp.ClientError, OSError, ValueError, AttributeError) as error:
-        return DaemonLost(f"/v1/watch: {error}", announced=announced)
-    return DaemonLost("it has stopped", announced=announced)
+        return DaemonLost("the connection broke off")
+    except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+        return DaemonLost(f"/v1/watch: {error}")
+    return DaemonLost("it has stopped")

@@ -14,6 +14,7 @@ import structlog
 
 from vitald.publish.http import read_limited
 from vitald.publish.sink import SinkHealth
+from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
@@ -22,6 +23,7 @@ INTERVAL_S = 15.0  # the daemon drops a report after four of them
 _CHECK_S = 1.0
 _ANSWER_S = 5.0
 _MAX_BYTES = 64 * 1024
+_MAX_ERROR = 300  # characters; the daemon takes one line of that length
 _URL = "http://vitald/v1/publishers"
 
 
@@ -71,7 +73,7 @@ def _describe_health(health: SinkHealth) -> dict[str, object]:
         "name": health.name,
         "up": health.is_up,
         "lastSuccess": _format_time(health.last_success),
-        "error": health.error,
+        "error": replace_unprintable(health.error[:_MAX_ERROR], " "),
         "waiting": health.waiting,
         "waitingSince": _format_time(health.waiting_since),
         "writes": health.writes,

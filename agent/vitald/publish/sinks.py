@@ -13,9 +13,12 @@ from vitald.publish.files.nfd import NfdSink
 from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
+from vitald.publish.kubernetes.events import EventRunner
 from vitald.publish.kubernetes.sink import KubernetesSink
+from vitald.publish.kubernetes.taint import TaintSink
 from vitald.publish.sink import Runner, Sink, SinkRunner
 from vitald.publish.state_store import StateStore
+from vitald.publish.transitions import TransitionReader
 from vitald.publish_sections import KubernetesSettings
 
 
@@ -32,6 +35,10 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
         if config.kubernetes.enabled:
             client = await stack.enter_async_context(open_client(config.kubernetes))
             sinks.append(KubernetesSink(client, config.kubernetes, store))
+            if TaintSink.is_needed(config.kubernetes, store):
+                sinks.append(TaintSink(client, config.kubernetes, store))
+            if config.kubernetes.events:
+                runners.append(_build_event_runner(config, client, store))
             if config.kubernetes.driver_upgrades:
                 releases = GpuReleases(config.socket_path)
                 runners.append(DriverUpgradeMonitor(client, releases, store))
@@ -42,18 +49,31 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
             from vitald.publish.files.textfile import TextfileSink
 
             sinks.append(TextfileSink(config.publish.textfile))
-        if not sinks:
+        runners = [*(SinkRunner(sink) for sink in sinks), *runners]
+        if not runners:
             raise NoSink(
                 "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
             )
-        yield [*(SinkRunner(sink) for sink in sinks), *runners]
+        yield runners
+
+
+def _build_event_runner(
+    config: PublisherConfig, client: KubernetesClient, store: StateStore
+) -> EventRunner:
+    return EventRunner(
+        client,
+        TransitionReader(config.socket_path),
+        store,
+        config.kubernetes.prefix,
+        drills=config.publish.drills,
+    )
 
 
 def open_client(settings: KubernetesSettings) -> KubernetesClient:
     """For the node's own API server. Raises NoCredentials."""
     node = find_node_name(settings)
     user = f"system:node:{node}" if settings.impersonate else ""
-    return KubernetesClient(_find_access(settings), node, impersonate=user)
+    return KubernetesClient(find_access(settings), node, impersonate=user)
 
 
 def find_node_name(settings: KubernetesSettings) -> str:
@@ -61,7 +81,8 @@ def find_node_name(settings: KubernetesSettings) -> str:
     return settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
 
 
-def _find_access(settings: KubernetesSettings) -> ClusterAccess:
+def find_access(settings: KubernetesSettings) -> ClusterAccess:
+    """The API server and the credentials for it. Raises NoCredentials."""
     if not settings.server:
         return find_cluster(os.environ)
     return ClusterAccess(

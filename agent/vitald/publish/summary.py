@@ -5,15 +5,32 @@ silent.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union, cast
 
+from vitald.checking import (
+    read_flag,
+    read_list,
+    read_match,
+    read_text,
+    read_texts,
+    read_whole,
+)
 from vitald.model import Action, Status
+from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
+
+# The API server checks neither the reason of a condition nor its length: this is the only check.
+_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
+_MAX_LISTED, _MAX_CHARACTERS, _MAX_ERROR = 1000, 256, 200
+_LATEST_S = 253_402_300_799  # the last second of the year 9999, the last that a date can have
 
 
 class NoSummary(Exception):
@@ -33,6 +50,7 @@ class FindingSummary:
     since: float  # seconds since the epoch
     confirmed: bool
     simulated: bool
+    due: bool  # a repair of the node is due for it now
     device: str  # UUID or serial number, "" if unknown
 
 
@@ -47,8 +65,10 @@ class NodeSummary:
     reboot_reason: str  # the word for the finding for which a reboot is due; "" if none is
     replacement_reason: str
     changed_at: float  # when a finding changed last
-    findings: tuple[FindingSummary, ...]  # the strongest first; not all where there are many
+    findings: tuple[FindingSummary, ...]  # those due first; not all where there are many
     open_findings: int
+    is_complete: bool  # everything that is watched could be read
+    accelerators: tuple[str, ...]  # kinds of accelerators on PCI: gpu, neuron
     boot_id: str
 
 
@@ -72,29 +92,53 @@ def parse_summary(document: object) -> NodeSummary:
         return NodeSummary(
             status=Status(answer["status"]),
             action=Action(answer["action"]),
-            reason=answer["reason"],
-            lines=tuple(answer["reasons"]),
-            reboot_reason=answer["rebootDue"] or "",
-            replacement_reason=answer["replacementDue"] or "",
-            changed_at=parse_rfc3339(answer["changedAt"]).timestamp(),
-            findings=tuple(_parse_finding(finding) for finding in answer["findings"]),
-            open_findings=answer["openFindings"],
-            boot_id=answer["bootId"],
+            reason=_read_reason(answer["reason"]),
+            lines=tuple(read_texts(read_list(answer["reasons"], 0, _MAX_LISTED))),
+            reboot_reason=_read_reason(answer["rebootDue"] or ""),
+            replacement_reason=_read_reason(answer["replacementDue"] or ""),
+            changed_at=_read_time(answer["changedAt"]),
+            findings=tuple(
+                _parse_finding(cast("schema.SummarizedFinding", finding))
+                for finding in read_list(answer["findings"], 0, _MAX_LISTED)
+            ),
+            open_findings=read_whole(answer["openFindings"], 0, sys.maxsize),
+            is_complete=read_flag(answer["complete"]),
+            accelerators=tuple(
+                _read_short(kind) for kind in read_list(answer["accelerators"], 0, _MAX_LISTED)
+            ),
+            boot_id=_read_short(answer["bootId"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise NoSummary(f"{type(error).__name__}: {error}") from error
+        text = f"{type(error).__name__}: {error}"
+        raise NoSummary(replace_unprintable(text[:_MAX_ERROR])) from error
 
 
 def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
     return FindingSummary(
-        id=finding["id"],
-        component=finding["component"],
-        code=finding["code"],
-        reason=finding["reason"],
+        id=read_whole(finding["id"], 0, sys.maxsize),
+        component=_read_short(finding["component"]),
+        code=_read_short(finding["code"]),
+        reason=_read_reason(finding["reason"]),
         action=Action(finding["action"]),
-        when=finding["when"],
-        since=parse_rfc3339(finding["since"]).timestamp(),
-        confirmed=finding["confirmed"],
-        simulated=finding["simulated"],
-        device=finding["device"],
+        when=_read_short(finding["when"]),
+        since=_read_time(finding["since"]),
+        confirmed=read_flag(finding["confirmed"]),
+        simulated=read_flag(finding["simulated"]),
+        due=read_flag(finding["due"]),
+        device=_read_short(finding["device"]),
     )
+
+
+def _read_reason(value: object) -> str:
+    """A word that can be the reason of a condition or Event, or nothing."""
+    return value if value == "" else read_match(value, _REASON, "a word such as Xid79")
+
+
+def _read_short(value: object) -> str:
+    """Texts of the kernel and of devices may be in it: one printable line."""
+    return replace_unprintable(read_text(value)[:_MAX_CHARACTERS])
+
+
+def _read_time(value: object) -> float:
+    moment = parse_rfc3339(read_text(value)).timestamp()
+    return min(max(moment, 0.0), _LATEST_S)

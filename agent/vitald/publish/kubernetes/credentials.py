@@ -17,7 +17,11 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
+from vitald.checking import is_line, read_text
+from vitald.publish.http import parse_json
+from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -49,11 +53,20 @@ class ClusterAccess:
             context = ssl.create_default_context(
                 cafile=None if self.ca_file is None else str(self.ca_file)
             )
-            if self.client_certificate is not None:
-                context.load_cert_chain(self.client_certificate, self.client_key)
         except (OSError, ssl.SSLError) as error:
-            named = self.client_certificate or self.ca_file
-            raise NoCredentials(f"{named}: {error}") from error
+            raise NoCredentials(f"certificate authority {self.ca_file}: {error}") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.ca_file is not None:
+            # From Python 3.13 on, the default refuses certificate authorities without key
+            # identifiers, such as those of EKS clusters made with Kubernetes 1.16. Chain, host name
+            # and dates are checked all the same. Source: kubernetes-client/python#2394.
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.client_certificate is not None:
+            try:
+                context.load_cert_chain(self.client_certificate, self.client_key)
+            except (OSError, ssl.SSLError) as error:
+                named = f"client certificate {self.client_certificate}"
+                raise NoCredentials(f"{named}, key {self.client_key}: {error}") from error
         return context
 
 
@@ -105,9 +118,14 @@ class TokenSource:
                 token = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError) as error:
             raise NoCredentials(f"token file {path}: {error}") from error
-        if not token or not token.isprintable():
+        if not _is_token(token):
             raise NoCredentials(f"token file {path}: holds no token")
         self._token, self._stamp = token, stamp
+
+
+def _is_token(value: object) -> TypeGuard[str]:
+    """Whether a header can carry it."""
+    return is_line(value, 1, _MAX_TOKEN_BYTES, ascii_only=True) and " " not in value
 
 
 async def _run_plugin(program: Sequence[str]) -> tuple[str, float | None]:
@@ -137,12 +155,27 @@ async def _run_plugin(program: Sequence[str]) -> tuple[str, float | None]:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        reason = said.decode(errors="replace").strip()[-200:]
+        reason = replace_unprintable(said.decode(errors="replace").strip()[-200:], " ")
         raise NoCredentials(f"{name}: exit {process.returncode}: {reason}")
     try:
-        status = json.loads(out)["status"]
-        expires = status.get("expirationTimestamp")
-        moment = None if expires is None else parse_rfc3339(expires).timestamp()
-        return str(status["token"]), moment
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoCredentials(f"{name}: printed no ExecCredential with a token: {error!r}") from error
+        token, expires = _parse_credential(parse_json(out))
+    except ValueError as error:
+        # Not the cause itself: what it found may be the token.
+        raise NoCredentials(f"{name}: printed no ExecCredential with a token: {error}") from None
+    return token, expires
+
+
+def _parse_credential(document: object) -> tuple[str, float | None]:
+    """Token and expiry, None if it has none. Raises ValueError that names the key."""
+    status = document.get("status") if isinstance(document, dict) else None
+    if not isinstance(status, dict):
+        raise ValueError("status: expected a table")
+    token, expires = status.get("token"), status.get("expirationTimestamp")
+    if not _is_token(token):
+        raise ValueError("status.token: expected a bearer token")
+    if expires is None:
+        return token, None
+    try:
+        return token, parse_rfc3339(read_text(expires)).timestamp()
+    except ValueError:
+        raise ValueError("status.expirationTimestamp: expected a time of RFC 3339") from None

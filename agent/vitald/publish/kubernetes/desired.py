@@ -49,9 +49,14 @@ class DesiredCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredNode:
+    """`removed`: types of conditions that must not be there. A label or annotation that must not be
+    there has the value None.
+    """
+
     conditions: tuple[DesiredCondition, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
 
 
 _HEALTHY = {
@@ -63,29 +68,27 @@ _HEALTHY = {
 
 
 def build_desired_node(
-    state: PublishedState, prefix: str, *, labels: bool, annotation: bool
+    state: PublishedState, prefix: str, *, labels: bool, annotation: bool, own: bool = True
 ) -> DesiredNode:
-    """What the node should say. `labels`, `annotation`: whether these are written."""
+    """What the node should say. `labels`, `annotation`, `own`: whether these, and the conditions
+    with the prefix, are written.
+    """
     return DesiredNode(
-        conditions=_build_conditions(state, prefix),
+        conditions=_build_conditions(state, prefix) if own else (),
         labels=build_labels(state, prefix) if labels else {},
         annotations=_build_annotation(state, prefix) if annotation else {},
     )
 
 
+def list_own_types(prefix: str) -> tuple[str, str, str]:
+    """The types of the conditions with the prefix."""
+    return f"{prefix}/Healthy", f"{prefix}/RebootRequired", f"{prefix}/ReplacementRequired"
+
+
 def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondition, ...]:
-    types = [f"{prefix}/{name}" for name in ("Healthy", "RebootRequired", "ReplacementRequired")]
+    types = list_own_types(prefix)
     if isinstance(state, DaemonSilent):
-        return tuple(
-            DesiredCondition(
-                type=type_,
-                status=ConditionStatus.UNKNOWN,
-                reason=DAEMON_SILENT,
-                message=limit_text(f"vitald does not answer: {state.detail}"),
-                changed_at=state.since,
-            )
-            for type_ in types
-        )
+        return tuple(build_silent_condition(type_, state) for type_ in types)
     healthy = DesiredCondition(
         type=types[0],
         status=_HEALTHY[state.status],
@@ -100,6 +103,16 @@ def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondit
             _build_repair(type_, reason, state)
             for type_, reason in zip(types[1:], repairs, strict=True)
         ),
+    )
+
+
+def build_silent_condition(type_: str, state: DaemonSilent) -> DesiredCondition:
+    return DesiredCondition(
+        type=type_,
+        status=ConditionStatus.UNKNOWN,
+        reason=DAEMON_SILENT,
+        message=limit_text(f"vitald does not answer: {state.detail}"),
+        changed_at=state.since,
     )
 
 
@@ -127,7 +140,11 @@ def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:
     """
     if isinstance(state, DaemonSilent):
         return {}
-    return {f"{prefix}/findings": format_findings(state.findings, state.open_findings)}
+    return {get_annotation_key(prefix): format_findings(state.findings, state.open_findings)}
+
+
+def get_annotation_key(prefix: str) -> str:
+    return f"{prefix}/findings"
 
 
 def format_findings(findings: Sequence[FindingSummary], open_findings: int) -> str:

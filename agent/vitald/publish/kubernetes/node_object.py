@@ -10,8 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vitald.checking import Unexpected, read_text
+from vitald.text import replace_unprintable
+from vitald.timestamps import parse_rfc3339
 
+_MAX_ERROR = 200
 Json = Mapping[str, object]
+MANAGER = "vitald"  # the field manager of what is written here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +65,15 @@ class NodeObject:
     name: str
     uid: str
     resource_version: str
+    created: float = 0.0  # seconds since the epoch, 0 if it does not say
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
     managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Condition type: the field managers that own it."""
+    label_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    annotation_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def parse_node(document: object) -> NodeObject:
@@ -76,15 +83,19 @@ def parse_node(document: object) -> NodeObject:
     spec = _read_table(node.get("spec", {}), "spec")
     status = _read_table(node.get("status", {}), "status")
     conditions = [_parse_condition(entry) for entry in _read_entries(status, "conditions")]
+    managed = _read_entries(metadata, "managedFields")
     return NodeObject(
         name=_read_field(metadata, "name"),
         uid=_read_field(metadata, "uid"),
         resource_version=_read_field(metadata, "resourceVersion"),
+        created=_read_moment(metadata, "creationTimestamp"),
         labels=_read_words(metadata, "labels"),
         annotations=_read_words(metadata, "annotations"),
         conditions={condition.type: condition for condition in conditions},
         taints=tuple(_parse_taint(entry) for entry in _read_entries(spec, "taints")),
-        managers=_find_managers(_read_entries(metadata, "managedFields")),
+        managers=_find_managers(managed, ("f:status", "f:conditions"), 'k:{"type":"', '"}'),
+        label_managers=_find_managers(managed, ("f:metadata", "f:labels"), "f:"),
+        annotation_managers=_find_managers(managed, ("f:metadata", "f:annotations"), "f:"),
     )
 
 
@@ -108,30 +119,39 @@ def _parse_taint(entry: Json) -> NodeTaint:
     )
 
 
-def _find_managers(entries: Iterable[Json]) -> dict[str, frozenset[str]]:
-    """Who owns each condition, from keys such as `k:{"type":"Ready"}` of `fieldsV1`."""
+def _find_managers(
+    entries: Iterable[Json], path: tuple[str, ...], before: str, after: str = ""
+) -> dict[str, frozenset[str]]:
+    """Who owns each field at `path` of `fieldsV1`. Its key there has `before` and `after` around
+    its name: `k:{"type":"Ready"}`, `f:kubernetes.io/hostname`.
+    """
     owners: dict[str, set[str]] = {}
     for entry in entries:
         fields = entry.get("fieldsV1")
-        status = fields.get("f:status") if isinstance(fields, dict) else None
-        conditions = status.get("f:conditions") if isinstance(status, dict) else None
-        for key in conditions if isinstance(conditions, dict) else ():
-            type_ = key.removeprefix('k:{"type":"').removesuffix('"}')
-            if type_ != key:
-                owners.setdefault(type_, set()).add(str(entry.get("manager", "")))
-    return {type_: frozenset(managers) for type_, managers in owners.items()}
+        for key in path:
+            fields = fields.get(key) if isinstance(fields, dict) else None
+        for key in fields if isinstance(fields, dict) else ():
+            if key.startswith(before) and key.endswith(after):
+                name = key[len(before) : len(key) - len(after)]
+                owners.setdefault(name, set()).add(str(entry.get("manager", "")))
+    return {name: frozenset(managers) for name, managers in owners.items()}
 
 
 def _read_table(value: object, key: str) -> Json:
     if not isinstance(value, dict):
-        raise ValueError(f"{key}: {Unexpected('a table', value)}")
+        raise _explain_value(key, Unexpected("a table", value))
     return value
+
+
+def _explain_value(key: str, error: Unexpected) -> ValueError:
+    """In one line of a log: what was found may be as long as the answer."""
+    return ValueError(replace_unprintable(f"{key}: {error}"[:_MAX_ERROR]))
 
 
 def _read_entries(table: Json, key: str) -> list[Json]:
     entries = table.get(key) or []
     if not isinstance(entries, list):
-        raise ValueError(f"{key}: {Unexpected('a list', entries)}")
+        raise _explain_value(key, Unexpected("a list", entries))
     return [_read_table(entry, key) for entry in entries]
 
 
@@ -142,6 +162,14 @@ def _read_field(table: Json, key: str, *, optional: bool = False) -> str:
     try:
         return read_text(value)
     except Unexpected as error:
+        raise _explain_value(key, error) from None
+
+
+def _read_moment(table: Json, key: str) -> float:
+    text = _read_field(table, key, optional=True)
+    try:
+        return parse_rfc3339(text).timestamp() if text else 0.0
+    except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
 
 

@@ -67,16 +67,20 @@ def build_patch(
         _complete(condition, transitions[condition.type], now) for condition in desired.conditions
     ]
     present = [node.conditions.get(condition.type) for condition in conditions]
+    removed = [type_ for type_ in desired.removed if type_ in node.conditions]
     is_same = (
         all(_says(there, here) for there, here in zip(present, conditions, strict=True))
-        and desired.labels.items() <= node.labels.items()
-        and desired.annotations.items() <= node.annotations.items()
+        and all(node.labels.get(key) == value for key, value in desired.labels.items())
+        and all(node.annotations.get(key) == value for key, value in desired.annotations.items())
+        and not removed
     )
     if is_same and now - _find_heartbeat(present) < heartbeat_s:
         return None
     return {
         "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
-        "status": {"conditions": [condition.to_json() for condition in conditions]},
+        "status": {
+            "conditions": [condition.to_json() for condition in conditions] + _delete(removed)
+        },
     }
 
 
@@ -87,8 +91,12 @@ def build_removal(types: list[str], labels: list[str], annotations: list[str]) -
             "labels": dict.fromkeys(labels),
             "annotations": dict.fromkeys(annotations),
         },
-        "status": {"conditions": [{"type": type_, "$patch": "delete"} for type_ in types]},
+        "status": {"conditions": _delete(types)},
     }
+
+
+def _delete(types: list[str]) -> list[dict[str, object]]:
+    return [{"type": type_, "$patch": "delete"} for type_ in types]
 
 
 def _complete(condition: DesiredCondition, transition: LastTransition, now: float) -> NodeCondition:
@@ -111,12 +119,12 @@ def _says(there: NodeCondition | None, here: NodeCondition) -> bool:
 
 
 def _find_heartbeat(conditions: list[NodeCondition | None]) -> float:
-    """The oldest heartbeat; 0 where one is missing or is no time."""
+    """The oldest heartbeat; 0 where one is missing or is no time. None is due without any."""
     times = [
         None if condition is None else _read_time(condition.last_heartbeat)
         for condition in conditions
     ]
-    return min((time or 0.0 for time in times), default=0.0)
+    return min((time or 0.0 for time in times), default=float("inf"))
 
 
 def _read_time(text: str) -> float | None:

@@ -26,10 +26,13 @@ NODE_SUMMARY: schema.NodeSummary = {
             "since": "2026-11-20T13:46:40.250Z",
             "confirmed": True,
             "simulated": False,
+            "due": True,
             "device": "GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5",
         }
     ],
     "openFindings": 1,
+    "complete": True,
+    "accelerators": ["gpu"],
     "bootId": BOOT_ID,
     "time": "2026-11-20T13:48:08.634Z",
 }

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from vitald.catalog.reasons import find_reason
-from vitald.judge.repairs import find_due_repairs
+from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
-from vitald.model import Finding, Repair, Status, Verdict
+from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
 from vitald.server import serialize
 from vitald.server.request import PAGE, read_flag_parameter, read_query
 from vitald.server.routes.context import RouteContext
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HEALTHY, _DEGRADED = "Healthy", "Degraded"
 _NOT_READ, _SIMULATED = "SourceNotRead", "SimulatedReadings"
+_ACCELERATORS = (ComponentKind.GPU, ComponentKind.NEURON)
 
 
 class SummaryRoutes:
@@ -50,12 +51,14 @@ class SummaryRoutes:
         status, reason = self._explain_status(verdict, findings)
         if node_state.simulated and not drills:
             status, reason = Status.UNKNOWN, _SIMULATED
-        due = find_due_repairs(
-            sort_by_strength(findings),
-            device_reset=node_state.device_reset,
-            idle=self._context.is_idle(),
-            drills=drills,
-        )
+        device_reset, idle = node_state.device_reset, self._context.is_idle()
+        strongest = sort_by_strength(findings)
+        due = find_due_repairs(strongest, device_reset=device_reset, idle=idle, drills=drills)
+        marked = [
+            (find_due_repair(each, device_reset=device_reset, idle=idle, drills=drills), each)
+            for each in strongest
+        ]
+        marked.sort(key=lambda pair: pair[0] is None)
         return {
             "status": status.value,
             "action": verdict.action.value,
@@ -65,12 +68,27 @@ class SummaryRoutes:
             "replacementDue": self._find_word(due.get(Repair.REPLACE)),
             "changedAt": serialize.format_moment(node_state.changed_at),
             "findings": [
-                self._summarize_finding(finding) for finding in sort_by_strength(findings)[:PAGE]
+                self._summarize_finding(finding, due=repair is not None)
+                for repair, finding in marked[:PAGE]
             ],
             "openFindings": len(findings),
+            "complete": self._is_complete(findings, drills=drills),
+            "accelerators": self._list_accelerators(),
             "bootId": node_state.boot_id,
             "time": serialize.format_moment(time.time()),
         }
+
+    def _is_complete(self, findings: Sequence[Finding], *, drills: bool) -> bool:
+        node_state, now = self._context.node_state, time.monotonic()
+        return (
+            all(source.is_fresh(now) for source in node_state.sources.values())
+            and not any(finding.unknown for finding in findings)
+            and (drills or not node_state.simulated)
+        )
+
+    def _list_accelerators(self) -> list[str]:
+        on_pci = {device.kind for device in self._context.inventory.list_watched()}
+        return [kind.value for kind in _ACCELERATORS if kind in on_pci]
 
     def _explain_status(self, verdict: Verdict, findings: Sequence[Finding]) -> tuple[Status, str]:
         if verdict.status is Status.HEALTHY:
@@ -89,7 +107,7 @@ class SummaryRoutes:
         catalog = self._context.catalog
         return find_reason(finding.code, catalog.rules, catalog.site_codes)
 
-    def _summarize_finding(self, finding: Finding) -> schema.SummarizedFinding:
+    def _summarize_finding(self, finding: Finding, *, due: bool) -> schema.SummarizedFinding:
         return {
             "id": finding.id,
             "component": finding.component.name,
@@ -100,5 +118,6 @@ class SummaryRoutes:
             "since": serialize.format_moment(finding.since),
             "confirmed": finding.is_confirmed,
             "simulated": finding.is_simulated,
+            "due": due,
             "device": self._context.node_state.get_identity(finding.component),
         }

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 from vitald.server.schema.values import (
     Action,
     Code,
+    ComponentKind,
     ComponentName,
     Keywords,
     Moment,
@@ -36,6 +37,8 @@ class SummarizedFinding(TypedDict):
     """Another source than the text of the kernel log reports it, too."""
     simulated: bool
     """It is a drill's, or was read from a simulated library."""
+    due: bool
+    """The node is to be rebooted or replaced for it now, as for `rebootDue`."""
     device: str
     """UUID or serial number of the device; its slot where neither is known."""
 
@@ -58,9 +61,14 @@ class NodeSummary(TypedDict):
     changedAt: Moment
     """When a finding changed last."""
     findings: Annotated[list[SummarizedFinding], Keywords(max_items=100)]
-    """The strongest open findings, 100 at most."""
+    """The open findings, 100 at most: those first for which a repair is due, then the strongest."""
     openFindings: _Count
     """How many are open altogether."""
+    complete: bool
+    """Everything that is watched was read lately, and every device answered. Otherwise there may be
+    faults that are not known."""
+    accelerators: list[ComponentKind]
+    """Kinds of accelerators on PCI: `gpu`, `neuron`."""
     bootId: str
     """This boot."""
     time: Moment
