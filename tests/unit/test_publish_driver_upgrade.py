@@ -13,9 +13,9 @@ from vitald.publish import driver_upgrade
 from vitald.publish.driver_upgrade import (
     LABEL,
     LIMIT_S,
-    MOMENT,
     PHASES,
     RELEASE_S,
+    RELEASED_SINCE,
     DriverUpgradeMonitor,
     UpgradePhase,
 )
@@ -150,7 +150,7 @@ def test_an_upgrade_from_its_beginning_to_its_end(site: Site) -> None:
     ]
     assert site.daemon.ours == 0
     assert site.monitor.health.is_up
-    assert site.store.read_moment(MOMENT) == 0
+    assert site.store.read_moment(RELEASED_SINCE) == 0
 
 
 def test_the_gpus_are_watched_while_jobs_run() -> None:

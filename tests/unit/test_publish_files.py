@@ -177,13 +177,15 @@ def test_a_disk_that_is_full_leaves_the_file_and_nothing_else(tmp_path: Path) ->
     sink = NfdSink(tmp_path, "vitald.io")
     asyncio.run(sink.write_state(HEALTHY))
     before = (tmp_path / "vitald").read_text()
+    real_open = os.open
+
+    def open_full(path: Path, flags: int, mode: int) -> int:
+        os.close(real_open(path, flags, mode))
+        return real_open("/dev/full", os.O_WRONLY)
+
     with pytest.MonkeyPatch.context() as patched:
-        real = os.open
-        patched.setattr(
-            "vitald.publish.files.replace_file.os.open",
-            lambda _path, _flags, _mode: real("/dev/full", os.O_WRONLY),
-        )
-        with pytest.raises(SinkFailed):
+        patched.setattr("vitald.publish.files.replace_file.os.open", open_full)
+        with pytest.raises(SinkFailed, match="No space left on device"):
             asyncio.run(sink.write_state(UNHEALTHY))
     assert (tmp_path / "vitald").read_text() == before
     assert [each.name for each in tmp_path.iterdir()] == ["vitald"]

@@ -37,7 +37,7 @@ from vitald.publish.summary import PublishedState
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 LABEL = "nvidia.com/gpu-driver-upgrade-state"
-MOMENT = "driver_upgrade"  # in publish.db: since when GPUs are released, in epoch seconds
+RELEASED_SINCE = "gpus_released"  # in publish.db
 LIMIT_S = 2 * 3600.0
 RELEASE_S = 600.0  # renewed after half of it; over by itself if this process dies
 _POLL_S, _IDLE_POLL_S = 15.0, 60.0
@@ -79,7 +79,7 @@ class DriverUpgradeMonitor:
         self._releases = releases
         self._store = store
         self._state: str | None = None  # of the label, once it has been read
-        self._released_since = store.read_moment(MOMENT)  # 0: nothing is released
+        self._released_since = store.read_moment(RELEASED_SINCE)  # 0: nothing is released
         self._is_over_limit = False
         self._daemon = ""  # the run of the daemon that released the GPUs
         self._holds_none = False  # that daemon has no GPU to release
@@ -212,9 +212,9 @@ class DriverUpgradeMonitor:
         self._note_release_error("")
 
     async def _set_released_since(self, moment: float) -> None:
-        """Stored first: a process that is started in the middle has to end the release."""
-        await self._store.write_moment(MOMENT, moment)
+        """Stored before the release: a process that is started in the middle has to end it."""
         self._released_since = moment
+        await self._store.write_moment(RELEASED_SINCE, moment)
 
     def _note_release_error(self, error: str) -> None:
         if error and not self._release_error:

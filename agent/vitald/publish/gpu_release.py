@@ -8,7 +8,6 @@ before a restart of this process is.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from vitald.publish.http import read_limited
+from vitald.publish.http import parse_json, read_limited
 
 REASON = "driver upgrade by the NVIDIA GPU Operator"
 _ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
@@ -90,10 +89,10 @@ class GpuReleases:
                 ) as session,
                 session.request(method, f"http://vitald{path}", json=body) as answer,
             ):
-                document = json.loads(await read_limited(answer, _MAX_BYTES))
+                document = parse_json(await read_limited(answer, _MAX_BYTES))
         except asyncio.TimeoutError:
             raise ReleaseFailed(f"{path}: no answer within {_ANSWER_S:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ReleaseFailed(f"{path}: {error}") from error
         if not isinstance(document, dict):
             raise ReleaseFailed(f"{path}: the answer is no table")

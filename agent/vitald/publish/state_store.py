@@ -1,7 +1,7 @@
 """
 What the publisher remembers over a restart: since when each condition has its status, what it has
-written to the node, and how far events have been sent. A small SQLite file of its own, because it
-cannot write the ledger.
+written to the node, how far events have been sent, and since when the GPUs are released. A small
+SQLite file of its own, because it cannot write the ledger.
 
 Everything is in memory, and each change is stored before anything is written elsewhere, by a thread
 of its own, since a slow disk must not stop the event loop. Publishing goes on where the file cannot
@@ -150,7 +150,7 @@ class StateStore:
         await self._replace_rows("cursors", rows, 4)
 
     def read_moment(self, name: str) -> float:
-        """Since when something holds, in seconds since the epoch; 0 if it does not."""
+        """Seconds since the epoch; 0 if there is none."""
         return self._moments.get(name, 0.0)
 
     async def write_moment(self, name: str, at: float) -> None:
@@ -247,6 +247,9 @@ class StateStore:
             transitions.setdefault(str(node), {})[str(type_)] = LastTransition(
                 str(status), float(at)
             )
+        self._moments = {
+            str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
+        }
         self._written = frozenset(
             WrittenName(WrittenKind(kind), str(name))
             for kind, name in database.execute("SELECT kind, name FROM written")
