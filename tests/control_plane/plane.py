@@ -18,10 +18,12 @@ import json
 import ssl
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.control_plane.audit import POLICY
 from tests.control_plane.build import find_programs
 from tests.harness import free_port
 from tests.pace import patient
@@ -41,13 +43,14 @@ def kubelet_token(node: str) -> str:
 class ControlPlane:
     """The API server of a cluster with these nodes, which are not created by it."""
 
-    def __init__(self, folder: Path, nodes: tuple[str, ...] = ("node1", "node2")) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str] = ("node1", "node2")) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.nodes = folder, nodes
         self.programs = find_programs()
         self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
         self.server = f"https://127.0.0.1:{self.port}"
         self.certificate = folder / "certificates/apiserver.crt"
+        self.audit_log = folder / "audit.log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     # --- processes
@@ -58,6 +61,7 @@ class ControlPlane:
             f'{kubelet_token(node)},system:node:{node},{node},"system:nodes"' for node in self.nodes
         ]
         (self.folder / "tokens.csv").write_text("\n".join(tokens) + "\n")
+        (self.folder / "audit-policy.json").write_text(json.dumps(POLICY))
         key = self.folder / "service-account.key"
         subprocess.run(
             ["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True
@@ -103,6 +107,8 @@ class ControlPlane:
             f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
+            f"--audit-policy-file={self.folder}/audit-policy.json",
+            f"--audit-log-path={self.audit_log}",
         )
         if wait:
             self.wait_until_ready()

@@ -27,6 +27,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 GRACE_S = 10.0  # after an announced stop, and at our own start
 UNANNOUNCED_S = 0.4
+_ANNOUNCED_S = 0.1  # between a request that failed and the end of the stream
 _SILENCE_S = 60.0  # the stream has a heartbeat every 15 s
 _ANSWER_S = 5.0
 _COALESCE_S = 0.05  # changes within this time are read together
@@ -91,13 +92,15 @@ class DaemonFeed:
                 asyncio.ensure_future(self._report_changes(session, changed)),
             ]
             try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                # The end of the stream tells more than a request that it broke off.
+                await asyncio.wait(tasks[:1], timeout=_ANNOUNCED_S)
+                ended = [task for task in tasks if task.done()]
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-        # The end of the stream tells more than a request that it broke off.
-        return next(task for task in tasks if task in done).result()
+        return ended[0].result()
 
     async def _report_changes(
         self, session: aiohttp.ClientSession, changed: asyncio.Event
@@ -154,18 +157,18 @@ def _read_type(line: object) -> object:
 
 async def _watch_changes(session: aiohttp.ClientSession, changed: asyncio.Event) -> DaemonLost:
     """Set `changed` for each line. Returns why the stream ended."""
-    announced = False
     try:
         async with session.get(_WATCH) as stream:
             if stream.status != 200:
                 return DaemonLost(f"/v1/watch: HTTP {stream.status}")
             while line := await asyncio.wait_for(stream.content.readline(), _SILENCE_S):
-                announced = _read_type(parse_json(line)) in _ANNOUNCING
+                if _read_type(parse_json(line)) in _ANNOUNCING:
+                    return DaemonLost("it has stopped", announced=True)
                 changed.set()
     except asyncio.TimeoutError:
         return DaemonLost(f"/v1/watch: nothing for {_SILENCE_S:g} s")
     except aiohttp.ClientPayloadError:
-        return DaemonLost("the connection broke off", announced=announced)
+        return DaemonLost("the connection broke off")
     except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-        return DaemonLost(f"/v1/watch: {error}", announced=announced)
-    return DaemonLost("it has stopped", announced=announced)
+        return DaemonLost(f"/v1/watch: {error}")
+    return DaemonLost("it has stopped")

@@ -19,9 +19,9 @@ from vitald import __version__
 from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
-from vitald.publish.sink import Runner, SinkRunner
+from vitald.publish.sink import Runner
 from vitald.publish.sinks import open_sinks
-from vitald.publish.state_store import StateStore
+from vitald.publish.state_store import StateStore, lock_state
 from vitald.publish.summary import PublishedState
 from vitald.systemd import Notifier
 
@@ -40,27 +40,26 @@ class Publisher:
         self._notifier = Notifier()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises NoSink, NoCredentials, OSError, sqlite3.Error."""
+        """Until SIGTERM or SIGINT. Raises NoSink, NoCredentials, StateInUse, NoThread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        config = self._config
-        store = StateStore(config.publish.state)
-        try:
-            async with open_sinks(config, store) as sinks:
-                self._runners = [SinkRunner(sink) for sink in sinks]
-                log.info(
-                    "publishing",
-                    version=__version__,
-                    sinks=[sink.name for sink in sinks],
-                    socket=str(config.socket_path),
-                )
-                await self._run_tasks()
-        finally:
-            store.close()
+        with lock_state(self._config.publish.state):
+            store = StateStore(self._config.publish.state)
+            try:
+                async with open_sinks(self._config, store) as self._runners:
+                    await self._run_tasks()
+            finally:
+                store.close()
         log.info("stopped")
 
     async def _run_tasks(self) -> None:
+        log.info(
+            "publishing",
+            version=__version__,
+            sinks=[runner.health.name for runner in self._runners],
+            socket=str(self._config.socket_path),
+        )
         feed = DaemonFeed(
             self._config.socket_path, self._offer_state, drills=self._config.publish.drills
         )

@@ -9,39 +9,42 @@ fault that comes and goes is not written each time.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
 
-from vitald.backoff import Backoff
 from vitald.model import Status
 from vitald.publish.rate_limit import RateLimit
+from vitald.publish.retry import Retry
 from vitald.publish.summary import DaemonSilent, PublishedState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 WORSE_S, BETTER_S = 0.5, 5.0
-_WRITES_PER_MINUTE, _BURST = 12, 5
-_RETRY = Backoff(1.0, 60.0)
-_SPREAD_S = 10.0  # the first write after an outage: all nodes of a cluster see its end together
-_OUTAGE_FAILURES = 3
+_WRITES_PER_MINUTE, _BURST = 12, 5  # in any minute; at once
 _SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
 
 
 class SinkFailed(Exception):
     """Nothing was written. `retry_after_s`: when the receiver wants the next attempt.
 
-    `is_expected`: no fault of the receiver (the node is gone), so it is not logged as an error.
+    `is_unreachable`: there was no answer. `is_expected`: no fault of the receiver (the node is
+    gone), so it is not logged as an error.
     """
 
     def __init__(
-        self, detail: str, *, retry_after_s: float | None = None, is_expected: bool = False
+        self,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        is_unreachable: bool = False,
+        is_expected: bool = False,
     ) -> None:
         super().__init__(detail)
         self.retry_after_s = retry_after_s
+        self.is_unreachable = is_unreachable
         self.is_expected = is_expected
 
 
@@ -83,6 +86,32 @@ class SinkHealth:
         return f"{self.name}: up" if self.is_up else f"{self.name}: {self.error}"
 
 
+def note_failure(health: SinkHealth, error: SinkFailed) -> SinkHealth:
+    """The health from now on. Logged once for each reason."""
+    failed = replace(health, is_up=False, error=str(error), failures=health.failures + 1)
+    if health.error != failed.error and not error.is_expected:
+        log.error("sink_failed", sink=health.name, error=failed.error)
+    return failed
+
+
+def note_success(health: SinkHealth, *, waiting: int, writes: int) -> SinkHealth:
+    """The health from now on. `waiting`: how much is left to write; `writes`: how much was
+    written.
+    """
+    if not health.is_up and health.failures:
+        log.info("sink_recovered", sink=health.name)
+    now = time.time()
+    return replace(
+        health,
+        is_up=True,
+        last_success=now,
+        error="",
+        waiting=waiting,
+        waiting_since=now if waiting else 0.0,
+        writes=health.writes + writes,
+    )
+
+
 class Runner(Protocol):
     """A task that keeps one receiver up to date."""
 
@@ -122,26 +151,33 @@ class SinkRunner:
         self._state: PublishedState | None = None
         self._written: PublishedState | None = None
         self._due = float("inf")  # of the next write, on the monotonic clock
+        self._recheck = float("inf")  # the same, if nothing changes
         self._changed = asyncio.Event()
-        self._limit = RateLimit(_WRITES_PER_MINUTE, _BURST)
-        self._failed_in_a_row = 0
+        self._limit = RateLimit(_WRITES_PER_MINUTE - _BURST, _BURST)
+        self._retry = Retry()
 
     def offer_state(self, state: PublishedState) -> None:
         """The state is this now."""
         if state == self._state:
             return
-        before = self._state if self._written is None else self._written
-        pause = WORSE_S
-        if isinstance(state, DaemonSilent):  # it has been waited for already
-            pause = 0.0
-        elif before is not None and is_improvement(before, state):
-            pause = BETTER_S
+        written = self._state if self._written is None else self._written
+        if not self._retry.failures:
+            self._due = self._find_due(written, self._state, state)
         self._state = state
         if not self.health.waiting:
             self.health = replace(self.health, waiting=1, waiting_since=time.time())
-        if not self._failed_in_a_row:
-            self._due = min(self._due, time.monotonic() + pause)
         self._changed.set()
+
+    def _find_due(
+        self, written: PublishedState | None, former: PublishedState | None, state: PublishedState
+    ) -> float:
+        now = time.monotonic()
+        if isinstance(state, DaemonSilent):  # it has been waited for already
+            return now
+        if written is None or not is_improvement(written, state):
+            return min(self._due, now + WORSE_S)
+        was_better = former is not None and former != written and is_improvement(written, former)
+        return min(self._due if was_better else self._recheck, now + BETTER_S)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -165,41 +201,28 @@ class SinkRunner:
                 return
 
     async def _write_state(self, state: PublishedState) -> None:
-        was_out = self._failed_in_a_row >= _OUTAGE_FAILURES
         left_out = ""
+        did_write = True
         try:
-            await self.sink.write_state(state)
+            did_write = await self.sink.write_state(state)
         except PartlyWritten as error:
             left_out = str(error)
             if left_out != self.health.error:
                 log.error("sink_refused", sink=self.sink.name, error=left_out)
         except SinkFailed as error:
-            self._note_failure(error)
+            self._due = time.monotonic() + self._retry.note_failure(
+                is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
+            )
+            self.health = note_failure(self.health, error)
             return
-        self._failed_in_a_row = 0
+        self._retry.note_success()
         self._written = state
-        is_behind = self._state != state
+        self._due = self._recheck = time.monotonic() + self.sink.get_recheck_s(state)
+        is_behind = self._state is not None and self._state != state
+        if self._state is not None and is_behind:
+            self._due = self._find_due(state, None, self._state)
         self.health = replace(
-            self.health,
+            note_success(self.health, waiting=int(is_behind), writes=int(did_write)),
             is_up=not left_out,
-            last_success=time.time(),
             error=left_out,
-            waiting=int(is_behind),
-            waiting_since=time.time() if is_behind else 0.0,
-            writes=self.health.writes + 1,
-        )
-        if was_out:
-            log.info("sink_recovered", sink=self.sink.name)
-        self._due = time.monotonic() + self.sink.get_recheck_s(state)
-        if is_behind:
-            self._due = time.monotonic() + WORSE_S
-
-    def _note_failure(self, error: SinkFailed) -> None:
-        if not self._failed_in_a_row and not error.is_expected:
-            log.error("sink_failed", sink=self.sink.name, error=str(error))
-        delay = _RETRY.delay_s(self._failed_in_a_row) * random.uniform(0.5, 1.0)  # noqa: S311
-        self._failed_in_a_row += 1
-        self._due = time.monotonic() + max(delay, error.retry_after_s or 0.0)
-        self.health = replace(
-            self.health, is_up=False, error=str(error), failures=self.health.failures + 1
         )

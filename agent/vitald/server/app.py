@@ -34,6 +34,7 @@ from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
 from vitald.server.routes.summary import SummaryRoutes
+from vitald.server.routes.transitions import TransitionRoutes
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
@@ -87,6 +88,7 @@ class Api:
             FindingRoutes(self._context),
             EventRoutes(self._context, self.connection_limit),
             SummaryRoutes(self._context),
+            TransitionRoutes(self._context),
             DrillRoutes(node_state, interpreter, inject_path),
             *more,
         )

@@ -17,23 +17,29 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
 from types import TracebackType
+from urllib.parse import quote
 
 import aiohttp
 
 from vitald import __version__
 from vitald.publish.http import parse_json, read_limited
-from vitald.publish.kubernetes.credentials import ClusterAccess, TokenSource
+from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
+from vitald.publish.sink import SinkFailed
 from vitald.text import replace_unprintable
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+_GONE = 404
 _REQUEST_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 class ApiUnreachable(Exception):
@@ -41,12 +47,37 @@ class ApiUnreachable(Exception):
 
 
 class ApiRefused(Exception):
-    """An answer that is an error, with its HTTP status and Kubernetes' text."""
+    """An answer that is an error, with its HTTP status and Kubernetes' word and text for it."""
 
-    def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        reason: str = "",
+    ) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+@contextmanager
+def report_failures() -> Iterator[None]:
+    """Raises SinkFailed where a request fails."""
+    try:
+        yield
+    except ApiRefused as error:
+        raise SinkFailed(
+            f"API server: {error}",
+            retry_after_s=error.retry_after_s,
+            is_expected=error.status == _GONE,
+        ) from error
+    except ApiUnreachable as error:
+        raise SinkFailed(str(error), is_unreachable=True) from error
+    except NoCredentials as error:
+        raise SinkFailed(str(error)) from error
 
 
 class KubernetesClient:
@@ -59,7 +90,6 @@ class KubernetesClient:
         self._tokens = TokenSource(access)
         self._headers = {
             "User-Agent": f"vitald/{__version__}",
-            "Accept": "application/json",
             "Accept-Encoding": "identity",  # what is unpacked has no limit
         }
         if impersonate:
@@ -81,28 +111,40 @@ class KubernetesClient:
 
     async def read_node(self) -> NodeObject:
         """Raises ApiUnreachable, ApiRefused, NoCredentials."""
-        return _parse(await self._request("GET", f"/api/v1/nodes/{self.node}"))
+        return _parse(await self._request("GET", f"/api/v1/nodes/{quote(self.node)}"))
+
+    async def read_metadata(self) -> NodeObject:
+        """Labels and annotations only, and from the API server's cache: a request that costs it
+        little. Raises as read_node.
+
+        Source: Kubernetes API concepts, "Resource versions" (`resourceVersion=0`) and
+        PartialObjectMetadata of meta.k8s.io/v1; tried against 1.36.
+        """
+        path = f"/api/v1/nodes/{quote(self.node)}?resourceVersion=0"
+        return _parse(await self._request("GET", path, accept=_METADATA))
 
     async def patch_status(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a strategic merge patch of its status. Raises as read_node."""
-        path = f"/api/v1/nodes/{self.node}/status?fieldManager={MANAGER}"
+        path = f"/api/v1/nodes/{quote(self.node)}/status?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, STRATEGIC))
 
     async def patch_node(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a merge patch; 409 where `metadata.resourceVersion` is no longer its
         own. Raises as read_node.
         """
-        path = f"/api/v1/nodes/{self.node}?fieldManager={MANAGER}"
+        path = f"/api/v1/nodes/{quote(self.node)}?fieldManager={MANAGER}"
         return _parse(await self._request("PATCH", path, patch, MERGE))
 
     async def create_event(self, event: Mapping[str, object]) -> bool:
         """Whether it was new: an event of that name may exist. Raises as read_node."""
         try:
-            await self._request("POST", _EVENTS, event, "application/json")
+            answer = await self._request("POST", _EVENTS, event, "application/json")
         except ApiRefused as error:
-            if error.status == 409:
+            if error.reason == "AlreadyExists":
                 return False
             raise
+        if not isinstance(answer, dict) or answer.get("kind") != "Event":
+            raise ApiUnreachable("the answer is no Event")
         return True
 
     # --- transport
@@ -113,22 +155,28 @@ class KubernetesClient:
         path: str,
         body: Mapping[str, object] | None = None,
         content_type: str = "",
+        accept: str = _JSON,
     ) -> object:
         """The answer's JSON. A token that is refused is read again, once."""
+        headers = {**self._headers, "Accept": accept}
+        if content_type:
+            headers["Content-Type"] = content_type
         try:
-            return await self._send(method, path, body, content_type)
+            return await self._send(method, path, body, headers)
         except ApiRefused as error:
             if error.status != 401:
                 raise
         self._tokens.discard_token()
-        return await self._send(method, path, body, content_type)
+        return await self._send(method, path, body, headers)
 
     async def _send(
-        self, method: str, path: str, body: Mapping[str, object] | None, content_type: str
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        headers: Mapping[str, str],
     ) -> object:
-        headers = dict(self._headers)
-        if content_type:
-            headers["Content-Type"] = content_type
+        headers = dict(headers)
         token = await self._tokens.read_token(time.time())
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -192,22 +240,32 @@ def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> 
     except ValueError:
         document = None
     if answer.status >= 300:
-        message = document.get("message") if isinstance(document, dict) else None
-        text = str(message or answer.reason)
+        problem = document if isinstance(document, dict) else {}
+        text = str(problem.get("message") or answer.reason)
         if token:  # some proxies say what they were sent
             text = text.replace(token, "[token]")
         raise ApiRefused(
             answer.status,
             replace_unprintable(text[:500]),
-            _read_retry_after(answer.headers.get("Retry-After", "")),
+            read_retry_after(answer.headers.get("Retry-After", ""), time.time()),
+            reason=str(problem.get("reason", ""))[:100],
         )
     if document is None:
         raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON")
     return document
 
 
-def _read_retry_after(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+def read_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (since the epoch); None if it says neither seconds nor a date.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _parse(document: object) -> NodeObject:

@@ -140,7 +140,11 @@ def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:
     """
     if isinstance(state, DaemonSilent):
         return {}
-    return {f"{prefix}/findings": format_findings(state.findings, state.open_findings)}
+    return {get_annotation_key(prefix): format_findings(state.findings, state.open_findings)}
+
+
+def get_annotation_key(prefix: str) -> str:
+    return f"{prefix}/findings"
 
 
 def format_findings(findings: Sequence[FindingSummary], open_findings: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from vitald.checking import Unexpected, read_text
 from vitald.text import replace_unprintable
+from vitald.timestamps import parse_rfc3339
 
 _MAX_ERROR = 200
 Json = Mapping[str, object]
@@ -64,6 +65,7 @@ class NodeObject:
     name: str
     uid: str
     resource_version: str
+    created: float = 0.0  # seconds since the epoch, 0 if it does not say
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def parse_node(document: object) -> NodeObject:
         name=_read_field(metadata, "name"),
         uid=_read_field(metadata, "uid"),
         resource_version=_read_field(metadata, "resourceVersion"),
+        created=_read_moment(metadata, "creationTimestamp"),
         labels=_read_words(metadata, "labels"),
         annotations=_read_words(metadata, "annotations"),
         conditions={condition.type: condition for condition in conditions},
@@ -160,6 +163,14 @@ def _read_field(table: Json, key: str, *, optional: bool = False) -> str:
         return read_text(value)
     except Unexpected as error:
         raise _explain_value(key, error) from None
+
+
+def _read_moment(table: Json, key: str) -> float:
+    text = _read_field(table, key, optional=True)
+    try:
+        return parse_rfc3339(text).timestamp() if text else 0.0
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _read_words(table: Json, key: str) -> dict[str, str]:

@@ -13,14 +13,19 @@ import time
 import structlog
 
 from vitald.model import Status
-from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
-from vitald.publish.kubernetes.credentials import NoCredentials
+from vitald.publish.kubernetes.client import KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import DesiredNode, build_desired_node
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.profiles.written import OWN, Refusal, add_profiles
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.sink import PartlyWritten, SinkFailed
-from vitald.publish.state_store import StateStore
+from vitald.publish.kubernetes.written import (
+    build_names_removal,
+    find_present,
+    list_configured_names,
+    list_names,
+)
+from vitald.publish.sink import PartlyWritten
+from vitald.publish.state_store import StateStore, WrittenKind
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish_sections import KubernetesSettings
 
@@ -42,6 +47,7 @@ class KubernetesSink:
         self._settings = settings
         self._store = store
         self._heartbeat_s = settings.heartbeat_s
+        self._has_removed_leftovers = False
         self._refusals: tuple[Refusal, ...] = ()
 
     def get_recheck_s(self, state: PublishedState) -> float:
@@ -57,16 +63,8 @@ class KubernetesSink:
         """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a profile is
         refused.
         """
-        try:
+        with report_failures():
             written = await self._reconcile(state, time.time())
-        except ApiRefused as error:
-            raise SinkFailed(
-                f"API server: {error}",
-                retry_after_s=error.retry_after_s,
-                is_expected=error.status == 404,
-            ) from error
-        except (ApiUnreachable, NoCredentials) as error:
-            raise SinkFailed(str(error)) from error
         if self._refusals:
             raise PartlyWritten("; ".join(refusal.describe() for refusal in self._refusals))
         return written
@@ -74,10 +72,12 @@ class KubernetesSink:
     async def _reconcile(self, state: PublishedState, now: float) -> bool:
         node = await self._client.read_node()
         desired = self._build_desired(state, node)
-        transitions = self._decide_transitions(desired, node, now)
+        node = await self._remove_leftovers(desired, node)
+        transitions = await self._decide_transitions(desired, node, now)
         patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
         if patch is None:
             return False
+        await self._store.add_written(list_names(desired))
         await self._client.patch_status(patch)
         interval = self._settings.heartbeat_s
         # Nodes that were started together write at different times.
@@ -97,7 +97,25 @@ class KubernetesSink:
         self._refusals = profiled.refusals
         return profiled.desired
 
-    def _decide_transitions(
+    async def _remove_leftovers(self, desired: DesiredNode, node: NodeObject) -> NodeObject:
+        """Remove, once, what was written with another configuration. Returns the node after it."""
+        if self._has_removed_leftovers:
+            return node
+        wanted = list_names(desired) | list_configured_names(self._settings)
+        leftovers = {
+            name
+            for name in self._store.read_written() - wanted
+            if name.kind is not WrittenKind.TAINT
+        }
+        found = find_present(leftovers, node)
+        if found:
+            node = await self._client.patch_status(build_names_removal(found))
+            log.info("leftovers_removed", names=sorted(name.describe() for name in found))
+        await self._store.drop_written(leftovers)
+        self._has_removed_leftovers = True
+        return node
+
+    async def _decide_transitions(
         self, desired: DesiredNode, node: NodeObject, now: float
     ) -> dict[str, LastTransition]:
         """Since when each condition has its status; stored before it is written."""
@@ -112,5 +130,5 @@ class KubernetesSink:
             for condition in desired.conditions
         }
         if decided != remembered:
-            self._store.write_transitions(node.uid, decided)
+            await self._store.write_transitions(node.uid, decided)
         return decided

@@ -11,7 +11,14 @@ from vitald.server.examples.diagnostics import (
     RUN_DIAGNOSTIC,
     RUN_DIAGNOSTIC_REQUEST,
 )
-from vitald.server.examples.events import ANNOUNCE, ANNOUNCE_REQUEST, DRILL, EVENTS, WATCH
+from vitald.server.examples.events import (
+    ANNOUNCE,
+    ANNOUNCE_REQUEST,
+    DRILL,
+    EVENTS,
+    TRANSITIONS,
+    WATCH,
+)
 from vitald.server.examples.facts import BOOT_ID, IDENTITY, LINE, RULE, SEEN
 from vitald.server.examples.findings import (
     ACCEPT,
@@ -82,6 +89,7 @@ __all__ = [
     "STATUS",
     "TELL_JOB",
     "TELL_JOB_REQUEST",
+    "TRANSITIONS",
     "WATCH",
     "WHY",
 ]

@@ -49,12 +49,13 @@ def list_profile_types(prefix: str) -> tuple[str, ...]:
     """All condition types that any configuration writes."""
     return (
         *list_own_types(prefix),
-        *(
-            condition.type
-            for name in CONDITION_PROFILES
-            for condition in read_words(name).conditions
-        ),
+        *(type_ for name in CONDITION_PROFILES for type_ in list_condition_types(name)),
     )
+
+
+def list_condition_types(profile: str) -> tuple[str, ...]:
+    """The condition types of one profile."""
+    return tuple(condition.type for condition in read_words(profile).conditions)
 
 
 def add_profiles(
