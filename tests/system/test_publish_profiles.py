@@ -5,25 +5,22 @@ what another agent manages is left alone.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.control_plane.plane import ADMIN, ControlPlane, kubelet_token
-from tests.harness import PYTHON, ROOT, Node
+from tests.control_plane.cluster_node import ClusterNode
+from tests.control_plane.plane import ADMIN
+from tests.control_plane.publisher import Publisher
+from tests.harness import Node
 from tests.neuron_tree import TRN2
-from tests.pace import patient
 from tests.whole_tree import ROOT as WRITABLE
 from tests.whole_tree import WholeTree
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
+pytestmark = pytest.mark.control_plane
 
-NAME = "node1"
 UNHEALTHY = "stats/hardware/health_status/unhealthy_components"
 LOOKS = ("neuron", "network", "pci", "host")
 OFTEN = "".join(f'[{section}]\nevery = "200ms"\ndeadline = "5s"\n' for section in LOOKS)
@@ -43,49 +40,27 @@ Conditions = dict[str, "tuple[str, str]"]
 class Publishing:
     """A daemon on a machine of files, a Node object, and `vitald publish` between them."""
 
-    def __init__(self, folder: Path, plane: ControlPlane, tree: WholeTree, daemon: Node) -> None:
-        self.folder, self.plane, self.tree, self.daemon = folder, plane, tree, daemon
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path, node: ClusterNode, tree: WholeTree, daemon: Node) -> None:
+        self.folder, self.node, self.tree, self.daemon = folder, node, tree, daemon
+        self.publisher: Publisher | None = None
 
     def start(self, *profiles: str) -> None:
-        folder = self.folder / "publish"
-        folder.mkdir(exist_ok=True)
-        token = folder / "token"
-        token.write_text(kubelet_token(NAME))
-        config = folder / "config.toml"
-        config.write_text(f"""
-[socket]
-path = "{self.daemon.socket}"
-[publish]
-state = "{folder}"
+        """With these profiles; again, with the state of the former."""
+        self.stop()
+        self.publisher = Publisher(
+            self.folder / "publisher",
+            self.daemon,
+            self.node,
+            kubernetes=f"""conditions = {json.dumps(["own", *profiles])}
 [recovery]
 mode = "automatic"
-[kubernetes]
-enabled = true
-node = "{NAME}"
-server = "{self.plane.server}"
-ca = "{self.plane.certificate}"
-token_file = "{token}"
-conditions = {json.dumps(["own", *profiles])}
-""")
-        with (folder / "publish.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [PYTHON, "-m", "vitald", "publish", "--config", str(config)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT / "agent")},
-                stdout=log,
-                stderr=log,
-            )
+""",
+        )
+        self.publisher.start()
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(patient(10.0))
-            self.process = None
-
-    def restart(self, *profiles: str) -> None:
-        self.stop()
-        self.start(*profiles)
+        if self.publisher is not None:
+            self.publisher.stop()
 
     # --- faults
 
@@ -104,49 +79,35 @@ conditions = {json.dumps(["own", *profiles])}
     # --- the node
 
     def read_conditions(self) -> Conditions:
-        found = self.plane.read_node(NAME)["status"].get("conditions", [])
-        return {one["type"]: (one["status"], one["reason"]) for one in found}
-
-    def read_transition(self, type_: str) -> str:
-        found = self.plane.read_node(NAME)["status"]["conditions"]
-        return next(str(one["lastTransitionTime"]) for one in found if one["type"] == type_)
+        return {
+            type_: (one["status"], one["reason"]) for type_, one in self.node.conditions.items()
+        }
 
     def read_labels(self) -> dict[str, str]:
-        labels: dict[str, str] = self.plane.read_node(NAME)["metadata"]["labels"]
+        labels: dict[str, str] = self.node.read()["metadata"]["labels"]
         return labels
 
     def wait_for_conditions(self, wanted: Conditions) -> None:
-        self.wait(lambda: self.read_conditions().items() >= wanted.items(), wanted)
+        self.wait(lambda: self.read_conditions().items() >= wanted.items(), str(wanted))
 
     def wait_for_labels(self, wanted: dict[str, str]) -> None:
-        self.wait(lambda: self.read_labels().items() >= wanted.items(), wanted)
+        self.wait(lambda: self.read_labels().items() >= wanted.items(), str(wanted))
 
     def wait_for_refusal(self, text: str) -> None:
         """Until the log says that something is not written, with this text."""
+        publisher = self.publisher
+        assert publisher is not None
+        self.wait(
+            lambda: any(text in entry["error"] for entry in publisher.read_log("sink_refused")),
+            text,
+        )
 
-        def is_said() -> bool:
-            lines = self.read_log().splitlines()
-            return any("sink_refused" in line and text in line for line in lines)
-
-        self.wait(is_said, text)
-
-    def read_log(self) -> str:
-        return (self.folder / "publish/publish.log").read_text()
-
-    def wait(self, holds: Callable[[], bool], what: object) -> None:
-        end = time.monotonic() + patient(20.0)
-        while not holds():
-            if time.monotonic() > end:
-                log = self.read_log()[-3000:]
-                node = self.plane.read_node(NAME)
-                raise AssertionError(
-                    f"waited for {what}: {node['status']}, {node['metadata']}{log}"
-                )
-            time.sleep(0.05)
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        self.node.wait(holds, 20.0, what)
 
     def write_as(self, manager: str, patch: object, token: str = ADMIN) -> None:
-        path = f"/api/v1/nodes/{NAME}/status?fieldManager={manager}"
-        self.plane.demand("PATCH", path, patch, token=token)
+        path = f"{self.node.path}/status?fieldManager={manager}"
+        self.node.plane.demand("PATCH", path, patch, token=token)
 
     def write_condition_as(self, manager: str, type_: str, token: str = ADMIN) -> dict[str, Any]:
         """Of another agent. Returns it as the node has it."""
@@ -162,27 +123,19 @@ conditions = {json.dumps(["own", *profiles])}
         self.write_as(manager, {"status": {"conditions": [condition]}}, token)
         return condition
 
-    def read_condition(self, type_: str) -> dict[str, Any]:
-        found = self.plane.read_node(NAME)["status"]["conditions"]
-        return next(dict(one) for one in found if one["type"] == type_)
-
 
 @pytest.fixture
 def publishing(
-    tmp_path: Path, control_plane: ControlPlane, make_node: Callable[..., Node]
+    tmp_path: Path, cluster_node: ClusterNode, make_node: Callable[..., Node]
 ) -> Iterator[Publishing]:
     tree = WholeTree(tmp_path)
     daemon = make_node(sysfs=tree.root, looks=LOOKS, extra=OFTEN)
     daemon.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
     daemon.start()
     daemon.wait(lambda status: status["status"] == "healthy", 20.0)
-    control_plane.create_node(NAME)
-    made = Publishing(tmp_path, control_plane, tree, daemon)
-    try:
-        yield made
-    finally:
-        made.stop()
-        control_plane.demand("DELETE", f"/api/v1/nodes/{NAME}")
+    made = Publishing(tmp_path, cluster_node, tree, daemon)
+    yield made
+    made.stop()
 
 
 def test_the_summary_says_what_is_due(publishing: Publishing) -> None:
@@ -207,19 +160,21 @@ def test_eks(publishing: Publishing) -> None:
         "AcceleratedHardwareReady": ("False", "NeuronNCUncorrectableError"),
     }
     publishing.wait_for_conditions(hurt)
-    since = publishing.read_transition("AcceleratedHardwareReady")
+    since = publishing.node.read_transition("AcceleratedHardwareReady")
     publishing.tree.neuron.put(3, UNHEALTHY, "device_unreachable")
     publishing.hurt_disk()
     both: Conditions = {**hurt, "StorageReady": ("False", "BlockDeviceIOError")}
     publishing.wait_for_conditions(both)
-    publishing.restart("eks")
-    publishing.daemon.wait(lambda status: len(publishing.daemon.findings()) == 3)
+    publishing.wait(
+        lambda: f"neuron/{TRN2[3]}" in json.dumps(publishing.node.findings), "the second fault"
+    )
+    publishing.start("eks")
     publishing.wait_for_conditions(both)
-    assert publishing.read_transition("AcceleratedHardwareReady") == since
+    assert publishing.node.read_transition("AcceleratedHardwareReady") == since
     publishing.tree.neuron.put(3, UNHEALTHY, "")
     publishing.mend_neuron()
     publishing.mend_disk()
-    publishing.wait_for_conditions({**WELL, "vitald.io/Healthy": ("True", "Healthy")})
+    publishing.wait_for_conditions(WELL)
     publishing.daemon.kill()
     publishing.wait_for_conditions(dict.fromkeys(WELL, ("Unknown", "DaemonSilent")))
 
@@ -248,27 +203,24 @@ def test_hyperpod(publishing: Publishing) -> None:
             FAULTS[1]: "NeuronUnreachable",
         }
     )
-    details = json.loads(publishing.plane.read_node(NAME)["metadata"]["annotations"][FAULT_DETAILS])
+    details = json.loads(publishing.node.read()["metadata"]["annotations"][FAULT_DETAILS])
     assert [(one["type"], one["reason"]) for one in details] == [
         ("NeuronHealth", "NeuronUnreachable")
     ]
     publishing.mend_neuron()
     publishing.wait_for_labels({HEALTH_STATUS: "Schedulable"})
     assert not publishing.read_labels().keys() & {*FAULTS}
-    assert FAULT_DETAILS not in publishing.plane.read_node(NAME)["metadata"]["annotations"]
+    assert FAULT_DETAILS not in publishing.node.read()["metadata"]["annotations"]
 
 
-@pytest.mark.parametrize("token", [ADMIN, kubelet_token(NAME)], ids=["admin", "kubelet"])
-def test_what_another_agent_manages_is_left_alone(publishing: Publishing, token: str) -> None:
+@pytest.mark.parametrize("who", ["admin", "kubelet"])
+def test_what_another_agent_manages_is_left_alone(publishing: Publishing, who: str) -> None:
     """The rest is written. Once the other is gone, the profile is."""
+    token = publishing.node.kubelet_token if who == "kubelet" else ADMIN
     theirs = publishing.write_condition_as("eks-node-monitoring-agent", "KernelReady", token)
     publishing.start("eks", "npd")
-    publishing.wait_for_conditions(
-        {
-            "vitald.io/Healthy": ("True", "Healthy"),
-            "KernelDeadlock": ("False", "KernelHasNoDeadlock"),
-        }
-    )
+    publishing.wait_for_conditions({"KernelDeadlock": ("False", "KernelHasNoDeadlock")})
+    assert publishing.node.read_status() == "True"
     publishing.wait_for_refusal("KernelReady is managed by eks-node-monitoring-agent")
     publishing.hurt_disk()
     publishing.wait_for_conditions(
@@ -277,7 +229,7 @@ def test_what_another_agent_manages_is_left_alone(publishing: Publishing, token:
             "ReadonlyFilesystem": ("True", "FilesystemIsReadOnly"),
         }
     )
-    assert publishing.read_condition("KernelReady") == theirs
+    assert publishing.node.conditions["KernelReady"] == theirs
     assert not publishing.read_conditions().keys() & (WELL.keys() - {"KernelReady"})
     gone = {"status": {"conditions": [{"type": "KernelReady", "$patch": "delete"}]}}
     publishing.write_as("kubectl", gone)
@@ -303,7 +255,7 @@ def test_eks_is_not_written_on_a_node_of_hyperpod(publishing: Publishing) -> Non
     publishing.write_as("admin", {"metadata": {"labels": label}})
     publishing.start("eks")
     publishing.wait_for_refusal("sagemaker.amazonaws.com/compute-type=hyperpod")
-    publishing.wait_for_conditions({"vitald.io/Healthy": ("True", "Healthy")})
+    publishing.node.wait_for_status("True")
     assert not publishing.read_conditions().keys() & WELL.keys()
 
 
@@ -323,7 +275,7 @@ def test_a_profile_that_is_taken_out_leaves_nothing(publishing: Publishing) -> N
     publishing.start("eks", "npd", "hyperpod")
     publishing.wait_for_conditions(WELL)
     publishing.wait_for_labels({HEALTH_STATUS: "Schedulable"})
-    publishing.restart()
+    publishing.start()
     publishing.wait(
         lambda: (
             {one.partition("/")[0] for one in publishing.read_conditions()} == {"vitald.io"}

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +23,7 @@ from vitald.catalog.reasons import make_reason
 from vitald.model import Action, ComponentKind, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
 from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
+from vitald.publish.kubernetes.profiles import tables
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
 from vitald.publish.kubernetes.profiles.hyperpod import (
     FAULT_DETAILS,
@@ -165,6 +167,29 @@ def test_fault_types_of_hyperpod() -> None:
         )
         assert labels[FAULT_TYPES] in HYPERPOD_TYPES or kind not in accelerators, code
         assert LABEL.fullmatch(labels[FAULT_REASONS] or ""), code
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[word]]\ntype = 'T'\ncodes = ['x/1']", "word 1: expected a text, found None"),
+        ("[[word]]\nword = 'W'\nkodes = []", "word 1: unknown key kodes"),
+        ("[[word]]\nword = 'W'\ncodes = 'x/1'", "word 1: expected a list of texts"),
+        ("[[word]]\nword = 'W'\ncodes = ['a', 'a']", "a: two words for it"),
+        ("[[word]]\nword = 'W'\ncomponents = ['gpus']", "word 1: .*gpu"),
+        ("word = 5", "expected a list of tables"),
+        ("[conditions.T]\nproblem = 'No'", "conditions.T: .*True"),
+        ("[conditions.T]\nproblem = 'True'", "conditions.T: well: expected a table"),
+    ],
+)
+def test_a_mistake_in_a_table_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str
+) -> None:
+    (tmp_path / "broken.toml").write_text(text)
+    monkeypatch.setattr(tables, "_FOLDER", tmp_path)
+    read_words.cache_clear()
+    with pytest.raises(ValueError, match=rf"broken\.toml: {named}"):
+        read_words("broken")
 
 
 # --- when they are written
@@ -321,6 +346,12 @@ def managed_by(manager: str, *types: str, labels: tuple[str, ...] = ()) -> NodeO
         ("eks", managed_by("nma", "KernelReady"), "condition KernelReady is managed by nma"),
         ("npd", managed_by("npd", "KernelDeadlock"), "condition KernelDeadlock is managed by npd"),
         ("hyperpod", managed_by("hma", labels=(HEALTH_STATUS,)), f"{HEALTH_STATUS} is managed by"),
+        ("hyperpod", managed_by("hma", labels=(FAULT_TYPES,)), f"{FAULT_TYPES} is managed by hma"),
+        (
+            "hyperpod",
+            replace(BARE, annotation_managers={FAULT_DETAILS: frozenset({"hma"})}),
+            f"annotation {FAULT_DETAILS} is managed by hma",
+        ),
         (
             "eks",
             replace(BARE, labels={"sagemaker.amazonaws.com/compute-type": "hyperpod"}),

@@ -15,12 +15,7 @@ from dataclasses import dataclass, replace
 from vitald.publish.kubernetes.desired import DesiredNode, list_own_types
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
-from vitald.publish.kubernetes.profiles.hyperpod import (
-    ANNOTATIONS,
-    HEALTH_STATUS,
-    LABELS,
-    build_labels,
-)
+from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS, build_labels
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.summary import PublishedState
 
@@ -106,8 +101,7 @@ def add_profiles(
 def find_refusal(profile: str, node: NodeObject) -> Refusal | None:
     """Why this profile must not be written to this node; None where it may."""
     if profile == HYPERPOD:
-        others = node.label_managers.get(HEALTH_STATUS, frozenset()) - {MANAGER, _REGISTRAR}
-        return _refuse(profile, f"label {HEALTH_STATUS}", others)
+        return _find_hyperpod_refusal(node)
     if profile not in CONDITION_PROFILES:
         return None
     words = read_words(profile)
@@ -117,18 +111,25 @@ def find_refusal(profile: str, node: NodeObject) -> Refusal | None:
                 profile, f"the node has the label {key}={value}: leave it to that service"
             )
     for condition in words.conditions:
-        others = node.managers.get(condition.type, frozenset()) - {MANAGER}
-        if others:
-            return _refuse(profile, f"condition {condition.type}", others)
+        if others := node.managers.get(condition.type, frozenset()) - {MANAGER}:
+            return _refuse(profile, "condition", condition.type, others)
     return None
 
 
-def _refuse(profile: str, what: str, others: Collection[str]) -> Refusal | None:
-    if not others:
-        return None
+def _find_hyperpod_refusal(node: NodeObject) -> Refusal | None:
+    for label in LABELS:
+        if others := node.label_managers.get(label, frozenset()) - {MANAGER, _REGISTRAR}:
+            return _refuse(HYPERPOD, "label", label, others)
+    for key in ANNOTATIONS:
+        if others := node.annotation_managers.get(key, frozenset()) - {MANAGER}:
+            return _refuse(HYPERPOD, "annotation", key, others)
+    return None
+
+
+def _refuse(profile: str, kind: str, name: str, others: Collection[str]) -> Refusal:
     named = ", ".join(sorted(others))
     return Refusal(
-        profile, f"{what} is managed by {named}: remove that agent and its {what.split()[0]}"
+        profile, f"{kind} {name} is managed by {named}: remove that agent and its {kind}"
     )
 
 
