@@ -26,6 +26,7 @@ from vitald.publish.http import parse_json
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_desired_node
+from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.sink import SinkHealth
 from vitald.publish.summary import (
@@ -35,6 +36,7 @@ from vitald.publish.summary import (
     PublishedState,
     parse_summary,
 )
+from vitald.publish.transitions import NoTransitions, TransitionReader, parse_page
 from vitald.systemd import Notifier
 
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
@@ -553,3 +555,78 @@ def test_a_failure_of_one_request_does_not_break_the_next(certificates: Path) ->
                 assert all(isinstance(each, ApiUnreachable) for each in failures), failures
 
     asyncio.run(asyncio.wait_for(read_often(), patient(30)))
+
+
+# --- transitions
+
+CHANGE: dict[str, Any] = {
+    "id": 7,
+    "time": "2026-11-23T00:00:00.000Z",
+    "change": "opened",
+    "finding": 1,
+    "component": "gpu/0000:65:00.0",
+    "code": "xid/79",
+    "reason": "Xid79",
+    "title": "GPU has fallen off the bus",
+    "action": "reboot_node",
+    "cause": "NVRM: Xid",
+    "simulated": False,
+    "onTrial": False,
+}
+PAGE: dict[str, Any] = {"transitions": [CHANGE], "next": None, "newestId": 7}
+parse_page(PAGE)  # sound but for what a test changes
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        [],
+        {**PAGE, "transitions": {}},
+        {**PAGE, "transitions": [None]},
+        {**PAGE, "next": "8"},
+        {**PAGE, "next": -1},
+        {**PAGE, "newestId": float("nan")},
+        *(
+            {**PAGE, "transitions": [{**CHANGE, key: value}]}
+            for key, value in (
+                ("id", "7"),
+                ("time", "soon"),
+                ("change", []),
+                ("finding", 1e9),
+                ("component", None),
+                ("reason", "two words"),
+                ("title", 1),
+                ("simulated", "no"),
+            )
+        ),
+    ],
+)
+def test_a_page_of_transitions_with_a_wrong_value_is_refused(page: object) -> None:
+    with pytest.raises(NoTransitions) as refused:
+        parse_page(page)
+    assert len(str(refused.value)) <= 200 and str(refused.value).isprintable()
+
+
+def test_an_event_of_hostile_texts_is_sound() -> None:
+    hostile = "\x1b[2J\u202e\ud800\n" + "\U0001f525" * 2000
+    texts = dict.fromkeys(("component", "code", "title", "cause"), hostile)
+    page = parse_page(
+        {**PAGE, "transitions": [{**CHANGE, **texts, "time": "0001-01-01T00:00:00Z"}]}
+    )
+    event = build_event(page.changes[0], parse_node(NODE), "vitald.io")
+    note = event["note"]
+    assert isinstance(note, str) and note.isprintable() and len(note.encode()) <= 1024
+
+
+def test_pages_without_an_end_are_refused(tmp_path: Path) -> None:
+    def answer(_: str) -> bytes:
+        return make_answer(json.dumps({**PAGE, "next": 7}).encode())
+
+    async def read() -> None:
+        async with serve_daemon(tmp_path / "s", answer):
+            reader = TransitionReader(tmp_path / "s")
+            assert (await reader.read_page(6)).next_after == 7
+            with pytest.raises(NoTransitions, match="follows"):
+                await reader.read_page(7)
+
+    asyncio.run(asyncio.wait_for(read(), patient(20)))
