@@ -29,6 +29,7 @@ from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_desired_n
 from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.sink import SinkHealth
+from vitald.publish.sinks import find_node_name
 from vitald.publish.summary import (
     DaemonSilent,
     NodeSummary,
@@ -37,6 +38,7 @@ from vitald.publish.summary import (
     parse_summary,
 )
 from vitald.publish.transitions import NoTransitions, TransitionReader, parse_page
+from vitald.publish_sections import KubernetesSettings
 from vitald.systemd import Notifier
 
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
@@ -346,6 +348,17 @@ def test_what_a_plugin_says_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match="exit 3: no STOPPING=1") as refused:
         asyncio.run(source.read_token(0.0))
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["../namespaces", "node1/status", "a?b=c", "a b", "gpu_1", "ä"])
+def test_a_name_that_no_node_has_is_in_no_request(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("NODE_NAME", name)
+    with pytest.raises(NoCredentials, match=r"set \[kubernetes\] node"):
+        find_node_name(KubernetesSettings())
+    monkeypatch.setenv("NODE_NAME", "ip-10-0-0-1.ec2.internal")
+    assert find_node_name(KubernetesSettings()) == "ip-10-0-0-1.ec2.internal"
 
 
 # --- the API server
