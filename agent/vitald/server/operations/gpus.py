@@ -46,8 +46,10 @@ OPERATIONS = (
         "/v1/release/end",
         "gpus",
         "Take everything back now",
-        description="For root and the daemon's own user. Ends all releases.",
-        body=Body(schema.EndReleaseRequest, "An empty object.", examples.END_RELEASE_REQUEST),
+        description=(
+            "For root and the daemon's own user. Ends all releases, or those with this reason."
+        ),
+        body=Body(schema.EndReleaseRequest, "Which; empty for all.", examples.END_RELEASE_REQUEST),
         answer=Answer(schema.ReleaseEnded, "Taken back.", examples.END_RELEASE),
         problems=(NOT_ASKED,),
     ),

@@ -107,10 +107,11 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     async def end_release(self, request: web.Request) -> web.Response:
-        """Ends the release now."""
+        """Ends the releases now, or only those with the reason in the body."""
         peer = require_change_right(request)
-        await read_body(request)
-        ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}")
+        body = await read_body(request, "reason")
+        reason = read_reason(body) if "reason" in body else ""
+        ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}", reason)
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)
