@@ -3,8 +3,8 @@ Removes what vitald wrote from all nodes of the cluster: for the removal of a wh
 when no publisher runs any more.
 
 It needs no memory of what was written: everything under the prefix is vitald's, that of recovery
-apart, and of names without it those that it alone manages (`metadata.managedFields`, field manager "vitald"), whatever
-profile they came from.
+apart, and of names without it those that it alone manages (`metadata.managedFields`, field manager
+"vitald"), whatever profile they came from.
 
     GET    /api/v1/nodes?limit=...        page by page
     PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations
