@@ -30,7 +30,7 @@ def _read_prefix(value: object) -> str:
     return prefix
 
 
-_read_node = partial(read_match, pattern=_NODE, expected="the name of a Node object")
+read_node_name = partial(read_match, pattern=_NODE, expected="the name of a Node object")
 _read_server = partial(
     read_match, pattern=_SERVER, expected='an address such as "https://10.0.0.1:6443"'
 )
@@ -113,7 +113,7 @@ class KubernetesSettings:
     enabled: bool = setting(False, read_flag, "Write to the Kubernetes API.")
     node: str = setting(
         "",
-        _read_node,
+        read_node_name,
         "Name of this node's Node object. Default: the variable NODE_NAME, then the host name.",
     )
     server: str = setting(

@@ -26,8 +26,10 @@ from vitald.publish.http import parse_json
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_desired_node
+from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.sink import SinkHealth
+from vitald.publish.sinks import find_node_name
 from vitald.publish.summary import (
     DaemonSilent,
     NodeSummary,
@@ -35,6 +37,8 @@ from vitald.publish.summary import (
     PublishedState,
     parse_summary,
 )
+from vitald.publish.transitions import NoTransitions, TransitionReader, parse_page
+from vitald.publish_sections import KubernetesSettings
 from vitald.systemd import Notifier
 
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
@@ -346,6 +350,17 @@ def test_what_a_plugin_says_is_one_line(tmp_path: Path) -> None:
     assert str(refused.value).isprintable()
 
 
+@pytest.mark.parametrize("name", ["../namespaces", "node1/status", "a?b=c", "a b", "gpu_1", "ä"])
+def test_a_name_that_no_node_has_is_in_no_request(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("NODE_NAME", name)
+    with pytest.raises(NoCredentials, match=r"set \[kubernetes\] node"):
+        find_node_name(KubernetesSettings())
+    monkeypatch.setenv("NODE_NAME", "ip-10-0-0-1.ec2.internal")
+    assert find_node_name(KubernetesSettings()) == "ip-10-0-0-1.ec2.internal"
+
+
 # --- the API server
 
 Handler = Callable[[bytes], bytes]
@@ -553,3 +568,78 @@ def test_a_failure_of_one_request_does_not_break_the_next(certificates: Path) ->
                 assert all(isinstance(each, ApiUnreachable) for each in failures), failures
 
     asyncio.run(asyncio.wait_for(read_often(), patient(30)))
+
+
+# --- transitions
+
+CHANGE: dict[str, Any] = {
+    "id": 7,
+    "time": "2026-11-23T00:00:00.000Z",
+    "change": "opened",
+    "finding": 1,
+    "component": "gpu/0000:65:00.0",
+    "code": "xid/79",
+    "reason": "Xid79",
+    "title": "GPU has fallen off the bus",
+    "action": "reboot_node",
+    "cause": "NVRM: Xid",
+    "simulated": False,
+    "onTrial": False,
+}
+PAGE: dict[str, Any] = {"transitions": [CHANGE], "next": None, "newestId": 7}
+parse_page(PAGE)  # sound but for what a test changes
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        [],
+        {**PAGE, "transitions": {}},
+        {**PAGE, "transitions": [None]},
+        {**PAGE, "next": "8"},
+        {**PAGE, "next": -1},
+        {**PAGE, "newestId": float("nan")},
+        *(
+            {**PAGE, "transitions": [{**CHANGE, key: value}]}
+            for key, value in (
+                ("id", "7"),
+                ("time", "soon"),
+                ("change", []),
+                ("finding", 1e9),
+                ("component", None),
+                ("reason", "two words"),
+                ("title", 1),
+                ("simulated", "no"),
+            )
+        ),
+    ],
+)
+def test_a_page_of_transitions_with_a_wrong_value_is_refused(page: object) -> None:
+    with pytest.raises(NoTransitions) as refused:
+        parse_page(page)
+    assert len(str(refused.value)) <= 200 and str(refused.value).isprintable()
+
+
+def test_an_event_of_hostile_texts_is_sound() -> None:
+    hostile = "\x1b[2J\u202e\ud800\n" + "\U0001f525" * 2000
+    texts = dict.fromkeys(("component", "code", "title", "cause"), hostile)
+    page = parse_page(
+        {**PAGE, "transitions": [{**CHANGE, **texts, "time": "0001-01-01T00:00:00Z"}]}
+    )
+    event = build_event(page.changes[0], parse_node(NODE), "vitald.io")
+    note = event["note"]
+    assert isinstance(note, str) and note.isprintable() and len(note.encode()) <= 1024
+
+
+def test_pages_without_an_end_are_refused(tmp_path: Path) -> None:
+    def answer(_: str) -> bytes:
+        return make_answer(json.dumps({**PAGE, "next": 7}).encode())
+
+    async def read() -> None:
+        async with serve_daemon(tmp_path / "s", answer):
+            reader = TransitionReader(tmp_path / "s")
+            assert (await reader.read_page(6)).next_after == 7
+            with pytest.raises(NoTransitions, match="follows"):
+                await reader.read_page(7)
+
+    asyncio.run(asyncio.wait_for(read(), patient(20)))

@@ -12,14 +12,14 @@ from vitald.publish.driver_upgrade import DriverUpgradeMonitor
 from vitald.publish.files.nfd import NfdSink
 from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
-from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
+from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, find_cluster
 from vitald.publish.kubernetes.events import EventRunner
 from vitald.publish.kubernetes.sink import KubernetesSink
 from vitald.publish.kubernetes.taint import TaintSink
 from vitald.publish.sink import Runner, Sink, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish.transitions import TransitionReader
-from vitald.publish_sections import KubernetesSettings
+from vitald.publish_sections import KubernetesSettings, read_node_name
 
 
 class NoSink(Exception):
@@ -77,8 +77,17 @@ def open_client(settings: KubernetesSettings) -> KubernetesClient:
 
 
 def find_node_name(settings: KubernetesSettings) -> str:
-    """The Node object's name: as set, as the pod was given it, else the host name."""
-    return settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
+    """The Node object's name: as set, as the pod was given it, else the host name. Raises
+    NoCredentials for one that no Node can have.
+    """
+    name = settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
+    try:
+        return read_node_name(name or "?")
+    except ValueError:
+        raise NoCredentials(
+            f"the Node object cannot be called {name!r} (NODE_NAME, or the host name): set"
+            " [kubernetes] node"
+        ) from None
 
 
 def find_access(settings: KubernetesSettings) -> ClusterAccess:

@@ -92,11 +92,11 @@ def parse_summary(document: object) -> NodeSummary:
         return NodeSummary(
             status=Status(answer["status"]),
             action=Action(answer["action"]),
-            reason=_read_reason(answer["reason"]),
+            reason=read_reason(answer["reason"]),
             lines=tuple(read_texts(read_list(answer["reasons"], 0, _MAX_LISTED))),
-            reboot_reason=_read_reason(answer["rebootDue"] or ""),
-            replacement_reason=_read_reason(answer["replacementDue"] or ""),
-            changed_at=_read_time(answer["changedAt"]),
+            reboot_reason=read_reason(answer["rebootDue"] or ""),
+            replacement_reason=read_reason(answer["replacementDue"] or ""),
+            changed_at=read_time(answer["changedAt"]),
             findings=tuple(
                 _parse_finding(cast("schema.SummarizedFinding", finding))
                 for finding in read_list(answer["findings"], 0, _MAX_LISTED)
@@ -104,41 +104,46 @@ def parse_summary(document: object) -> NodeSummary:
             open_findings=read_whole(answer["openFindings"], 0, sys.maxsize),
             is_complete=read_flag(answer["complete"]),
             accelerators=tuple(
-                _read_short(kind) for kind in read_list(answer["accelerators"], 0, _MAX_LISTED)
+                read_short(kind) for kind in read_list(answer["accelerators"], 0, _MAX_LISTED)
             ),
-            boot_id=_read_short(answer["bootId"]),
+            boot_id=read_short(answer["bootId"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        text = f"{type(error).__name__}: {error}"
-        raise NoSummary(replace_unprintable(text[:_MAX_ERROR])) from error
+        raise NoSummary(explain_error(error)) from error
 
 
 def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
     return FindingSummary(
         id=read_whole(finding["id"], 0, sys.maxsize),
-        component=_read_short(finding["component"]),
-        code=_read_short(finding["code"]),
-        reason=_read_reason(finding["reason"]),
+        component=read_short(finding["component"]),
+        code=read_short(finding["code"]),
+        reason=read_reason(finding["reason"]),
         action=Action(finding["action"]),
-        when=_read_short(finding["when"]),
-        since=_read_time(finding["since"]),
+        when=read_short(finding["when"]),
+        since=read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
         simulated=read_flag(finding["simulated"]),
         due=read_flag(finding["due"]),
-        device=_read_short(finding["device"]),
+        device=read_short(finding["device"]),
     )
 
 
-def _read_reason(value: object) -> str:
+def explain_error(error: Exception) -> str:
+    """In one line of a log: what was found may be as long as the answer."""
+    return replace_unprintable(f"{type(error).__name__}: {error}"[:_MAX_ERROR])
+
+
+def read_reason(value: object) -> str:
     """A word that can be the reason of a condition or Event, or nothing."""
     return value if value == "" else read_match(value, _REASON, "a word such as Xid79")
 
 
-def _read_short(value: object) -> str:
+def read_short(value: object) -> str:
     """Texts of the kernel and of devices may be in it: one printable line."""
     return replace_unprintable(read_text(value)[:_MAX_CHARACTERS])
 
 
-def _read_time(value: object) -> float:
+def read_time(value: object) -> float:
+    """Seconds since the epoch, within what a date can have."""
     moment = parse_rfc3339(read_text(value)).timestamp()
     return min(max(moment, 0.0), _LATEST_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 import aiohttp
 
+from vitald.checking import read_flag, read_list, read_whole
 from vitald.model import Action
 from vitald.publish.http import parse_json, read_limited
-from vitald.timestamps import parse_rfc3339
+from vitald.publish.summary import explain_error, read_reason, read_short, read_time
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -75,7 +77,10 @@ class TransitionReader:
 
     async def read_page(self, after: int) -> TransitionPage:
         """Those after this id, oldest first. Raises DaemonAway, NoTransitions."""
-        return parse_page(await self._read({"since": str(after), "limit": str(_PAGE)}))
+        page = parse_page(await self._read({"since": str(after), "limit": str(_PAGE)}))
+        if page.next_after is not None and page.next_after <= after:
+            raise NoTransitions(f"the page after {page.next_after} follows that after {after}")
+        return page
 
     async def read_newest(self) -> TransitionPage:
         """The last one only. Raises DaemonAway, NoTransitions."""
@@ -108,26 +113,33 @@ def parse_page(document: object) -> TransitionPage:
     answer = cast("schema.Transitions", document)
     try:
         return TransitionPage(
-            changes=tuple(_parse_change(each) for each in answer["transitions"]),
-            next_after=answer["next"],
-            newest=int(answer["newestId"]),
+            changes=tuple(
+                _parse_change(cast("schema.ApiTransition", each))
+                for each in read_list(answer["transitions"], 0, _PAGE)
+            ),
+            next_after=None if answer["next"] is None else _read_id(answer["next"]),
+            newest=_read_id(answer["newestId"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise NoTransitions(f"{type(error).__name__}: {error}") from error
+        raise NoTransitions(explain_error(error)) from error
 
 
 def _parse_change(change: schema.ApiTransition) -> FindingChange:
     return FindingChange(
-        id=change["id"],
-        at=parse_rfc3339(change["time"]).timestamp(),
+        id=_read_id(change["id"]),
+        at=read_time(change["time"]),
         kind=ChangeKind(change["change"]),
-        finding=change["finding"],
-        component=change["component"],
-        code=change["code"],
-        reason=change["reason"],
-        title=change["title"],
+        finding=_read_id(change["finding"]),
+        component=read_short(change["component"]),
+        code=read_short(change["code"]),
+        reason=read_reason(change["reason"]),
+        title=read_short(change["title"]),
         action=Action(change["action"]),
-        cause=change["cause"],
-        simulated=change["simulated"],
-        on_trial=change["onTrial"],
+        cause=read_short(change["cause"]),
+        simulated=read_flag(change["simulated"]),
+        on_trial=read_flag(change["onTrial"]),
     )
+
+
+def _read_id(value: object) -> int:
+    return read_whole(value, 0, sys.maxsize)

@@ -2,9 +2,9 @@
 Removes what vitald wrote from all nodes of the cluster: for the removal of a whole installation,
 when no publisher runs any more.
 
-It needs no memory of what was written: everything under the prefix is vitald's, and of names
-without it those that it alone manages (`metadata.managedFields`, field manager "vitald"), whatever
-profile they came from.
+It needs no memory of what was written: everything under the prefix is vitald's, that of recovery
+apart, and of names without it those that it alone manages (`metadata.managedFields`, field manager
+"vitald"), whatever profile they came from.
 
     GET    /api/v1/nodes?limit=...        page by page
     PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations
@@ -38,7 +38,11 @@ PAGE = 25  # nodes; one with many images takes about 50 KB
 _OURS = frozenset((MANAGER,))
 _RETRY = Backoff(0.5, 5.0)
 _ATTEMPTS = 8  # half a minute
+_MAX_WAIT_S = 30.0  # of what a server may ask for
 _NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
+# Names under the prefix that automatic recovery writes (recovery/cluster.py, [recovery] label): it
+# would no longer know the nodes that it cordoned.
+_OF_RECOVERY = ("drained", "recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ async def retire_cluster(client: ClusterClient, settings: KubernetesSettings) ->
                 raise
             log.warning("retire_retried", error=str(error))
             wait = None if isinstance(error, ApiUnreachable) else error.retry_after_s
-            await asyncio.sleep(wait if wait is not None else _RETRY.delay_s(failures))
+            pause = _RETRY.delay_s(failures) if wait is None else min(wait, _MAX_WAIT_S)
+            await asyncio.sleep(pause)
             token = ""  # nodes that are done are only read again
             continue
         if len(seen) > known:
@@ -146,7 +151,12 @@ def find_written_names(node: NodeObject, settings: KubernetesSettings) -> Writte
 def _find_own(
     names: Collection[str], start: str, managers: Mapping[str, frozenset[str]]
 ) -> list[str]:
-    return sorted(name for name in names if name.startswith(start) or managers.get(name) == _OURS)
+    kept = {f"{start}{name}" for name in _OF_RECOVERY}
+    return sorted(
+        name
+        for name in names
+        if (name.startswith(start) and name not in kept) or managers.get(name) == _OURS
+    )
 
 
 def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:
