@@ -222,6 +222,28 @@ def test_killed_and_stopped(machine: Machine, service: Service, cluster: Cluster
     assert cluster.conditions()[OWN[0]]["lastTransitionTime"] == since
 
 
+def test_started_again_for_new_credentials(
+    machine: Machine, service: Service, cluster: Cluster
+) -> None:
+    """`RuntimeMaxSec=`, by a drop-in, reads files that are replaced in place again."""
+    drop_in = service.drop_in(UNIT, "[Service]\nRuntimeMaxSec=2\n")
+    machine.run("systemctl", "restart", UNIT)
+    before = main_pid(machine)
+    shutil.copy(machine.root / TOKEN.lstrip("/"), machine.root / "root/kept")
+    machine.write(TOKEN, "another", mode=0o600)
+    given = "/run/credentials/vitald-publish.service/token"
+    machine.until(
+        lambda: machine.run("cat", given, check=False).stdout == "another",
+        patient(15.0),
+        "the new copy",
+    )
+    assert main_pid(machine) != before
+    shutil.copy(machine.root / "root/kept", machine.root / TOKEN.lstrip("/"))
+    service.undo(drop_in)
+    machine.run("systemctl", "restart", UNIT)
+    machine.until(lambda: cluster.health() == "True", patient(20.0), "the conditions")
+
+
 class Watch(threading.Thread):
     """What the condition is said to be, until it is told to end."""
 
