@@ -18,7 +18,6 @@ from tests.booted.test_machine import exposure, install
 from tests.conftest import require
 from tests.control_plane.build import find_programs
 from tests.control_plane.plane import ControlPlane, Json, kubelet_token
-from tests.harness import free_port
 from tests.pace import patient
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
@@ -37,9 +36,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         # The machine shares the host's ports; lines of other tests in the kernel log are not its.
-        self.daemon = (
-            f'[metrics]\nlisten = "127.0.0.1:{free_port()}"\n[kernel_log]\nuserspace = "ignore"\n'
-        )
+        self.daemon = '[metrics]\nlisten = "off"\n[kernel_log]\nuserspace = "ignore"\n'
         self.settings = (
             f"{self.daemon}[publish]\ndrills = true\n[kubernetes]\nenabled = true\n"
             f'node = "{NODE}"\nserver = "{plane.server}"\nca = "/etc/kubernetes/ca.crt"\n'
