@@ -18,7 +18,6 @@ from tests.booted.test_machine import exposure, install
 from tests.conftest import require
 from tests.control_plane.build import find_programs
 from tests.control_plane.plane import ControlPlane, Json, kubelet_token
-from tests.harness import free_port
 from tests.pace import patient
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
@@ -37,9 +36,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         # The machine shares the host's ports; lines of other tests in the kernel log are not its.
-        self.daemon = (
-            f'[metrics]\nlisten = "127.0.0.1:{free_port()}"\n[kernel_log]\nuserspace = "ignore"\n'
-        )
+        self.daemon = '[metrics]\nlisten = "off"\n[kernel_log]\nuserspace = "ignore"\n'
         self.settings = (
             f"{self.daemon}[publish]\ndrills = true\n[kubernetes]\nenabled = true\n"
             f'node = "{NODE}"\nserver = "{plane.server}"\nca = "/etc/kubernetes/ca.crt"\n'
@@ -220,6 +217,28 @@ def test_killed_and_stopped(machine: Machine, service: Service, cluster: Cluster
     assert machine.show(TIMER, "ActiveState") == "inactive"
     machine.run("systemctl", "start", UNIT)
     assert cluster.conditions()[OWN[0]]["lastTransitionTime"] == since
+
+
+def test_started_again_for_new_credentials(
+    machine: Machine, service: Service, cluster: Cluster
+) -> None:
+    """`RuntimeMaxSec=`, by a drop-in, reads files that are replaced in place again."""
+    drop_in = service.drop_in(UNIT, "[Service]\nRuntimeMaxSec=2\n")
+    machine.run("systemctl", "restart", UNIT)
+    before = main_pid(machine)
+    shutil.copy(machine.root / TOKEN.lstrip("/"), machine.root / "root/kept")
+    machine.write(TOKEN, "another", mode=0o600)
+    given = "/run/credentials/vitald-publish.service/token"
+    machine.until(
+        lambda: machine.run("cat", given, check=False).stdout == "another",
+        patient(15.0),
+        "the new copy",
+    )
+    assert main_pid(machine) != before
+    shutil.copy(machine.root / "root/kept", machine.root / TOKEN.lstrip("/"))
+    service.undo(drop_in)
+    machine.run("systemctl", "restart", UNIT)
+    machine.until(lambda: cluster.health() == "True", patient(20.0), "the conditions")
 
 
 class Watch(threading.Thread):
