@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_ROUNDING = 1e-6  # else the last wait may be shorter than any clock shows
+
 
 @dataclass(slots=True)
 class RateLimit:
@@ -22,7 +24,7 @@ class RateLimit:
         gained = max(0.0, now - self._at) * self.per_minute / 60.0 if self._at else 0.0
         self._left = min(float(self.burst), self._left + gained)
         self._at = now
-        if self._left >= 1.0:
-            self._left -= 1.0
+        if self._left >= 1.0 - _ROUNDING:
+            self._left = max(0.0, self._left - 1.0)
             return 0.0
         return (1.0 - self._left) * 60.0 / self.per_minute
