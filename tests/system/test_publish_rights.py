@@ -44,6 +44,7 @@ HEALTHY = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
     "lastHeartbeatTime": "2026-01-01T00:00:00Z",
 }
+NOTE = "an event of a test"
 FOREIGN_TAINT = {"key": "example.com/maintenance", "effect": "NoSchedule"}
 OWN_TAINT = {"key": "vitald.io/unhealthy", "value": "inspect", "effect": "NoSchedule"}
 
@@ -55,6 +56,7 @@ class Deployed:
     plane: ControlPlane
     token: str
     user: str = ""  # to impersonate
+    may_taint: bool = False
 
     def call(self, method: str, path: str, body: object = None, **how: Any) -> tuple[int, Json]:
         headers = {"Impersonate-User": self.user} if self.user else None
@@ -80,7 +82,7 @@ class Deployed:
                 "action": "Opened",
                 "reason": "Xid79",
                 "type": "Warning",
-                "note": "a test",
+                "note": NOTE,
                 "regarding": {"apiVersion": "v1", "kind": "Node", "name": node},
             },
         )
@@ -130,7 +132,8 @@ def deployed(
         if request.param == "impersonation":
             yield Deployed(nodes, token, f"system:node:{OWN}")
         else:
-            yield wait_for_policy(Deployed(nodes, token))
+            may_taint = request.param == "taint"
+            yield wait_for_policy(Deployed(nodes, token, may_taint=may_taint))
 
 
 def under(*rights: str) -> pytest.MarkDecorator:
@@ -216,6 +219,34 @@ def test_the_policy_lets_it_write_and_remove_its_own(deployed: Deployed) -> None
     }
     assert deployed.patch_status(removal) == 200
     assert "vitald.io" not in str(without_managers(deployed.plane.read_node(OWN)))
+
+
+@limited
+def test_the_policy_lets_it_remove_what_it_alone_wrote(deployed: Deployed) -> None:
+    """With another prefix or other conditions, before the configuration was changed."""
+    former = {
+        **of_metadata(labels={"old.example/status": "x"}, annotations={"old.example/found": "x"}),
+        **of_status(conditions=[{**HEALTHY, "type": "KernelReady"}]),
+    }
+    path = f"/api/v1/nodes/{OWN}/status"
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=vitald", former)
+    changed = of_status(conditions=[{**HEALTHY, "type": "KernelReady", "status": "False"}])
+    assert deployed.patch_status(changed) == REFUSED_BY_POLICY
+    assert deployed.patch_status(of_metadata(labels={"old.example/status": "y"})) == (
+        REFUSED_BY_POLICY
+    )
+    # Another agent takes the condition over.
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=agent", changed)
+    condition = of_status(conditions=[{"type": "KernelReady", "$patch": "delete"}])
+    assert deployed.patch_status(condition) == REFUSED_BY_POLICY
+    deployed.plane.demand("PATCH", path, condition)
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=vitald", former)
+    for removal in (
+        condition,
+        of_metadata(labels={"old.example/status": None}),
+        of_metadata(annotations={"old.example/found": None}),
+    ):
+        assert deployed.patch_status(removal) == 200, removal
 
 
 def without_managers(node: Json) -> Json:
@@ -348,12 +379,29 @@ def test_the_publisher_writes_all_that_it_is_told_to(deployed: Deployed, tmp_pat
                 wait_until(lambda: says(deployed, "True", "healthy"))
                 daemon.write(xid(79))
                 wait_until(lambda: says(deployed, "False", "unhealthy"))
+                wait_until(lambda: "Xid79" in list_event_reasons(deployed.plane))
+                if deployed.may_taint:
+                    wait_until(lambda: OWN_TAINT["key"] in list_taints(deployed.plane))
             finally:
                 process.terminate()
     node = deployed.plane.read_node(OWN)
     assert "Xid" in node["metadata"]["annotations"]["vitald.io/findings"].title()
     other = without_managers(deployed.plane.read_node(OTHER))
     assert "vitald" not in str(other)
+
+
+def list_taints(plane: ControlPlane) -> list[str]:
+    return [taint["key"] for taint in plane.read_node(OWN)["spec"].get("taints", ())]
+
+
+def list_event_reasons(plane: ControlPlane) -> set[str]:
+    """Of those that the publisher of OWN created."""
+    events = plane.demand("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    return {
+        each["reason"]
+        for each in events
+        if each["regarding"].get("name") == OWN and each.get("note") != NOTE
+    }
 
 
 def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
@@ -369,6 +417,7 @@ def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
     plane = deployed.plane
     text += f'server = "{plane.server}"\nca = "{plane.certificate}"\ntoken_file = "{token}"\n'
     text += f"impersonate = {str(bool(deployed.user)).lower()}\n"
+    text += f'taint = "{"NoSchedule" if deployed.may_taint else "off"}"\n'
     path = folder / "publish.toml"
     path.write_text(text)
     return path
