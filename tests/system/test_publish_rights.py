@@ -68,22 +68,25 @@ class Deployed:
     def patch_node(self, body: Json, node: str = OWN) -> int:
         return self.call("PATCH", f"/api/v1/nodes/{node}", body, content_type=MERGE)[0]
 
-    def create_event(self, node: str = OWN, namespace: str = "default") -> tuple[int, Json]:
+    def create_event(self, node: str = OWN) -> tuple[int, Json]:
+        return self.create_event_about("default", {"kind": "Node", "name": node})
+
+    def create_event_about(self, namespace: str, regarding: Json) -> tuple[int, Json]:
         return self.call(
             "POST",
             f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
             {
                 "apiVersion": "events.k8s.io/v1",
                 "kind": "Event",
-                "metadata": {"name": f"{node}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
+                "metadata": {"name": f"rights.{uuid.uuid4().hex[:16]}", "namespace": namespace},
                 "eventTime": "2026-01-01T00:00:00.000000Z",
                 "reportingController": "vitald",
-                "reportingInstance": node,
+                "reportingInstance": OWN,
                 "action": "Opened",
                 "reason": "Xid79",
                 "type": "Warning",
                 "note": NOTE,
-                "regarding": {"apiVersion": "v1", "kind": "Node", "name": node},
+                "regarding": {"apiVersion": "v1", **regarding},
             },
         )
 
@@ -256,8 +259,14 @@ def without_managers(node: Json) -> Json:
 @limited
 def test_the_policy_refuses_other_nodes(deployed: Deployed) -> None:
     assert deployed.patch_status(of_status(conditions=[HEALTHY]), OTHER) == REFUSED_BY_POLICY
-    assert deployed.create_event(OTHER)[0] == REFUSED_BY_POLICY
-    assert deployed.create_event(OWN, "kube-system")[0] == REFUSED_BY_POLICY
+    for namespace, regarding in (
+        ("default", {"kind": "Node", "name": OTHER}),
+        ("default", {"kind": "Pod", "name": OWN, "namespace": "default"}),
+        ("kube-system", {"kind": "Pod", "name": OWN, "namespace": "kube-system"}),
+    ):
+        status, answer = deployed.create_event_about(namespace, regarding)
+        assert status == REFUSED_BY_POLICY
+        assert "vitald creates Events of the node that its pod runs on" in answer["message"]
     status, event = deployed.create_event(OWN)
     assert status == 201, event
 
@@ -361,6 +370,19 @@ def test_impersonation_is_for_three_requests_only(deployed: Deployed) -> None:
     ):
         body = None if method in ("GET", "DELETE") else {}
         assert deployed.call(method, path, body)[0] == REFUSED_BY_RBAC, (method, path)
+
+
+@impersonating
+def test_impersonation_does_not_limit_what_is_written_to_its_own_node(deployed: Deployed) -> None:
+    """As packaging/container/README.md says of it."""
+    ready = {**HEALTHY, "type": "Ready"}
+    for status in ("False", "True"):
+        assert deployed.patch_status(of_status(conditions=[{**ready, "status": status}])) == 200
+    assert deployed.patch_status(of_metadata(labels={"example.com/zone": "a"})) == 200
+    assert deployed.create_event(OTHER)[0] == 201
+    pod = {"kind": "Pod", "name": "any", "namespace": "kube-system"}
+    status, answer = deployed.create_event_about("kube-system", pod)
+    assert status == 201, answer
 
 
 # --- the publisher itself
