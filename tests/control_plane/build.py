@@ -63,6 +63,7 @@ def find_programs() -> Path:
 
 
 def _build_into(folder: Path) -> None:
+    _say("building, about ten minutes of processor time")
     scratch = folder.with_name(f"{folder.name}.unfinished")
     made = scratch / "bin"
     made.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
 from tests.harness import Node
 from tests.system.lines import dbe, xid
+from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.sink import BETTER_S
 from vitald.timestamps import parse_rfc3339
@@ -224,27 +225,31 @@ def test_what_others_overwrite_is_repaired(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ten_thousand_findings_are_a_few_writes(
+def test_ten_thousand_faults_are_a_few_writes(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
+    """They last for more than a minute; MAX_FINDINGS stay open, and one that says that there were
+    more.
+    """
     begun = time.monotonic()
-    for hundred in range(100):
-        node.write(*(xid(1, pci=f"{hundred:04x}:{bus:02x}:00") for bus in range(1, 101)))
+    for domain in range(100):
+        node.write(*(xid(1, pci=f"{domain:04x}:{bus:02x}:00") for bus in range(1, 101)))
         time.sleep(0.7)
-    node.wait(lambda status: status["openFindings"] == 10_000, 60.0)
-    print(f"10,000 findings in {time.monotonic() - begun:.0f} s")
-    node.until(lambda: cluster_node.findings["open"] == 10_000, 70.0, "the last write")
+    node.wait(lambda status: status["openFindings"] == MAX_FINDINGS + 1, 60.0)
+    node.until(lambda: cluster_node.findings["open"] == MAX_FINDINGS + 1, 60.0, "the last write")
     writes = cluster_node.read_writes()
     busiest = count_busiest_minute([write.received for write in writes])
-    print(f"{len(writes)} writes, {busiest} in the busiest minute")
+    took = time.monotonic() - begun
+    print(f"10,000 faults in {took:.0f} s: {len(writes)} writes, {busiest} in the busiest minute")
     assert busiest <= WRITES_PER_MINUTE
     assert_transitions_move_with_the_status(writes)
+    assert "Unknown" not in {write.conditions[HEALTHY]["status"] for write in writes}
     for write in writes:
         for condition in write.conditions.values():
             assert len(condition["message"].encode()) <= MAX_MESSAGE_BYTES
         annotation = write.body["metadata"]["annotations"][f"{PREFIX}/findings"]
         assert len(annotation.encode()) <= MAX_ANNOTATION_BYTES
-    print(f"Rss {publisher.read_memory_kib('Rss') / 1024:.1f} MiB with 10,000 findings")
+    print(f"Rss {publisher.read_memory_kib('Rss') / 1024:.1f} MiB")
 
 
 def test_a_node_that_was_created_anew_gets_everything(
