@@ -441,9 +441,20 @@ def nodes(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
     taints = [{"key": "example.com/maintenance", "effect": "NoSchedule"}]
     body = {"metadata": metadata, "spec": {"taints": taints}}
     control_plane.demand("PATCH", f"/api/v1/nodes/{NODES[0]}", body)
+    write_status(control_plane, NODES[2], "agent", FOREIGN)
     yield {name: describe_node(control_plane, name) for name in NODES}
     for name in NODES:
         control_plane.demand("DELETE", f"/api/v1/nodes/{name}")
+
+
+FOREIGN: Json = {
+    "metadata": {"labels": {"sagemaker.amazonaws.com/node-health-status": "Schedulable"}},
+    "status": {"conditions": [{"type": "KernelReady", "status": "True"}]},
+}
+
+
+def write_status(plane: ControlPlane, node: str, manager: str, body: Json) -> None:
+    plane.demand("PATCH", f"/api/v1/nodes/{node}/status?fieldManager={manager}", body)
 
 
 def describe_node(plane: ControlPlane, name: str) -> Json:
@@ -471,9 +482,11 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
         demand_helm(plane, "upgrade", *release, str(CHART), *upgraded())
         with publisher(plane, token, daemon, tmp_path):
             Node.until(lambda: has_own_taint(plane), 20.0, "the taint")
-    for name in NODES[1:]:  # what publishers of the other nodes wrote
-        written = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
-        plane.demand("PATCH", f"/api/v1/nodes/{name}/status", written)
+    # What publishers of the other nodes wrote, and another agent wrote to one of them.
+    for name in NODES[1:]:
+        body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
+        write_status(plane, name, "vitald", body)
+    write_status(plane, NODES[1], "vitald", FOREIGN)
 
     uninstalled: list[subprocess.CompletedProcess[str]] = []
     helm = threading.Thread(
