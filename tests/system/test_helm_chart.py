@@ -33,6 +33,11 @@ from tests.pace import patient
 from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
 from vitald import __version__, tomlfile
+from vitald.publish.kubernetes.desired import build_desired_node
+from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS
+from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.kubernetes.profiles.written import CONDITION_PROFILES, HYPERPOD
+from vitald.publish.summary import DaemonSilent
 from vitald.publish_sections import CONDITION_SETS
 
 IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
@@ -203,6 +208,42 @@ def is_named(values: list[Any]) -> bool:
     return all(isinstance(each, dict) and "name" in each for each in values)
 
 
+@in_cluster
+@pytest.mark.parametrize("profile", ["own", *CONDITION_PROFILES, HYPERPOD])
+def test_the_policy_allows_what_the_profile_writes(
+    control_plane: ControlPlane, profile: str
+) -> None:
+    """And the manifests' comments name the same."""
+    values = {
+        "publisher": {
+            **PUBLISHER,
+            "kubernetes": {"conditions": [profile]},
+            "config": {"recovery": {"mode": "automatic"}},
+        }
+    }
+    (policy,) = (
+        document
+        for document in render_chart(control_plane, NAMESPACE, values)
+        if document["metadata"]["name"] == "vitald-publish-node"
+        and document["kind"] == "ValidatingAdmissionPolicy"
+    )
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    types = []
+    if profile in CONDITION_PROFILES:
+        types = [condition.type for condition in read_words(profile).conditions]
+    elif profile == "own":
+        desired = build_desired_node(
+            DaemonSilent(since=0.0, detail=""), "vitald.io", labels=True, annotation=True
+        )
+        types = [condition.type for condition in desired.conditions]
+    keys = [*LABELS, *ANNOTATIONS] if profile == HYPERPOD else []
+    assert re.findall(r"[\w./-]+", variables["conditions"]) == types
+    assert re.findall(r"[\w./-]+", variables["keys"]) == keys
+    manifest = (KUBERNETES / "publish/admission-policy.yaml").read_text("utf-8")
+    words = [*types, *(key.partition("/")[2] for key in keys)]
+    assert [word for word in words if f"{word}'" not in manifest] == []
+
+
 # --- a real API server
 
 
@@ -303,6 +344,7 @@ EVERYTHING: Json = {
             "conditions": ["own", "eks", "npd", "hyperpod"],
             "taint": "NoSchedule",
         },
+        "config": {"recovery": {"mode": "automatic"}},
     },
     "nodeReadinessRule": {"enabled": True},
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -354,6 +396,10 @@ WRONG: dict[str, tuple[Json, str]] = {
         },
         "publisher.kubernetes.taint",
     ),
+    "orders to SageMaker that nobody may give": (
+        {"publisher": {**PUBLISHER, "kubernetes": {"conditions": ["hyperpod"]}}},
+        "publisher.config.recovery.mode",
+    ),
     "a rule on a condition that nobody writes": (
         {"nodeReadinessRule": {"enabled": True}},
         "nodeReadinessRule.enabled",
@@ -395,9 +441,20 @@ def nodes(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
     taints = [{"key": "example.com/maintenance", "effect": "NoSchedule"}]
     body = {"metadata": metadata, "spec": {"taints": taints}}
     control_plane.demand("PATCH", f"/api/v1/nodes/{NODES[0]}", body)
+    write_status(control_plane, NODES[2], "agent", FOREIGN)
     yield {name: describe_node(control_plane, name) for name in NODES}
     for name in NODES:
         control_plane.demand("DELETE", f"/api/v1/nodes/{name}")
+
+
+FOREIGN: Json = {
+    "metadata": {"labels": {"sagemaker.amazonaws.com/node-health-status": "Schedulable"}},
+    "status": {"conditions": [{"type": "KernelReady", "status": "True"}]},
+}
+
+
+def write_status(plane: ControlPlane, node: str, manager: str, body: Json) -> None:
+    plane.demand("PATCH", f"/api/v1/nodes/{node}/status?fieldManager={manager}", body)
 
 
 def describe_node(plane: ControlPlane, name: str) -> Json:
@@ -424,11 +481,12 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
             await_condition(plane, "False")
         demand_helm(plane, "upgrade", *release, str(CHART), *upgraded())
         with publisher(plane, token, daemon, tmp_path):
-            await_condition(plane, "False")
-    for name in NODES[1:]:  # what publishers of the other nodes wrote
-        written = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
-        plane.demand("PATCH", f"/api/v1/nodes/{name}/status", written)
-    add_own_taint(plane)
+            Node.until(lambda: has_own_taint(plane), 20.0, "the taint")
+    # What publishers of the other nodes wrote, and another agent wrote to one of them.
+    for name in NODES[1:]:
+        body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
+        write_status(plane, name, "vitald", body)
+    write_status(plane, NODES[1], "vitald", FOREIGN)
 
     uninstalled: list[subprocess.CompletedProcess[str]] = []
     helm = threading.Thread(
@@ -498,13 +556,9 @@ def await_condition(plane: ControlPlane, status: str) -> None:
     Node.until(says, 20.0, f"vitald.io/Healthy={status}")
 
 
-def add_own_taint(plane: ControlPlane) -> None:
-    """As the publisher sets it."""
-    path = f"/api/v1/nodes/{NODES[0]}"
-    taints = plane.demand("GET", path)["spec"]["taints"]
-    own = {"key": "vitald.io/unhealthy", "value": "reboot_node", "effect": "NoSchedule"}
-    kept = [taint for taint in taints if taint["key"] != own["key"]]
-    plane.demand("PATCH", path, {"spec": {"taints": [*kept, own]}})
+def has_own_taint(plane: ControlPlane) -> bool:
+    taints = plane.read_node(NODES[0])["spec"]["taints"]
+    return "vitald.io/unhealthy" in [taint["key"] for taint in taints]
 
 
 def run_job(plane: ControlPlane, job: Json, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -44,6 +44,7 @@ HEALTHY = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
     "lastHeartbeatTime": "2026-01-01T00:00:00Z",
 }
+NOTE = "an event of a test"
 FOREIGN_TAINT = {"key": "example.com/maintenance", "effect": "NoSchedule"}
 OWN_TAINT = {"key": "vitald.io/unhealthy", "value": "inspect", "effect": "NoSchedule"}
 
@@ -55,6 +56,7 @@ class Deployed:
     plane: ControlPlane
     token: str
     user: str = ""  # to impersonate
+    may_taint: bool = False
 
     def call(self, method: str, path: str, body: object = None, **how: Any) -> tuple[int, Json]:
         headers = {"Impersonate-User": self.user} if self.user else None
@@ -66,22 +68,25 @@ class Deployed:
     def patch_node(self, body: Json, node: str = OWN) -> int:
         return self.call("PATCH", f"/api/v1/nodes/{node}", body, content_type=MERGE)[0]
 
-    def create_event(self, node: str = OWN, namespace: str = "default") -> tuple[int, Json]:
+    def create_event(self, node: str = OWN) -> tuple[int, Json]:
+        return self.create_event_about("default", {"kind": "Node", "name": node})
+
+    def create_event_about(self, namespace: str, regarding: Json) -> tuple[int, Json]:
         return self.call(
             "POST",
             f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
             {
                 "apiVersion": "events.k8s.io/v1",
                 "kind": "Event",
-                "metadata": {"name": f"{node}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
+                "metadata": {"name": f"rights.{uuid.uuid4().hex[:16]}", "namespace": namespace},
                 "eventTime": "2026-01-01T00:00:00.000000Z",
                 "reportingController": "vitald",
-                "reportingInstance": node,
+                "reportingInstance": OWN,
                 "action": "Opened",
                 "reason": "Xid79",
                 "type": "Warning",
-                "note": "a test",
-                "regarding": {"apiVersion": "v1", "kind": "Node", "name": node},
+                "note": NOTE,
+                "regarding": {"apiVersion": "v1", **regarding},
             },
         )
 
@@ -130,7 +135,8 @@ def deployed(
         if request.param == "impersonation":
             yield Deployed(nodes, token, f"system:node:{OWN}")
         else:
-            yield wait_for_policy(Deployed(nodes, token))
+            may_taint = request.param == "taint"
+            yield wait_for_policy(Deployed(nodes, token, may_taint=may_taint))
 
 
 def under(*rights: str) -> pytest.MarkDecorator:
@@ -218,6 +224,34 @@ def test_the_policy_lets_it_write_and_remove_its_own(deployed: Deployed) -> None
     assert "vitald.io" not in str(without_managers(deployed.plane.read_node(OWN)))
 
 
+@limited
+def test_the_policy_lets_it_remove_what_it_alone_wrote(deployed: Deployed) -> None:
+    """With another prefix or other conditions, before the configuration was changed."""
+    former = {
+        **of_metadata(labels={"old.example/status": "x"}, annotations={"old.example/found": "x"}),
+        **of_status(conditions=[{**HEALTHY, "type": "KernelReady"}]),
+    }
+    path = f"/api/v1/nodes/{OWN}/status"
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=vitald", former)
+    changed = of_status(conditions=[{**HEALTHY, "type": "KernelReady", "status": "False"}])
+    assert deployed.patch_status(changed) == REFUSED_BY_POLICY
+    assert deployed.patch_status(of_metadata(labels={"old.example/status": "y"})) == (
+        REFUSED_BY_POLICY
+    )
+    # Another agent takes the condition over.
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=agent", changed)
+    condition = of_status(conditions=[{"type": "KernelReady", "$patch": "delete"}])
+    assert deployed.patch_status(condition) == REFUSED_BY_POLICY
+    deployed.plane.demand("PATCH", path, condition)
+    deployed.plane.demand("PATCH", f"{path}?fieldManager=vitald", former)
+    for removal in (
+        condition,
+        of_metadata(labels={"old.example/status": None}),
+        of_metadata(annotations={"old.example/found": None}),
+    ):
+        assert deployed.patch_status(removal) == 200, removal
+
+
 def without_managers(node: Json) -> Json:
     return {**node, "metadata": {**node["metadata"], "managedFields": None}}
 
@@ -225,8 +259,14 @@ def without_managers(node: Json) -> Json:
 @limited
 def test_the_policy_refuses_other_nodes(deployed: Deployed) -> None:
     assert deployed.patch_status(of_status(conditions=[HEALTHY]), OTHER) == REFUSED_BY_POLICY
-    assert deployed.create_event(OTHER)[0] == REFUSED_BY_POLICY
-    assert deployed.create_event(OWN, "kube-system")[0] == REFUSED_BY_POLICY
+    for namespace, regarding in (
+        ("default", {"kind": "Node", "name": OTHER}),
+        ("default", {"kind": "Pod", "name": OWN, "namespace": "default"}),
+        ("kube-system", {"kind": "Pod", "name": OWN, "namespace": "kube-system"}),
+    ):
+        status, answer = deployed.create_event_about(namespace, regarding)
+        assert status == REFUSED_BY_POLICY
+        assert "vitald creates Events of the node that its pod runs on" in answer["message"]
     status, event = deployed.create_event(OWN)
     assert status == 201, event
 
@@ -332,6 +372,19 @@ def test_impersonation_is_for_three_requests_only(deployed: Deployed) -> None:
         assert deployed.call(method, path, body)[0] == REFUSED_BY_RBAC, (method, path)
 
 
+@impersonating
+def test_impersonation_does_not_limit_what_is_written_to_its_own_node(deployed: Deployed) -> None:
+    """As packaging/container/README.md says of it."""
+    ready = {**HEALTHY, "type": "Ready"}
+    for status in ("False", "True"):
+        assert deployed.patch_status(of_status(conditions=[{**ready, "status": status}])) == 200
+    assert deployed.patch_status(of_metadata(labels={"example.com/zone": "a"})) == 200
+    assert deployed.create_event(OTHER)[0] == 201
+    pod = {"kind": "Pod", "name": "any", "namespace": "kube-system"}
+    status, answer = deployed.create_event_about("kube-system", pod)
+    assert status == 201, answer
+
+
 # --- the publisher itself
 
 
@@ -348,12 +401,29 @@ def test_the_publisher_writes_all_that_it_is_told_to(deployed: Deployed, tmp_pat
                 wait_until(lambda: says(deployed, "True", "healthy"))
                 daemon.write(xid(79))
                 wait_until(lambda: says(deployed, "False", "unhealthy"))
+                wait_until(lambda: "Xid79" in list_event_reasons(deployed.plane))
+                if deployed.may_taint:
+                    wait_until(lambda: OWN_TAINT["key"] in list_taints(deployed.plane))
             finally:
                 process.terminate()
     node = deployed.plane.read_node(OWN)
     assert "Xid" in node["metadata"]["annotations"]["vitald.io/findings"].title()
     other = without_managers(deployed.plane.read_node(OTHER))
     assert "vitald" not in str(other)
+
+
+def list_taints(plane: ControlPlane) -> list[str]:
+    return [taint["key"] for taint in plane.read_node(OWN)["spec"].get("taints", ())]
+
+
+def list_event_reasons(plane: ControlPlane) -> set[str]:
+    """Of those that the publisher of OWN created."""
+    events = plane.demand("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    return {
+        each["reason"]
+        for each in events
+        if each["regarding"].get("name") == OWN and each.get("note") != NOTE
+    }
 
 
 def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
@@ -369,6 +439,7 @@ def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
     plane = deployed.plane
     text += f'server = "{plane.server}"\nca = "{plane.certificate}"\ntoken_file = "{token}"\n'
     text += f"impersonate = {str(bool(deployed.user)).lower()}\n"
+    text += f'taint = "{"NoSchedule" if deployed.may_taint else "off"}"\n'
     path = folder / "publish.toml"
     path.write_text(text)
     return path

@@ -42,11 +42,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* The configuration of the publisher; its folders are those that the pod mounts. */ -}}
 {{- define "vitald.publishConfig" -}}
 {{- $impersonate := eq .Values.rbac.mode "impersonate" -}}
-{{- $own := dict "enabled" true "impersonate" $impersonate -}}
-{{- $kubernetes := merge $own .Values.publisher.kubernetes -}}
-{{- $paths := dict "runtime" "/run/vitald" -}}
-{{- $publish := dict "state" "/var/lib/vitald-publish" -}}
-{{ include "vitald.toml" (dict "paths" $paths "publish" $publish "kubernetes" $kubernetes) }}
+{{- $kubernetes := merge (dict "enabled" true "impersonate" $impersonate) .Values.publisher.kubernetes -}}
+{{- $own := dict "paths" (dict "runtime" "/run/vitald") "publish" (dict "state" "/var/lib/vitald-publish") "kubernetes" $kubernetes -}}
+{{ include "vitald.toml" (merge $own .Values.publisher.config) }}
 {{- end -}}
 
 {{- /* Condition types that the admission policy allows, as a CEL list. */ -}}
@@ -80,6 +78,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if and .Values.publisher.enabled (eq .Values.rbac.mode "impersonate") (ne .Values.publisher.kubernetes.taint "off") -}}
 {{- fail "publisher.kubernetes.taint: must be \"off\" with rbac.mode=impersonate, because no node may change its own taints" -}}
+{{- end -}}
+{{- $recovery := get (get .Values.publisher.config "recovery" | default dict) "mode" -}}
+{{- if and (has "hyperpod" .Values.publisher.kubernetes.conditions) (ne $recovery "automatic") -}}
+{{- fail "publisher.kubernetes.conditions: \"hyperpod\" orders repairs from SageMaker: set publisher.config.recovery.mode to automatic" -}}
 {{- end -}}
 {{- if and .Values.nodeReadinessRule.enabled (not .Values.publisher.enabled) -}}
 {{- fail "nodeReadinessRule.enabled: needs publisher.enabled, which writes the condition; without it, all nodes would be closed" -}}
