@@ -56,6 +56,14 @@ class ControlPlane:
     # --- processes
 
     def __enter__(self) -> ControlPlane:
+        try:
+            self._start_with_etcd()
+        except BaseException:
+            self._stop_all()
+            raise
+        return self
+
+    def _start_with_etcd(self) -> None:
         tokens = [f'{ADMIN},admin,admin,"system:masters"']
         tokens += [
             f'{kubelet_token(node)},system:node:{node},{node},"system:nodes"' for node in self.nodes
@@ -78,7 +86,6 @@ class ControlPlane:
             f"--initial-cluster=default={peer}",
         )
         self.start_api_server()
-        return self
 
     def __exit__(
         self,
@@ -86,6 +93,9 @@ class ControlPlane:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop_all()
+
+    def _stop_all(self) -> None:
         for name in reversed(list(self._processes)):
             self._stop(name)
 
