@@ -1,12 +1,13 @@
 """
 fleet: what a cluster's API server gets from `vitald publish`, on paper.
 
-One real node is published to a real API server. The bytes of its requests and answers, as HTTP and
-without TLS, are multiplied by how often the publisher may send them, for 10,000 nodes: quiet; in a
-storm, in which all nodes fault within a minute; in the worst minute that the limits allow; and as
-the API server returns after an outage. An answer is the whole Node object, so the node has what a
-kubelet writes: 50 images (its default `nodeStatusMaxImages`), four conditions and capacities.
-Beside them: how long the API server takes, over a connection that is kept, on this machine.
+One real node is published to a real API server, with the token of a pod. The bytes of its requests
+and answers, as HTTP and without TLS, are multiplied by how often the publisher may send them, for
+10,000 nodes: quiet; in a storm, in which all nodes fault within a minute; in the worst minute that
+the limits allow; and as the API server returns after an outage. An answer is the whole Node object,
+so the node has what a kubelet writes: 50 images (its default `nodeStatusMaxImages`), four
+conditions and capacities. Beside them: how long the API server takes, over a connection that is
+kept, on this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from statistics import mean
 from tests.bench.measure import Json, Skipped, load, memory_mib, scratch, spread
 from tests.control_plane.build import find_built_programs
 from tests.control_plane.cluster_node import NAMES, ClusterNode, create_cluster_node
-from tests.control_plane.plane import ADMIN, ControlPlane
+from tests.control_plane.plane import ADMIN, PUBLISHERS_RULES, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay, RelayedRequest
 from tests.harness import Node
@@ -38,6 +39,7 @@ FAULTS = 8  # on the node, all its GPUs
 LATENCIES = 200
 _IMAGES = 50  # KubeletConfiguration, nodeStatusMaxImages
 _MINUTE_S = 60.0
+_ACCOUNT = "vitald-publish"
 _SETTLE_S = 8.0  # longer than the pause before better news
 
 
@@ -69,10 +71,14 @@ def run() -> Json:
         create_cluster_node(plane) as cluster_node,
     ):
         make_realistic(cluster_node)
+        plane.create_service_account("kube-system", _ACCOUNT, PUBLISHERS_RULES)
+        token = plane.create_pod_token(cluster_node.name, "kube-system", _ACCOUNT)
         with (
             Node(folder / "node") as daemon,
             Relay(plane) as relay,
-            Publisher(folder / "publish", daemon, cluster_node, server=relay.server) as publisher,
+            Publisher(
+                folder / "publish", daemon, cluster_node, server=relay.server, token=token
+            ) as publisher,
         ):
             quiet, storm = _measure_requests(daemon, cluster_node, relay)
             assert publisher.process is not None

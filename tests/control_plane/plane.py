@@ -33,6 +33,12 @@ ADMIN = "admin-token"
 _START_S, _STOP_S = 60.0, 10.0
 _STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+# What `vitald publish` needs of the API server, for all nodes.
+PUBLISHERS_RULES = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+)
 
 
 def kubelet_token(node: str) -> str:
@@ -267,6 +273,21 @@ class ControlPlane:
 
     def read_node(self, name: str) -> Json:
         return self.demand("GET", f"/api/v1/nodes/{name}")
+
+    def create_service_account(self, namespace: str, name: str, rules: Sequence[Json]) -> None:
+        """With a cluster role of that name, for these rules."""
+        rbac = "/apis/rbac.authorization.k8s.io/v1"
+        metadata = {"name": name}
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.demand("POST", accounts, {"metadata": metadata})
+        self.demand("POST", f"{rbac}/clusterroles", {"metadata": metadata, "rules": rules})
+        self.demand(
+            "POST",
+            f"{rbac}/clusterrolebindings",
+            {"metadata": metadata, "roleRef": role, "subjects": [subject]},
+        )
 
     def create_pod_token(self, node: str, namespace: str, account: str) -> str:
         """A service account's token that is bound to a pod on this node."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.control_plane.audit import AuditedRequest, count_busiest_minute
 from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, ClusterNode
-from tests.control_plane.plane import MERGE, ControlPlane
+from tests.control_plane.plane import MERGE, PUBLISHERS_RULES, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
 from tests.harness import Node
@@ -338,30 +338,5 @@ def test_the_api_servers_wish_to_wait_is_respected(
 def service_account(control_plane: ControlPlane) -> str:
     """One that may write the status of nodes."""
     name = "vitald-publish-tests"
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
-            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-        ],
-    }
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": name,
-        },
-        "subjects": [subject],
-    }
-    account = {"metadata": {"name": name}}
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    control_plane.demand("POST", f"{rbac}/clusterroles", role)
-    control_plane.demand("POST", f"{rbac}/clusterrolebindings", binding)
-    control_plane.demand("POST", "/api/v1/namespaces/kube-system/serviceaccounts", account)
+    control_plane.create_service_account("kube-system", name, PUBLISHERS_RULES)
     return name
