@@ -26,20 +26,22 @@ from vitald.config_file import (
     read_section,
 )
 from vitald.config_sections import (
-    Dcgm,
-    DcgmHealth,
-    Diagnostics,
-    EfaLoopback,
     LedgerSettings,
     Log,
     Metrics,
-    Nccl,
-    Nccom,
     Policy,
     Recovery,
     SlurmSettings,
     Socket,
     find_socket,
+)
+from vitald.diagnostics_sections import (
+    Dcgm,
+    DcgmHealth,
+    Diagnostics,
+    EfaLoopback,
+    Nccl,
+    Nccom,
 )
 from vitald.paths import Paths
 from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import grp
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -415,6 +416,7 @@ def _build_api(daemon: Daemon) -> Api:
         reader=daemon.reader,
         inject_path=daemon.config.kernel_log.path,
         group=_find_group_id(daemon.config.socket.group),
+        publisher_uid=_find_user_id(daemon.config.publish.user),
         diagnostics=daemon.diagnostics,
         is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
@@ -496,6 +498,14 @@ def _find_group_id(name: str | None) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
+
+
+def _find_user_id(name: str) -> int | None:
+    """None where there is no such user on this node: nobody more may do anything then."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def _read_machine_id() -> str:

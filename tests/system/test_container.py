@@ -80,7 +80,9 @@ def test_every_manifest_is_named_and_every_name_is_there() -> None:
         for name in sorted(path.stem for path in KUBERNETES.glob("*.yaml"))
     }
     assert kinds == {
-        **dict.fromkeys(("daemonset", "device-plugin", "nvidia", "privileged"), "DaemonSet"),
+        **dict.fromkeys(
+            ("daemonset", "device-plugin", "gpu-operator", "nvidia", "privileged"), "DaemonSet"
+        ),
         "kustomization": "Kustomization",
         "namespace": "Namespace",
         "pod-monitor": "PodMonitor",

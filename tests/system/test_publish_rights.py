@@ -249,8 +249,11 @@ def test_it_has_no_other_rights(deployed: Deployed) -> None:
         ("GET", f"/api/v1/namespaces/{NAMESPACE}/pods"),
         ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps"),
         ("GET", "/apis/events.k8s.io/v1/events"),
+        ("PUT", f"/api/v1/nodes/{OWN}/status"),
+        ("POST", "/api/v1/namespaces/default/events"),
     ):
-        assert deployed.call(method, path)[0] == REFUSED_BY_RBAC, (method, path)
+        body = {} if method in ("PUT", "POST") else None
+        assert deployed.call(method, path, body)[0] == REFUSED_BY_RBAC, (method, path)
     assert deployed.patch_node(of_metadata(labels={"vitald.io/status": "x"})) == REFUSED_BY_RBAC
     assert deployed.patch_node({"spec": {"taints": [OWN_TAINT]}}) == REFUSED_BY_RBAC
 

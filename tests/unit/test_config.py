@@ -111,10 +111,8 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("recovery", "label"): ('"example.com/x=y"', "example.com/x=y"),
     ("publish", "user"): ('"publisher"', "publisher"),
     ("publish", "drills"): ("true", True),
-    **{
-        ("publish", what): (f'"/data/{what}"', Path(f"/data/{what}"))
-        for what in ("state", "nfd", "textfile")
-    },
+    **{("publish", what): (f'"/data/{what}"', Path(f"/data/{what}")) for what in ("state", "nfd")},
+    ("publish", "textfile"): ('"/data/v.prom"', Path("/data/v.prom")),
     ("kubernetes", "node"): ('"gpu-17"', "gpu-17"),
     ("kubernetes", "server"): ('"https://[::1]:6443"', "https://[::1]:6443"),
     **{

@@ -214,7 +214,7 @@ def test_the_configuration_names_the_sinks(tmp_path: Path) -> None:
         store = StateStore(tmp_path / "state")
         try:
             async with open_sinks(config, store) as sinks:
-                return [sink.name for sink in sinks]
+                return [sink.health.name for sink in sinks]
         finally:
             store.close()
 

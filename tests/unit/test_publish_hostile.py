@@ -49,6 +49,8 @@ SUMMARY: dict[str, Any] = {
     "changedAt": "2026-11-23T00:00:00.000Z",
     "findings": [],
     "openFindings": 0,
+    "complete": True,
+    "accelerators": [],
     "bootId": "b",
     "time": "2026-11-23T00:00:00.000Z",
 }
@@ -62,8 +64,10 @@ FINDING: dict[str, Any] = {
     "since": "2026-11-23T00:00:00.000Z",
     "confirmed": True,
     "simulated": False,
+    "due": True,
     "device": "GPU-1",
 }
+parse_summary({**SUMMARY, "findings": [FINDING]})  # sound but for what a test changes
 NODE = {"metadata": {"name": "node1", "uid": "u", "resourceVersion": "1"}}
 TOKEN = "secret-token.of_this-node"
 

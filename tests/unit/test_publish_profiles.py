@@ -4,15 +4,17 @@ refused.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
 from vitald.catalog import PROFILES, Rule
@@ -32,6 +34,7 @@ from vitald.publish.kubernetes.profiles.hyperpod import (
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.kubernetes.profiles.written import add_profiles, find_refusal
 from vitald.publish.kubernetes.reconcile import build_patch
+from vitald.publish.sink import PartlyWritten, SinkRunner
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
 
 REPAIRS = {Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE}
@@ -272,6 +275,7 @@ def test_the_fault_details_fit_and_are_json(names: list[str]) -> None:
 
 
 @given(st.text(max_size=200))
+@example("a" * 62 + "." + "b" * 9)
 def test_label_values_follow_the_grammar(text: str) -> None:
     value = make_label_value(text)
     assert not value or LABEL.fullmatch(value)
@@ -369,6 +373,58 @@ def test_what_was_written_of_a_profile_goes_with_it() -> None:
     kept = replace(node, managers=ours.managers)
     profiled = add_profiles(DesiredNode(conditions=()), ("eks",), "vitald.io", HEALTHY, kept)
     assert profiled.desired.removed == ("vitald.io/Healthy",)
+
+
+class Refusing:
+    """A sink that writes all but one profile, as long as it is told why."""
+
+    name = "kubernetes"
+
+    def __init__(self) -> None:
+        self.why = '"eks" is not written: nma'
+        self.written: list[PublishedState] = []
+
+    async def write_state(self, state: PublishedState) -> bool:
+        self.written.append(state)
+        if self.why:
+            raise PartlyWritten(self.why)
+        return True
+
+    def get_recheck_s(self, state: PublishedState) -> float:
+        del state
+        return 0.01
+
+
+async def wait_until(holds: Callable[[], bool]) -> None:
+    async def look() -> None:
+        while not holds():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(look(), patient(10.0))
+
+
+def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:
+    """The sink is down with the reason; worse news is written all the same, and at once."""
+
+    async def scenario() -> None:
+        sink = Refusing()
+        runner = SinkRunner(sink)
+        task = asyncio.ensure_future(runner.run())
+        try:
+            runner.offer_state(HEALTHY)
+            await wait_until(lambda: runner.health.error == sink.why)
+            assert not runner.health.is_up
+            assert runner.health.last_success > 0
+            assert (runner.health.waiting, runner.health.failures) == (0, 0)
+            runner.offer_state(UNHEALTHY)
+            await wait_until(lambda: sink.written[-1] == UNHEALTHY)
+            sink.why = ""
+            await wait_until(lambda: runner.health.is_up)
+            assert runner.health.error == ""
+        finally:
+            task.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_nothing_to_say_is_no_patch() -> None:

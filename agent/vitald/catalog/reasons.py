@@ -9,9 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from enum import Enum
 
-CUSTOM = "CustomRule"
-_UNLISTED = "Unlisted"
+
+class FixedReason(Enum):
+    """The words that stand for no code of the catalogue."""
+
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"
+    SOURCE_NOT_READ = "SourceNotRead"
+    SIMULATED_READINGS = "SimulatedReadings"
+    DAEMON_SILENT = "DaemonSilent"
+    NOT_REQUIRED = "NotRequired"
+    CUSTOM_RULE = "CustomRule"
+
+
+UNLISTED = "Unlisted"  # the end of the word for a code that the catalogue does not list
 _PART = re.compile(r"[A-Za-z0-9]+")
 
 
@@ -25,7 +38,7 @@ def find_reason(code: str, listed: Collection[str], custom: Collection[str]) -> 
     that the site added.
     """
     if code in custom:
-        return CUSTOM
+        return FixedReason.CUSTOM_RULE.value
     if code in listed:
         return make_reason(code)
-    return make_reason(code.partition("/")[0]) + _UNLISTED
+    return make_reason(code.partition("/")[0]) + UNLISTED

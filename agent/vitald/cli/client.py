@@ -246,6 +246,10 @@ def call_api(
 ) -> schema.NodeStatus: ...
 @overload
 def call_api(
+    arguments: argparse.Namespace, path: Literal["/v1/summary"], body: None = None, **query: object
+) -> schema.NodeSummary: ...
+@overload
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/cancel"],
     body: schema.CancelDiagnosticRequest,
@@ -347,6 +351,24 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
     answer = call_api(
         arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
     )
+    _check_verdict(arguments, answer)
+    return answer
+
+
+def read_summary(arguments: argparse.Namespace) -> schema.NodeSummary:
+    """The answer of /v1/summary, with at least what says which repair is due. Raises NoAnswer for
+    anything else, and DaemonRefused.
+    """
+    answer = call_api(arguments, "/v1/summary")
+    _check_verdict(arguments, answer)
+    for word in (answer["rebootDue"], answer["replacementDue"]):
+        if word is not None and not (isinstance(word, str) and word.isalnum()):
+            raise NoAnswer(f"the daemon names no reason for a repair: {word!r:.80}")
+    return answer
+
+
+def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) -> None:
+    """Raises NoAnswer where it has no status and reasons."""
     reasons = answer.get("reasons")
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
     if answer.get("status") not in STATUSES or not sound:
@@ -354,7 +376,6 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
             f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and"
             " of this version?"
         )
-    return answer
 
 
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:

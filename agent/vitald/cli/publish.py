@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
 from vitald.cli.config_options import find_default_file
+from vitald.cli.memory import import_aiohttp
 
 if TYPE_CHECKING:
     from vitald.publish.config import PublisherConfig
+    from vitald.publish_sections import KubernetesSettings
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +32,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="remove everything that was written to this node, and exit",
     )
     parser.add_argument(
+        "--all-nodes",
+        action="store_true",
+        help="with --retire: from all nodes of the cluster, once no publisher runs",
+    )
+    parser.add_argument(
         "--config",
         type=Path,
         default=None,
@@ -40,6 +47,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.sink is not None) != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
+    if arguments.all_nodes and not arguments.retire:
+        raise UsageError("--all-nodes is for: vitald publish kubernetes --retire --all-nodes")
     gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import log
     from vitald.config_file import ConfigError
@@ -50,8 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _report_failure(error.errors, EX_CONFIG)
     log.configure_log(config.log.level, config.log.format)
+    import_aiohttp()
     if arguments.retire:
-        return _retire(config)
+        gc.enable()
+        return _retire_all_nodes(config.kubernetes) if arguments.all_nodes else _retire(config)
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.publisher import Publisher
     from vitald.publish.sinks import NoSink
@@ -68,6 +79,26 @@ def run(arguments: argparse.Namespace) -> int:
         return _report_failure([str(error)], EX_CONFIG)
     except (NoCredentials, StateInUse, NoThread) as error:
         return _report_failure([str(error)], EX_UNAVAILABLE)
+    return 0
+
+
+def _retire_all_nodes(settings: KubernetesSettings) -> int:
+    from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
+    from vitald.publish.kubernetes.credentials import NoCredentials
+    from vitald.publish.kubernetes.retire_cluster import ClusterClient, retire_cluster
+    from vitald.publish.sink import SinkFailed
+    from vitald.publish.sinks import find_access
+
+    async def retire() -> tuple[int, int]:
+        client = ClusterClient(find_access(settings), "")
+        async with client:
+            return await retire_cluster(client, settings)
+
+    try:
+        nodes, changed = asyncio.run(retire())
+    except (ApiRefused, ApiUnreachable, NoCredentials, SinkFailed) as error:
+        return _report_failure([f"API server: {error}"], EX_UNAVAILABLE)
+    print(f"removed what vitald wrote from {changed} of {nodes} nodes")
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Union
 
 from vitald.catalog import Clears
 from vitald.core.jobs import JOB_CODES, Jobs
+from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
 from vitald.judge.repairs import waits_for_idle
 from vitald.judge.verdict import WorkPhase, compute_verdict
@@ -113,6 +114,7 @@ class NodeState:
         self._serial = 0
         self._has_changed = False
         self.jobs = Jobs()
+        self.publishers = Publishers()
         self.transitions = 0
         self.changed_at = started_at  # when a finding changed last, in seconds since the epoch
         self.first_scan = asyncio.Event()  # each source has been read, or cannot be
@@ -183,7 +185,7 @@ class NodeState:
         self.changed_at = max(times, default=self.changed_at)
 
     def waits_for_idle(self) -> bool:
-        """Whether a repair of the node waits for the running job."""
+        """Whether a repair of the node waits for the running job; one of a drill, too."""
         return waits_for_idle(self.findings, device_reset=self.device_reset)
 
     def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:

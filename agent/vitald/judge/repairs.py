@@ -39,10 +39,15 @@ def find_due_repair(
 
 
 def waits_for_idle(findings: Iterable[Finding], *, device_reset: bool) -> bool:
-    """Whether a repair would be due if the node were idle."""
+    """Whether a repair would be due if the node were idle; drills count, for those who ask for
+    them.
+    """
     listed = list(findings)
-    idle = find_due_repairs(listed, device_reset=device_reset, idle=True)
-    return idle.keys() != find_due_repairs(listed, device_reset=device_reset, idle=False).keys()
+    now, idle = (
+        find_due_repairs(listed, device_reset=device_reset, idle=idle, drills=True)
+        for idle in (False, True)
+    )
+    return now.keys() != idle.keys()
 
 
 def _may_repair(finding: Finding, *, idle: bool, drills: bool) -> bool:

@@ -17,7 +17,7 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.metrics import daemon, devices, diagnostics, gpus, node
+from vitald.metrics import daemon, devices, diagnostics, gpus, node, publishers
 from vitald.metrics.diagnostics import RunTally
 from vitald.metrics.verdict import make_status
 from vitald.server.connection_limit import ConnectionLimit
@@ -62,6 +62,7 @@ class NodeStateCollector(Collector):
         yield from devices.collect_metrics(state)
         yield from diagnostics.collect_metrics(self.diagnostics, self.tally)
         yield from self.recovery.collect_metrics()
+        yield from publishers.collect_metrics(state.publishers)
         yield from daemon.collect_sources(state)
         yield from daemon.collect_kernel_log(self.interpreter.counters)
         yield from daemon.collect_ledger(state.ledger)

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from vitald.publish.config import PublisherConfig
+from vitald.publish.driver_upgrade import DriverUpgradeMonitor
 from vitald.publish.files.nfd import NfdSink
+from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, find_cluster
 from vitald.publish.kubernetes.events import EventRunner
@@ -37,6 +39,9 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
                 sinks.append(TaintSink(client, config.kubernetes, store))
             if config.kubernetes.events:
                 runners.append(_build_event_runner(config, client, store))
+            if config.kubernetes.driver_upgrades:
+                releases = GpuReleases(config.socket_path)
+                runners.append(DriverUpgradeMonitor(client, releases, store))
         if config.publish.nfd is not None:
             sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
         if config.publish.textfile is not None:
@@ -68,7 +73,7 @@ def open_client(settings: KubernetesSettings) -> KubernetesClient:
     """For the node's own API server. Raises NoCredentials."""
     node = find_node_name(settings)
     user = f"system:node:{node}" if settings.impersonate else ""
-    return KubernetesClient(_find_access(settings), node, impersonate=user)
+    return KubernetesClient(find_access(settings), node, impersonate=user)
 
 
 def find_node_name(settings: KubernetesSettings) -> str:
@@ -76,7 +81,8 @@ def find_node_name(settings: KubernetesSettings) -> str:
     return settings.node or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()
 
 
-def _find_access(settings: KubernetesSettings) -> ClusterAccess:
+def find_access(settings: KubernetesSettings) -> ClusterAccess:
+    """The API server and the credentials for it. Raises NoCredentials."""
     if not settings.server:
         return find_cluster(os.environ)
     return ClusterAccess(

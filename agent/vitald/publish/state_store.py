@@ -40,6 +40,7 @@ CREATE TABLE written (kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (kind,
 CREATE TABLE cursors (
     name TEXT PRIMARY KEY, position INTEGER NOT NULL, at REAL NOT NULL, combined INTEGER NOT NULL
 );
+CREATE TABLE moments (name TEXT PRIMARY KEY, at REAL NOT NULL);
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
@@ -107,6 +108,7 @@ class StateStore:
         self._transitions: dict[str, dict[str, LastTransition]] = {}
         self._written: frozenset[WrittenName] = frozenset()
         self._cursors: dict[str, Cursor] = {}
+        self._moments: dict[str, float] = {}
         self._is_failing = False
         self._thread = WorkerThread("publish-state")
         self._database = self._open(may_create=may_create)
@@ -146,6 +148,14 @@ class StateStore:
             (owner, each.position, each.at, each.combined) for owner, each in self._cursors.items()
         ]
         await self._replace_rows("cursors", rows, 4)
+
+    def read_moment(self, name: str) -> float:
+        """Since when something holds, in seconds since the epoch; 0 if it does not."""
+        return self._moments.get(name, 0.0)
+
+    async def write_moment(self, name: str, at: float) -> None:
+        self._moments[name] = at
+        await self._replace_rows("moments", list(self._moments.items()), 2)
 
     def close(self) -> None:
         """Without waiting: all that was stored is on disk, and the disk may hang."""
@@ -246,5 +256,8 @@ class StateStore:
             for name, position, at, combined in database.execute(
                 "SELECT name, position, at, combined FROM cursors"
             )
+        }
+        self._moments = {
+            str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
         }
         self._transitions = transitions

@@ -1,7 +1,9 @@
 """
 Whether the node is idle, measured while a repair waits for the running job.
 
-Nothing is measured otherwise: each measurement reads all processes and asks the driver.
+Nothing is measured otherwise: each measurement reads all processes and asks the driver. A repair
+ends whatever runs, so more is required than for a diagnostic: in a container that does not share
+the node's process ids, and without accelerators, the node is never known to be idle.
 """
 
 from __future__ import annotations
@@ -55,4 +57,5 @@ class IdleMonitor:
         idle_s, uses = await self._access.measure_idle()
         now = time.monotonic()
         self._measured_at = now
-        self._idle_since = None if uses else now - idle_s
+        is_idle = not uses and self._access.sees_all_work()
+        self._idle_since = now - idle_s if is_idle else None

@@ -18,12 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from vitald.catalog.reasons import FixedReason
 from vitald.model import Action, Status
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 
-DAEMON_SILENT, NOT_REQUIRED = "DaemonSilent", "NotRequired"
+DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
+NOT_REQUIRED = FixedReason.NOT_REQUIRED.value
 MAX_MESSAGE_BYTES = 1024
 MAX_ANNOTATION_BYTES = 8 * 1024
 

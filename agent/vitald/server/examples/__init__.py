@@ -48,6 +48,7 @@ from vitald.server.examples.node import (
     NODE_SUMMARY,
     STATUS,
 )
+from vitald.server.examples.publishers import REPORT_SINKS, REPORT_SINKS_REQUEST, SINK
 
 __all__ = [
     "ACCEPT",
@@ -82,10 +83,13 @@ __all__ = [
     "RELEASE_REQUEST",
     "REMEDY",
     "REMEDY_REQUEST",
+    "REPORT_SINKS",
+    "REPORT_SINKS_REQUEST",
     "RULE",
     "RUN_DIAGNOSTIC",
     "RUN_DIAGNOSTIC_REQUEST",
     "SEEN",
+    "SINK",
     "STATUS",
     "TELL_JOB",
     "TELL_JOB_REQUEST",

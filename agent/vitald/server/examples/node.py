@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vitald.server import schema
 from vitald.server.examples.facts import BOOT_ID, FINDING, INCIDENT
+from vitald.server.examples.publishers import SINK
 
 HEALTHZ: schema.Health = {"ok": True, "version": "0.1.0"}
 
@@ -97,6 +98,7 @@ STATUS: schema.NodeStatus = {
             "parts": [{"kind": "fault", "count": 1, "points": 1.0}],
         }
     ],
+    "publishers": {"reported": "2026-11-20T13:48:01.114Z", "silent": False, "sinks": [SINK]},
     "ledger": {
         "ok": True,
         "error": "",

@@ -36,7 +36,8 @@ OPERATIONS = (
         "The node's state in the words that other systems match, and which repairs are due now",
         description=(
             "What publishers write to Kubernetes and others: without drills, and with a stable "
-            "word for each fault."
+            "word for each fault. 503 for up to 10 s after a start, while the sources are read for "
+            "the first time."
         ),
         parameters=(DRILLS,),
         answer=Answer(schema.NodeSummary, "The summary.", examples.NODE_SUMMARY),

@@ -16,6 +16,7 @@ from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.request import (
+    PUBLISHES,
     RequestRefused,
     read_flag_parameter,
     read_limit,
@@ -100,7 +101,8 @@ class EventRoutes:
         """
         read_query(request)
         node_state = self._context.node_state
-        reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
+        is_reserved = request["peer"].may_change or request[PUBLISHES]
+        reserved = 0 if is_reserved else _WATCHERS_RESERVED
         if node_state.watchers >= _WATCHERS - reserved:
             raise RequestRefused(
                 503,

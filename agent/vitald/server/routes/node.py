@@ -25,6 +25,7 @@ from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
+from vitald.server.routes.publishers import describe_report
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -102,6 +103,7 @@ class NodeRoutes:
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
+            "publishers": self._describe_publishers(),
             "ledger": _describe_ledger(node_state.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,
@@ -112,6 +114,11 @@ class NodeRoutes:
             "startedAt": serialize.format_moment(node_state.started_at),
             "time": serialize.format_moment(now),
         }
+
+    def _describe_publishers(self) -> schema.ApiPublishers | None:
+        publishers = self._context.node_state.publishers
+        report = publishers.get_report()
+        return describe_report(report, silent=publishers.is_silent) if report is not None else None
 
     def _describe_kernel_log(self) -> schema.KernelLog:
         counters = self._interpreter.counters

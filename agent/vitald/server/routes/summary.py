@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.catalog.reasons import find_reason
+from vitald.catalog.reasons import FixedReason, find_reason
 from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
 from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
 from vitald.server import serialize
-from vitald.server.request import PAGE, read_flag_parameter, read_query
+from vitald.server.request import PAGE, RequestRefused, read_flag_parameter, read_query
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_HEALTHY, _DEGRADED = "Healthy", "Degraded"
-_NOT_READ, _SIMULATED = "SourceNotRead", "SimulatedReadings"
 _ACCELERATORS = (ComponentKind.GPU, ComponentKind.NEURON)
+_SIMULATED_LINE = "a source reads a simulated library: the readings are not this node's"
+# An upgrade must not be published as an unknown state: for so long after a start, nothing is said.
+_START_S = 10.0
 
 
 class SummaryRoutes:
@@ -29,6 +30,7 @@ class SummaryRoutes:
 
     def __init__(self, context: RouteContext) -> None:
         self._context = context
+        self._started_at = time.monotonic()
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/summary", self.get_summary)
@@ -36,6 +38,11 @@ class SummaryRoutes:
     async def get_summary(self, request: web.Request) -> web.Response:
         drills = read_flag_parameter(read_query(request, "drills"), "drills")
         await self._context.wait_until_answerable()
+        age_s = time.monotonic() - self._started_at
+        if age_s < _START_S and not self._context.node_state.first_scan.is_set():
+            raise RequestRefused(
+                503, "the sources are being read for the first time", "try again in a second"
+            )
         return web.json_response(self._summarize_node(drills=drills))
 
     def _summarize_node(self, *, drills: bool) -> schema.NodeSummary:
@@ -49,8 +56,10 @@ class SummaryRoutes:
             device_reset=node_state.device_reset,
         )
         status, reason = self._explain_status(verdict, findings)
+        reasons = list(verdict.reasons[:PAGE])
         if node_state.simulated and not drills:
-            status, reason = Status.UNKNOWN, _SIMULATED
+            status, reason = Status.UNKNOWN, FixedReason.SIMULATED_READINGS.value
+            reasons = [_SIMULATED_LINE, *reasons[: PAGE - 1]]
         device_reset, idle = node_state.device_reset, self._context.is_idle()
         strongest = sort_by_strength(findings)
         due = find_due_repairs(strongest, device_reset=device_reset, idle=idle, drills=drills)
@@ -63,7 +72,7 @@ class SummaryRoutes:
             "status": status.value,
             "action": verdict.action.value,
             "reason": reason,
-            "reasons": list(verdict.reasons[:PAGE]),
+            "reasons": reasons,
             "rebootDue": self._find_word(due.get(Repair.REBOOT)),
             "replacementDue": self._find_word(due.get(Repair.REPLACE)),
             "changedAt": serialize.format_moment(node_state.changed_at),
@@ -91,15 +100,21 @@ class SummaryRoutes:
         return [kind.value for kind in _ACCELERATORS if kind in on_pci]
 
     def _explain_status(self, verdict: Verdict, findings: Sequence[Finding]) -> tuple[Status, str]:
+        not_read = FixedReason.SOURCE_NOT_READ.value
         if verdict.status is Status.HEALTHY:
-            return verdict.status, _HEALTHY
+            return verdict.status, FixedReason.HEALTHY.value
         if verdict.status is Status.DEGRADED:
-            return verdict.status, _DEGRADED
+            return verdict.status, FixedReason.DEGRADED.value
         if verdict.status is Status.UNKNOWN:
-            unknown = next((finding for finding in findings if finding.unknown), None)
-            return verdict.status, self._find_word(unknown) or _NOT_READ
-        head = group_by_incident(findings, self._context.node_state.incidents)[0][0]
-        return verdict.status, self._find_word(head) or _NOT_READ
+            listed = sort_by_strength(findings)
+            unknown = next((finding for finding in listed if finding.unknown), None)
+            return verdict.status, self._find_word(unknown) or not_read
+        unfit = next(
+            head
+            for head, own in group_by_incident(findings, self._context.node_state.incidents)
+            if any(finding.makes_unfit(between_jobs=False) for finding in own)
+        )
+        return verdict.status, self._find_word(unfit) or not_read
 
     def _find_word(self, finding: Finding | None) -> str | None:
         if finding is None:

@@ -98,6 +98,12 @@ from vitald.server.schema.node import (
     NodeStatus,
     RecoveryRequest,
 )
+from vitald.server.schema.publishers import (
+    ApiPublishers,
+    ReportSinksRequest,
+    SinkReport,
+    SinksReported,
+)
 from vitald.server.schema.summary import NodeSummary, SummarizedFinding
 from vitald.server.schema.values import (
     Action,
@@ -136,6 +142,7 @@ __all__ = [
     "ApiLedger",
     "ApiMember",
     "ApiPastTransition",
+    "ApiPublishers",
     "ApiRecovery",
     "ApiRule",
     "ApiSource",
@@ -197,8 +204,11 @@ __all__ = [
     "Released",
     "Remedy",
     "RemedyRequest",
+    "ReportSinksRequest",
     "RunDiagnosticRequest",
     "Sight",
+    "SinkReport",
+    "SinksReported",
     "Status",
     "SummarizedFinding",
     "Suspect",
