@@ -33,6 +33,12 @@ ADMIN = "admin-token"
 _START_S, _STOP_S = 60.0, 10.0
 _STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+# What `vitald publish` needs of the API server, for all nodes.
+PUBLISHERS_RULES = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+)
 
 
 def kubelet_token(node: str) -> str:
@@ -56,6 +62,14 @@ class ControlPlane:
     # --- processes
 
     def __enter__(self) -> ControlPlane:
+        try:
+            self._start_with_etcd()
+        except BaseException:
+            self._stop_all()
+            raise
+        return self
+
+    def _start_with_etcd(self) -> None:
         tokens = [f'{ADMIN},admin,admin,"system:masters"']
         tokens += [
             f'{kubelet_token(node)},system:node:{node},{node},"system:nodes"' for node in self.nodes
@@ -78,7 +92,6 @@ class ControlPlane:
             f"--initial-cluster=default={peer}",
         )
         self.start_api_server()
-        return self
 
     def __exit__(
         self,
@@ -86,6 +99,9 @@ class ControlPlane:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop_all()
+
+    def _stop_all(self) -> None:
         for name in reversed(list(self._processes)):
             self._stop(name)
 
@@ -257,6 +273,21 @@ class ControlPlane:
 
     def read_node(self, name: str) -> Json:
         return self.demand("GET", f"/api/v1/nodes/{name}")
+
+    def create_service_account(self, namespace: str, name: str, rules: Sequence[Json]) -> None:
+        """With a cluster role of that name, for these rules."""
+        rbac = "/apis/rbac.authorization.k8s.io/v1"
+        metadata = {"name": name}
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.demand("POST", accounts, {"metadata": metadata})
+        self.demand("POST", f"{rbac}/clusterroles", {"metadata": metadata, "rules": rules})
+        self.demand(
+            "POST",
+            f"{rbac}/clusterrolebindings",
+            {"metadata": metadata, "roleRef": role, "subjects": [subject]},
+        )
 
     def create_pod_token(self, node: str, namespace: str, account: str) -> str:
         """A service account's token that is bound to a pod on this node."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import require
 from tests.control_plane.audit import AuditedRequest, count_busiest_minute
-from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, ClusterNode
-from tests.control_plane.plane import MERGE, ControlPlane
+from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, REPLACEMENT, ClusterNode
+from tests.control_plane.plane import MERGE, PUBLISHERS_RULES, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
 from tests.harness import Node
 from tests.system.lines import dbe, xid
+from tests.system.nvml import as_if_real
 from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.sink import BETTER_S
+from vitald.simulator.node import SimulatedNode
 from vitald.timestamps import parse_rfc3339
 
 MakePublisher = Callable[..., Publisher]
@@ -77,6 +82,30 @@ def test_a_fault_is_visible_within_a_second(
         kib = publisher.read_memory_kib(kind)
         print(f"vitald publish: {kind} {kib / 1024:.1f} MiB")
     assert publisher.read_memory_kib("Pss") < MEMORY_KIB
+
+
+def test_a_reboot_is_required_for_what_two_sources_report(
+    make_node: Callable[..., Node],
+    make_publisher: MakePublisher,
+    cluster_node: ClusterNode,
+    tmp_path: Path,
+) -> None:
+    """The kernel's text, and NVML, which has lost the GPU."""
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
+    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 2))
+    node = make_node(gpus=gpus)
+    node.start()
+    make_publisher(node).start()
+    cluster_node.wait_for_status("True", 20.0)
+    node.write(xid(1, pci=gpus.addresses[0].removesuffix(".0")))
+    cluster_node.wait_for_status("False", 2.0)
+    assert cluster_node.read_status(REBOOT) == "False"
+    gpus.lose(0)
+    cluster_node.wait_for_status("True", 10.0, REBOOT)
+    assert cluster_node.read_reason(REBOOT) == "Xid79"
+    assert cluster_node.read_status(REPLACEMENT) == "False"
 
 
 def test_two_faults_have_one_transition_time(
@@ -323,7 +352,7 @@ def test_the_api_servers_wish_to_wait_is_respected(
     make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode, relay: Relay
 ) -> None:
     wait_s = 6
-    make_publisher(node, server=relay.server).start()
+    make_publisher(node, server=relay.server, kubernetes="events = false").start()
     cluster_node.wait_for_status("True", 15.0)
     relay.refusals.append((429, {"Retry-After": str(wait_s)}))
     node.write(xid(1))
@@ -338,30 +367,5 @@ def test_the_api_servers_wish_to_wait_is_respected(
 def service_account(control_plane: ControlPlane) -> str:
     """One that may write the status of nodes."""
     name = "vitald-publish-tests"
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
-            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-        ],
-    }
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": name,
-        },
-        "subjects": [subject],
-    }
-    account = {"metadata": {"name": name}}
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    control_plane.demand("POST", f"{rbac}/clusterroles", role)
-    control_plane.demand("POST", f"{rbac}/clusterrolebindings", binding)
-    control_plane.demand("POST", "/api/v1/namespaces/kube-system/serviceaccounts", account)
+    control_plane.create_service_account("kube-system", name, PUBLISHERS_RULES)
     return name

@@ -23,9 +23,9 @@ from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
+from tests.system.nvml import as_if_real
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
-from vitald.collectors.nvml.worker import SIMULATED
 from vitald.model import Repair
 from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
@@ -319,16 +319,6 @@ def test_the_kill_switch(
 
 
 # --- a second witness
-
-
-def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
-    """What its library answers counts as the driver's: it no longer says that it is simulated."""
-    marked = SIMULATED.encode() + b"\0"
-    data = gpus.library.read_bytes()
-    assert marked in data
-    gpus.library = gpus.folder / gpus.library.name
-    gpus.library.write_bytes(data.replace(marked, marked.replace(b"simulated", b"genuine__")))
-    return gpus
 
 
 def test_what_nobody_confirms_is_left_to_a_person(
