@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import socket
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -23,9 +25,10 @@ from vitald.core import publishers as kept
 from vitald.core.node_state import NodeState
 from vitald.core.publishers import SILENT_AFTER_S, Publishers
 from vitald.metrics import publishers as metrics
-from vitald.publish.daemon_report import _describe_health
+from vitald.publish import daemon_report
+from vitald.publish.daemon_report import DaemonReport, _describe_health
 from vitald.publish.sink import SinkHealth
-from vitald.server import examples
+from vitald.server import connection_limit, examples
 from vitald.server.peer import Peer
 from vitald.server.request import PUBLISHES, RequestRefused
 from vitald.server.routes.publishers import PublisherRoutes, describe_report
@@ -259,3 +262,57 @@ def test_a_silent_publisher_has_one_line(capsys: pytest.CaptureFixture[str]) -> 
     (line,) = shown(capsys, table(gone, {**gone, "name": "nfd"}, silent=True))
     assert line.startswith("  vitald publish: SILENT since 2026-11-20 ")
     assert line.endswith(": journalctl -u vitald-publish")
+
+
+class Connection:
+    """The transport of a client on the Unix socket."""
+
+    def get_extra_info(self, _name: str) -> Any:
+        return self
+
+    family = socket.AF_UNIX
+
+
+@pytest.mark.parametrize(
+    ("uid", "shared"), [(0, None), (1234, 1234), (1235, None)], ids=["root", "user", "publisher"]
+)
+def test_members_of_the_group_cannot_keep_the_publisher_out(
+    uid: int, shared: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a reserved place, as root has: else a node could be made to look silent."""
+    monkeypatch.setattr(connection_limit, "read_peer", lambda _sock: Peer(1, uid, frozenset()))
+    found = connection_limit._read_uid(cast("asyncio.Transport", Connection()), 1235)
+    assert found == shared
+
+
+def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that was restarted is told within one interval."""
+    monkeypatch.setattr(daemon_report, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(daemon_report, "_CHECK_S", 0.01)
+    state = NodeState("boot", 0.0, device_reset=False)
+
+    async def work() -> None:
+        @web.middleware
+        async def outermost(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            request["peer"], request[PUBLISHES] = Peer(1, 0, frozenset()), True
+            return await handler(request)
+
+        app = web.Application(middlewares=[outermost])
+        PublisherRoutes(state).add_routes(app)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(tmp_path / "v.sock")).start()
+        reporting = DaemonReport(tmp_path / "v.sock", lambda: [SinkHealth("nfd", is_up=True)])
+        running = asyncio.ensure_future(reporting.run())
+        for _ in range(2):
+            while state.publishers.get_report() is None:
+                await asyncio.sleep(0.01)
+            state.publishers.store_report(())
+        running.cancel()
+        await runner.cleanup()
+
+    asyncio.run(asyncio.wait_for(work(), patient(10.0)))

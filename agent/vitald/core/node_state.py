@@ -178,7 +178,11 @@ class NodeState:
 
     def _note_change(self, transitions: Sequence[Transition]) -> None:
         """After a start, the newest open finding is the last change that is known."""
-        times = [transition.time for transition in transitions if transition.cause]
+        times = [
+            transition.time
+            for transition in transitions
+            if transition.cause and not transition.finding.on_trial
+        ]
         if not times and not self._has_changed:
             times = [finding.since for finding in self.findings]
         self._has_changed = self._has_changed or bool(times)

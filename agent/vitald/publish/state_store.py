@@ -260,7 +260,4 @@ class StateStore:
                 "SELECT name, position, at, combined FROM cursors"
             )
         }
-        self._moments = {
-            str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
-        }
         self._transitions = transitions
