@@ -263,6 +263,7 @@ def test_the_policy_refuses_other_nodes(deployed: Deployed) -> None:
         ("default", {"kind": "Node", "name": OTHER}),
         ("default", {"kind": "Pod", "name": OWN, "namespace": "default"}),
         ("kube-system", {"kind": "Pod", "name": OWN, "namespace": "kube-system"}),
+        ("kube-system", {"kind": "Node", "name": OWN}),
     ):
         status, answer = deployed.create_event_about(namespace, regarding)
         assert status == REFUSED_BY_POLICY

@@ -42,7 +42,8 @@ def decide_transition(
     """
     status = desired.status.value
     if remembered is not None and remembered.status == status:
-        return remembered
+        # A clock that was ahead may have been set back since.
+        return LastTransition(status, min(remembered.at, now))
     earliest = 0.0 if remembered is None else remembered.at
     written = None if present is None else _read_time(present.last_transition)
     if remembered is None and present is not None and written is not None:
