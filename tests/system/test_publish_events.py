@@ -181,6 +181,7 @@ def test_a_node_that_is_made_anew_has_its_own_events(
     cluster_node.wait(
         lambda: 404 in {request.code for request in cluster_node.read_requests()}, 10.0, "a 404"
     )
+    time.sleep(1.1)  # its creation is written in whole seconds
     cluster_node.create()
     assert cluster_node.uid != former
     node.write(xid(3, pci="0000:67:00"))
