@@ -260,3 +260,15 @@ def test_who_manages_a_condition() -> None:
 def test_all_six_fields_of_a_condition_are_written() -> None:
     """A strategic merge patch keeps what is left out."""
     assert len(NodeCondition(type="t", status="True").to_json()) == 6
+
+
+def test_a_transition_from_a_clock_that_was_ahead_is_dated_now() -> None:
+    desired = DesiredCondition(
+        type="t",
+        status=ConditionStatus.FALSE,
+        reason="Xid79",
+        message="",
+        changed_at=NOW - 10,
+    )
+    ahead = LastTransition("False", NOW + 3600)
+    assert decide_transition(desired, ahead, None, NOW) == LastTransition("False", NOW)

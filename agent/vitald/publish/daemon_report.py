@@ -21,7 +21,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 INTERVAL_S = 15.0  # the daemon drops a report after four of them
 _CHECK_S = 1.0
-_ANSWER_S = 5.0
+_ANSWER_S, _LEAVE_S = 5.0, 0.5
 _MAX_BYTES = 64 * 1024
 _MAX_ERROR = 300  # characters; the daemon takes one line of that length
 _URL = "http://vitald/v1/publishers"
@@ -48,10 +48,14 @@ class DaemonReport:
                 await self._send(healths)
             await asyncio.sleep(_CHECK_S)
 
-    async def _send(self, healths: Sequence[SinkHealth]) -> None:
+    async def take_leave(self) -> None:
+        """An orderly stop: the daemon need not expect another report."""
+        await self._send([], _LEAVE_S)
+
+    async def _send(self, healths: Sequence[SinkHealth], answer_s: float = _ANSWER_S) -> None:
         """A daemon that does not answer is the feed's matter; one that refuses is logged once."""
         body = {"sinks": [_describe_health(health) for health in healths]}
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        timeout = aiohttp.ClientTimeout(total=answer_s)
         try:
             async with (
                 aiohttp.ClientSession(

@@ -82,6 +82,8 @@ class Publisher:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if self._stopping.is_set():
+            await report.take_leave()
         for task in done:
             task.result()  # raises what a task died of
 

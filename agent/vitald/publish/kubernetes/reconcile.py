@@ -75,7 +75,7 @@ def build_patch(
         and all(node.annotations.get(key) == value for key, value in desired.annotations.items())
         and not removed
     )
-    if is_same and now - _find_heartbeat(present) < heartbeat_s:
+    if is_same and 0.0 <= now - _find_heartbeat(present) < heartbeat_s:
         return None
     return {
         "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
