@@ -272,3 +272,10 @@ def test_a_transition_from_a_clock_that_was_ahead_is_dated_now() -> None:
     )
     ahead = LastTransition("False", NOW + 3600)
     assert decide_transition(desired, ahead, None, NOW) == LastTransition("False", NOW)
+
+
+def test_a_heartbeat_from_a_clock_that_was_ahead_is_written_again() -> None:
+    memory: dict[str, LastTransition] = {}
+    ahead = write(HEALTHY, BARE, NOW + 3600, memory)
+    again = write(HEALTHY, ahead, NOW, memory)
+    assert again.conditions["vitald.io/Healthy"].last_heartbeat == "2025-10-09T08:53:20Z"
