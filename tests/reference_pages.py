@@ -20,8 +20,8 @@ from typing import Any
 from tests import openapi
 from vitald import config
 from vitald.catalog import PROFILES, load_catalog
-from vitald.catalog.reasons import FixedReason, find_reason
 from vitald.cli import VERBS, build_parser
+from vitald.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
@@ -119,6 +119,7 @@ _FIXED_REASONS = {
     FixedReason.DAEMON_SILENT: "The daemon does not answer `vitald publish`.",
     FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
     FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
+    FixedReason.MORE_CHANGES: "An Event that stands for several changes.",
 }
 
 _CODES = """

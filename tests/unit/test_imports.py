@@ -84,6 +84,7 @@ PURE = [
     *named("vitald.model"),
     "vitald.text",
     "vitald.checking",
+    "vitald.reasons",
     *RULES,
     *named("vitald.judge"),
     *GRAMMARS,
@@ -93,7 +94,7 @@ PURE = [
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all
 # that is in it.
 LAYERS = (
-    *("text", "timestamps", "backoff"),
+    *("text", "timestamps", "backoff", "reasons"),
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),

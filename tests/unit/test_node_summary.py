@@ -28,6 +28,13 @@ from vitald.server.routes.context import RouteContext
 from vitald.server.routes.summary import SummaryRoutes
 
 NOTHING = cast("Any", None)  # parts of the context that the summary does not need
+
+
+class EmptyBus:
+    def list_watched(self) -> list[object]:
+        return []
+
+
 DRILL: Json = {"simulated_until": 9e9, "confirmed_by": ""}
 
 
@@ -59,7 +66,7 @@ def ask(
         node_state=state,
         pipeline=NOTHING,
         catalog=catalogue(overrides=overrides),
-        inventory=NOTHING,
+        inventory=cast("Any", EmptyBus()),
         reader=NOTHING,
         is_idle=lambda: idle,
     )

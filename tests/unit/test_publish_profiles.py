@@ -19,7 +19,6 @@ from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
 from vitald.catalog import PROFILES, Rule
-from vitald.catalog.reasons import make_reason
 from vitald.model import Action, ComponentKind, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
 from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
@@ -38,6 +37,7 @@ from vitald.publish.kubernetes.profiles.written import add_profiles, find_refusa
 from vitald.publish.kubernetes.reconcile import build_patch
 from vitald.publish.sink import PartlyWritten, SinkRunner
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
+from vitald.reasons import make_reason
 
 REPAIRS = {Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE}
 # aws/eks-node-monitoring-agent, commit 51af549, pkg/reasons/reasons.go, by condition.

@@ -110,7 +110,7 @@ def test_what_the_publisher_sends_is_taken() -> None:
     assert last is not None and not publishers.is_silent
     (sink,) = last.sinks
     assert (sink.name, sink.up, sink.failures, sink.last_success) == ("kubernetes", False, 3, None)
-    assert sink.error.startswith("no?route?[2J xxx") and len(sink.error) == 300
+    assert sink.error.startswith("no route [2J xxx") and len(sink.error) == 300
     conforms("Publishers", describe_report(last, silent=False))
 
 

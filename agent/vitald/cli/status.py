@@ -56,7 +56,7 @@ def show_status(status: schema.NodeStatus) -> None:
     _show_problems(status)
     _show_diagnostics(status.get("diagnostics"))
     _show_recovery(status.get("recovery"))
-    _show_publishers(status.get("publishers"), status["time"])
+    _show_publishers(status)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
         render.escape_text(component["name"])
@@ -158,8 +158,9 @@ def _show_recovery(outline: schema.ApiRecovery | None) -> None:
         )
 
 
-def _show_publishers(publishers: schema.ApiPublishers | None, now: str) -> None:
+def _show_publishers(status: schema.NodeStatus) -> None:
     """The sinks that do not get the node's state; nothing while all do."""
+    publishers = status.get("publishers")
     if publishers is None:
         return
     log = "journalctl -u vitald-publish"
@@ -169,7 +170,7 @@ def _show_publishers(publishers: schema.ApiPublishers | None, now: str) -> None:
         render.print_line(f"  vitald publish: {silent} since {since}: {log}")
         return
     for sink in publishers["sinks"]:
-        is_late = _is_late(sink["waitingSince"], now)
+        is_late = _is_late(sink["waitingSince"], status["time"])
         if sink["up"] and not is_late:
             continue
         state = "behind" if sink["up"] else render.colour_text("DOWN", "bold", "magenta")

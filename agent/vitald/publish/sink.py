@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from vitald.model import Status
+from vitald.model import Action, Status
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
 from vitald.publish.summary import DaemonSilent, PublishedState
@@ -126,11 +126,16 @@ class Runner(Protocol):
         ...
 
 
-def rank_state(state: PublishedState) -> tuple[int, bool, bool]:
-    """Order of severity: the status, then the repairs that are due."""
+def rank_state(state: PublishedState) -> tuple[int, int, bool, bool]:
+    """How severe it is in each respect: the status, the action, and the repairs that are due."""
     if isinstance(state, DaemonSilent):
-        return _SEVERITY[Status.UNKNOWN], False, False
-    return _SEVERITY[state.status], bool(state.reboot_reason), bool(state.replacement_reason)
+        return _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
+    return (
+        _SEVERITY[state.status],
+        state.action.rank,
+        bool(state.reboot_reason),
+        bool(state.replacement_reason),
+    )
 
 
 def is_improvement(before: PublishedState, after: PublishedState) -> bool:

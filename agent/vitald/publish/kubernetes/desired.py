@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.catalog.reasons import FixedReason
 from vitald.model import Action, Status
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
+from vitald.reasons import FixedReason
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 

@@ -38,12 +38,12 @@ from vitald.publish.transitions import (
     TransitionPage,
     TransitionReader,
 )
+from vitald.reasons import FixedReason
 from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 MAX_AGE_S = 3600.0  # the API server keeps events for an hour by default
-MORE = "MoreChanges"  # reason of the event that stands for several
 _PER_MINUTE, _BURST = 10, 20
 _POLL_S = 60.0  # a ledger that could not be written may get its transitions late
 _MAX_NAME = 253  # a DNS subdomain
@@ -116,7 +116,13 @@ def build_combined_event(
     type_ = "Warning" if backlog.has_warning else "Normal"
     note = f"and {backlog.count} more changes of findings: vitald findings"
     return _build(
-        node, prefix, _name_event(node, *key), "Combined", MORE, type_, backlog.oldest_at
+        node,
+        prefix,
+        _name_event(node, *key),
+        "Combined",
+        FixedReason.MORE_CHANGES.value,
+        type_,
+        backlog.oldest_at,
     ) | {"note": note}
 
 

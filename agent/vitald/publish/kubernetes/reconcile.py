@@ -75,7 +75,7 @@ def build_patch(
         and all(node.annotations.get(key) == value for key, value in desired.annotations.items())
         and not removed
     )
-    if is_same and 0.0 <= now - _find_heartbeat(present) < heartbeat_s:
+    if is_same and not _is_heartbeat_due(present, now, heartbeat_s):
         return None
     return {
         "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
@@ -119,13 +119,17 @@ def _says(there: NodeCondition | None, here: NodeCondition) -> bool:
     )
 
 
-def _find_heartbeat(conditions: list[NodeCondition | None]) -> float:
-    """The oldest heartbeat; 0 where one is missing or is no time. None is due without any."""
+def _is_heartbeat_due(
+    conditions: list[NodeCondition | None], now: float, heartbeat_s: float
+) -> bool:
+    """Whether one of the conditions was not written within `heartbeat_s`. A time in the future is
+    of a clock that was ahead.
+    """
     times = [
         None if condition is None else _read_time(condition.last_heartbeat)
         for condition in conditions
     ]
-    return min((time or 0.0 for time in times), default=float("inf"))
+    return any(time is None or not 0.0 <= now - time < heartbeat_s for time in times)
 
 
 def _read_time(text: str) -> float | None:

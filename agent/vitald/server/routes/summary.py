@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.catalog.reasons import FixedReason, find_reason
 from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
 from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
+from vitald.reasons import FixedReason, find_reason
 from vitald.server import serialize
 from vitald.server.request import PAGE, RequestRefused, read_flag_parameter, read_query
 from vitald.server.routes.context import RouteContext

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.catalog.reasons import find_reason
 from vitald.ledger import FindingChange, read_changes
 from vitald.model import Action, FindingState
+from vitald.reasons import find_reason
 from vitald.server import serialize
 from vitald.server.request import RequestRefused, read_flag_parameter, read_limit, read_query
 from vitald.server.routes.context import RouteContext

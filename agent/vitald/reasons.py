@@ -22,6 +22,7 @@ class FixedReason(Enum):
     DAEMON_SILENT = "DaemonSilent"
     NOT_REQUIRED = "NotRequired"
     CUSTOM_RULE = "CustomRule"
+    MORE_CHANGES = "MoreChanges"
 
 
 UNLISTED = "Unlisted"  # the end of the word for a code that the catalogue does not list
