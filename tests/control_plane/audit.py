@@ -75,7 +75,7 @@ def _parse_entry(entry: Json) -> AuditedRequest:
         verb=entry["verb"],
         resource=f"{about.get('resource')}/{subresource}" if subresource else about["resource"],
         name=about.get("name", ""),
-        user=entry["user"]["username"],
+        user=entry["user"].get("username", ""),  # none where the token is unknown
         agent=entry.get("userAgent", ""),
         code=entry["responseStatus"]["code"],
         received=parse_rfc3339(entry["requestReceivedTimestamp"]).timestamp(),
