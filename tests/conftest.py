@@ -42,14 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Which tests run one after the other, and who begins.
 
-    Tests that run at the same time must not see each other. There is one kernel log and one Slurm;
-    tests of a file that share a daemon stay together; every other test is on its own. The longest
+    Tests that run at the same time must not see each other. There is one kernel log and one Slurm,
+    and one Kubernetes control plane, which takes half a gigabyte; tests of a file that share a daemon stay together; every other test is on its own. The longest
     groups begin, so that none is left over at the end.
     """
     kinds = {item: _kind(item) for item in items}
     for item, kind in kinds.items():
-        if kind == "unit":
-            item.add_marker(pytest.mark.unit)
+        if kind in ("unit", "control_plane"):
+            item.add_marker(getattr(pytest.mark, kind))
         if (limit := item.get_closest_marker("timeout")) is not None:
             item.add_marker(pytest.mark.timeout(patient(limit.args[0])), append=False)
         if group := _group(item, kind):
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _ORDER.index(kinds[item]))
 
 
-_ORDER = ("kernel_log", "slurm", "shared", "alone", "unit")
+_ORDER = ("control_plane", "kernel_log", "slurm", "shared", "alone", "unit")
 _MADE_ONCE = {
     "catalog",
     "generator",
@@ -73,6 +73,8 @@ def _kind(item: pytest.Item) -> str:
     names = set(getattr(item, "fixturenames", ()))
     if "kmsg" in names or item.get_closest_marker("kmsg"):
         return "kernel_log"
+    if "control_plane" in names or item.get_closest_marker("control_plane"):
+        return "control_plane"
     if "slurm" in names:
         return "slurm"
     if (ROOT / "tests/system") not in item.path.parents:
@@ -92,7 +94,7 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def _group(item: pytest.Item, kind: str) -> str:
-    if kind in ("kernel_log", "slurm"):
+    if kind in ("control_plane", "kernel_log", "slurm"):
         return kind
     return item.path.stem if _shares(item) else ""
 

@@ -13,6 +13,7 @@ import http.client
 import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -61,9 +62,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 # Each process of a parallel run has ports of its own, below those that the kernel hands out for
-# outgoing connections.
+# outgoing connections. Several runs on one machine begin at different places.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS = itertools.cycle(range(12000 + 1000 * _WORKER, 13000 + 1000 * _WORKER))
+_FIRST = random.randrange(1000)
+_PORTS = (12000 + 1000 * _WORKER + number % 1000 for number in itertools.count(_FIRST))
 
 
 def free_port() -> int:

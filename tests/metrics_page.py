@@ -94,6 +94,13 @@ _GROUPS = (
         "`vitald_diagnostic_test_status` has at most 600 samples, failed tests first, and\n"
         "`vitald_diagnostic_measure` at most 300.",
     ),
+    _Group(
+        "Publishing",
+        ("vitald_publish_",),
+        text="Of `vitald publish`, as it reports every 15 s. Without samples where it never\n"
+        "reported since the daemon started; after 60 s without a report, `vitald_publish_up` is 0.\n"
+        "`result` is `written` or `failed`.",
+    ),
     _Group("Kernel log and ledger", ("vitald_kernel_", "vitald_ledger_")),
 )
 _REST = _Group("Node", ("vitald_",))
@@ -115,6 +122,10 @@ _WITHOUT_SAMPLES = {
     "vitald_gpu_nvlink_blocks_total": ("link",),
     "vitald_gpu_nvlink_retried_blocks_total": ("link",),
     "vitald_gpu_nvlink_raw_errors_total": ("lane", "link"),
+    "vitald_publish_up": ("sink",),
+    "vitald_publish_last_success_timestamp_seconds": ("sink",),
+    "vitald_publish_queue": ("sink",),
+    "vitald_publish_writes_total": ("sink", "result"),
     "vitald_infiniband_excessive_buffer_overrun_errors_total": ("port",),
     "vitald_infiniband_unrecoverable_err_total": ("port",),
 }

@@ -4,7 +4,7 @@ The pages of docs/reference/ that are generated from the code:
     python -m tests.reference_pages        writes them
 
 configuration.md comes from the settings, commands.md from the command line's parsers and the tables
-of the man page, api.md from the OpenAPI document. tests/unit/test_reference_pages.py compares the
+of the man page, api.md from the OpenAPI document, reasons.md from the catalogue. tests/unit/test_reference_pages.py compares the
 files with what is generated. metrics.md is written by tests/metrics_page.py.
 """
 
@@ -19,7 +19,9 @@ from typing import Any
 
 from tests import openapi
 from vitald import config
+from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
+from vitald.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
@@ -64,6 +66,7 @@ _EXIT_CODES_OF_VERBS = """\
 | verb | exit codes of its own |
 |---|---|
 | `status`, `check`, `scan` | 0 fit, 10 degraded (`check`: only with `--strict`), 20 not fit, 30 unknown |
+| `check --asks reboot`, `check --asks replacement` | 0: it is due now; 10: it is not; 30 unknown |
 | `release` | 10: another process still has the devices open |
 | `replay` | 0: the same verdict at every event; 10: something differs; 30: not all of a saved log could be read |
 | `diag run` | 0 pass (with `--no-wait`: requested), 10 `config` or `not_applicable`, 20 fail, 30 no verdict, 130 stopped following; the run goes on |
@@ -95,6 +98,62 @@ Requests go to the Unix socket; the [guide](../api.md) explains access, versions
 machine-readable form is `GET /v1/openapi.json`. In the tables of fields, *may be missing* marks
 those that an answer need not have.
 """
+
+
+_REASONS = f"""\
+{_MADE}
+
+# Reasons
+
+The words that `vitald publish` writes as `reason` of a condition, and `GET /v1/summary` says. The
+list is closed: each code has one word, which names no device and no count, and stays. Policies may
+match them.
+
+"""
+
+_FIXED_REASONS = {
+    FixedReason.HEALTHY: "No finding is open.",
+    FixedReason.DEGRADED: "Findings are open, and the node is fit for work.",
+    FixedReason.SOURCE_NOT_READ: "What must be watched cannot be read, or was released.",
+    FixedReason.SIMULATED_READINGS: "A source reads a simulated library.",
+    FixedReason.DAEMON_SILENT: "The daemon does not answer `vitald publish`.",
+    FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
+    FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
+    FixedReason.MORE_CHANGES: "An Event that stands for several changes.",
+}
+
+_CODES = """
+## Codes
+
+`vitald explain CODE` says what a code means; [findings](../findings.md) has what each requires. A
+code that the catalogue does not list has the last word of its kind.
+
+"""
+
+
+def reasons() -> str:
+    """docs/reference/reasons.md."""
+    rows = [(f"`{reason.value}`", _FIXED_REASONS[reason]) for reason in FixedReason]
+    parts = [_REASONS, _table(("word", "meaning"), rows), _CODES]
+    titles = _list_titles()
+    codes = [
+        (f"`{find_reason(code, titles, ())}`", f"`{code}`", title) for code, title in titles.items()
+    ]
+    kinds = dict.fromkeys(code.partition("/")[0] for code in titles)
+    for kind in kinds:
+        codes.append((f"`{find_reason(f'{kind}/', (), ())}`", f"`{kind}/...`", "not listed"))
+    order = {kind: place for place, kind in enumerate(kinds)}
+    codes.sort(key=lambda row: order[row[1].strip("`").partition("/")[0]])
+    return "".join(parts) + _table(("word", "code", "title"), codes)
+
+
+def _list_titles() -> dict[str, str]:
+    """Each code that the catalogue of some profile lists, with its title."""
+    titles: dict[str, str] = {}
+    for profile in PROFILES:
+        for code, rule in load_catalog(profile).rules.items():
+            titles.setdefault(code, rule.title)
+    return titles
 
 
 def configuration() -> str:
@@ -369,6 +428,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "commands.md": commands,
     "api.md": api,
+    "reasons.md": reasons,
 }
 
 

@@ -113,6 +113,29 @@ def read_texts(value: object, expected: str = "a list of texts") -> list[str]:
     return value
 
 
+def is_deep(document: object, max_depth: int) -> bool:
+    """Whether lists and tables of a JSON document are nested deeper. Without recursion, whose limit
+    is what this guards.
+    """
+    level = [document]
+    for _ in range(max_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in _list_parts(outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _list_parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def read_choice(value: object, known: Iterable[str]) -> str:
     """One of the known words. Raises ValueError that lists them, with the one that may be meant."""
     words = tuple(known)

@@ -9,50 +9,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitald import catalog, tomlfile
+from vitald.catalog_section import CatalogSettings
 from vitald.checking import read_flag
 from vitald.collectors.discovery import find_sections
 from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.config_file import (
+    ConfigError,
+    FileReport,
+    list_settings,
+    read_section,
+)
 from vitald.config_sections import (
-    CatalogSettings,
-    Dcgm,
-    DcgmHealth,
-    Diagnostics,
-    EfaLoopback,
     LedgerSettings,
     Log,
     Metrics,
-    Nccl,
-    Nccom,
     Policy,
     Recovery,
     SlurmSettings,
     Socket,
+    find_socket,
+)
+from vitald.diagnostics_sections import (
+    Dcgm,
+    DcgmHealth,
+    Diagnostics,
+    EfaLoopback,
+    Nccl,
+    Nccom,
 )
 from vitald.paths import Paths
+from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
 from vitald.settings import (
     MIN_PERIOD_S,
     SectionValues,
     Setting,
 )
 
-DEFAULT_PATH = Path("/etc/vitald/config.toml")
 _LEAST_RUN_S = 60.0
-
-
-class ConfigError(Exception):
-    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file,
-    line and key.
-    """
-
-    def __init__(self, errors: list[str]) -> None:
-        super().__init__("\n".join(errors))
-        self.errors = errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +68,8 @@ class Config:
     nccl: Nccl = field(default_factory=Nccl)
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
+    publish: PublishSettings = field(default_factory=PublishSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     socket: Socket = field(default_factory=Socket)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
@@ -81,7 +82,7 @@ class Config:
 
     @property
     def socket_path(self) -> Path:
-        return self.socket.path or self.paths.runtime / "vitald.sock"
+        return find_socket(self.socket, self.paths)
 
     @property
     def kernel_log(self) -> KernelLogSettings:
@@ -111,6 +112,8 @@ SECTIONS: dict[str, type] = {
     "nccl": Nccl,
     "slurm": SlurmSettings,
     "recovery": Recovery,
+    "publish": PublishSettings,
+    "kubernetes": KubernetesSettings,
     "socket": Socket,
     "metrics": Metrics,
     "catalog": CatalogSettings,
@@ -125,9 +128,6 @@ POLLED = tuple(
     if name in COLLECTOR_SECTIONS and hasattr(class_(), "every_s")
 )
 SWITCHED = tuple(name for name in COLLECTOR_SECTIONS if hasattr(SECTIONS[name](), "enabled"))
-# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
-# out in any case.
-_FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +155,7 @@ MOVED: dict[tuple[str, str], Moved] = {
 
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
     """Key in the file -> (attribute, setting)."""
-    names = {
-        f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s"))
-        for f in fields(SECTIONS[section])
-    }
-    return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(SECTIONS[section])}
+    return list_settings(section, SECTIONS[section])
 
 
 def example() -> str:
@@ -216,6 +212,18 @@ _EXAMPLES = {
     },
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
     ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
+    ("publish", "state"): 'state = "/var/lib/vitald-publish"',
+    ("publish", "nfd"): '#nfd = "/etc/kubernetes/node-feature-discovery/features.d"',
+    ("publish", "textfile"): '#textfile = "/var/lib/node_exporter/textfile/vitald.prom"',
+    ("kubernetes", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
+    ("kubernetes", "server"): '#server = "https://10.0.0.1:6443"',
+    ("kubernetes", "ca"): '#ca = "/etc/kubernetes/pki/ca.crt"',
+    ("kubernetes", "token_file"): '#token_file = "/run/credentials/vitald-publish.service/token"',
+    (
+        "kubernetes",
+        "client_certificate",
+    ): '#client_certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
+    ("kubernetes", "client_key"): '#client_key = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -236,63 +244,21 @@ def load(path: Path | None) -> Config:
     return parse(text, tables, str(path))
 
 
-class _FileReport:
-    """The mistakes in a configuration file and the notes on it, each with its place."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.errors: list[str] = []
-        self.notes: list[str] = []
-        # Section and key of a setting: those under which the file has it, by a former name.
-        self.former: dict[tuple[str, str], tuple[str, str]] = {}
-        self._name = name
-        self._text = text
-
-    def add_error(self, section: str, key: str, what: str) -> None:
-        place = self.former.get((section, key), (section, key))
-        self.errors.append(self._format(*place, what))
-
-    def add_note(self, section: str, key: str, what: str) -> None:
-        self.notes.append(self._format(section, key, what))
-
-    def _format(self, section: str, key: str, what: str) -> str:
-        line = tomlfile.find_line(self._text, section, key)
-        place = f"{self._name}:{line}" if line is not None else self._name
-        return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
-
-
 def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
-    report = _FileReport(name, text)
+    report = FileReport(name, text)
     sections: dict[str, object] = {}
     for section, table in _upgrade_tables(tables, report).items():
         if section not in SECTIONS:
             suggestion = tomlfile.suggest_word(section, SECTIONS)
             report.add_error(section, "", f"unknown section{suggestion}")
-        elif not isinstance(table, dict):
-            report.add_error(section, "", f"expected a table, found {table!r}")
         else:
-            sections[section] = SECTIONS[section](**_read_section(section, table, report))
+            sections[section] = read_section(section, SECTIONS[section], table, report)
     config = _build_config(sections, tuple(report.notes))
     report.errors += [f"{name}: {error}" for error in _check_together(config, report.add_error)]
     if report.errors:
         raise ConfigError(report.errors)
     return config
-
-
-def _read_section(section: str, table: tomlfile.Table, report: _FileReport) -> dict[str, object]:
-    """The values of a section, by the attribute of each setting."""
-    known = settings_of(section)
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in known:
-            report.add_error(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
-            continue
-        attribute, setting_ = known[key]
-        try:
-            values[attribute] = setting_.read(value)
-        except ValueError as error:
-            report.add_error(section, key, str(error))
-    return values
 
 
 def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
@@ -302,7 +268,7 @@ def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> C
     return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
 
 
-def _upgrade_tables(tables: tomlfile.Table, report: _FileReport) -> tomlfile.Table:
+def _upgrade_tables(tables: tomlfile.Table, report: FileReport) -> tomlfile.Table:
     """The tables of an older file with today's keys: renamed keys have their new name, removed
     keys are left out, and each gets a note.
     """
@@ -323,7 +289,7 @@ def _move_key(
     former: tuple[str, str],
     value: Any,
     moved: Moved,
-    report: _FileReport,
+    report: FileReport,
 ) -> None:
     """Put the value of a former section and key where `moved` says."""
     why = f": {moved.why}" if moved.why else ""
@@ -364,6 +330,7 @@ def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> l
         for key in ("every", "deadline"):
             if getattr(config.get_section(name), f"{key}_s") < MIN_PERIOD_S:
                 wrong(name, key, f"at least {MIN_PERIOD_S:g} s")
+    check_kubernetes(config.kubernetes, config.recovery.mode, partial(wrong, "kubernetes"))
     if len(os.fsencode(config.socket_path)) > 107:
         wrong(
             "socket",

@@ -1,49 +1,27 @@
-"""Sections of the configuration that belong to no collector: their keys, defaults and help."""
+"""Sections of the configuration on the daemon's own surroundings: keys, defaults and help."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitald import catalog, tomlfile
-from vitald.checking import Unexpected, read_flag, read_match, read_number
+from vitald import tomlfile
+from vitald.checking import Unexpected, read_flag, read_match
+from vitald.paths import Paths
 from vitald.settings import (
     one_of,
     read_count,
     read_nonempty_text,
     read_path,
     read_period,
-    read_table,
     setting,
 )
 
+
 # How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
-_figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
-
-
-def _level(value: object) -> int:
-    if value not in (1, 2, 3, 4) or isinstance(value, bool):
-        raise Unexpected("a run level from 1 to 4", value)
-    return int(str(value))
-
-
-def _programs(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    for item in values:
-        if (
-            not isinstance(item, str)
-            or not item.startswith("/")
-            or item.endswith("/")
-            or "//" in item
-        ):
-            raise Unexpected("a list of absolute paths of programs", item)
-    return tuple(values)
-
-
 @dataclass(frozen=True, slots=True)
 class Listen:
     """An address to listen on; `off` is no address."""
@@ -112,145 +90,10 @@ _LABEL = re.compile(
     r"=[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
-_label = partial(read_match, pattern=_LABEL, expected='a label such as "vitald/action=replace"')
+_label = partial(
+    read_match, pattern=_LABEL, expected='a label such as "vitald.io/recovery=replace"'
+)
 _node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostics:
-    """Diagnostics: programs that test the hardware."""
-
-    enabled: bool = setting(
-        True,
-        read_flag,
-        "Run them on their schedule, and when a finding requires one. false: on request only.",
-    )
-    idle_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        tomlfile.parse_duration,
-        "Checks that need idle devices wait until these have been idle for so long.",
-    )
-    ignore_processes: tuple[str, ...] = setting(
-        (),
-        _programs,
-        "Further programs, by absolute path, whose processes may have devices open and do not count"
-        " as work. Root must own their files.",
-    )
-    keep_s: float = setting(
-        tomlfile.parse_duration("30d"),
-        tomlfile.parse_duration,
-        "How long the output of programs is kept.",
-        reload=True,
-    )
-    deep_log: Path | None = setting(
-        None, read_path, "A file for results, in the format of HyperPod's deep health checks."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dcgm:
-    """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
-
-    enabled: bool = setting(True, read_flag, "Run it if dcgmi is installed and the node has GPUs.")
-    program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
-    level_1_s: float = setting(
-        tomlfile.parse_duration("1h"),
-        read_period,
-        'How often to run level 1: seconds, beside any work. Also soon after each boot. Or "off".',
-    )
-    level_2_s: float = setting(
-        tomlfile.parse_duration("24h"),
-        read_period,
-        'How often to run level 2: minutes, while the GPUs are idle. Or "off".',
-    )
-    most: int = setting(
-        2,
-        _level,
-        "Highest level that is run automatically. 3 takes up to half an hour and 4 up to two"
-        " hours, at full power, on a node without work.",
-    )
-    deadline_1_s: float = setting(
-        tomlfile.parse_duration("5m"),
-        tomlfile.parse_duration,
-        "A level 1 run that takes longer is ended.",
-    )
-    deadline_2_s: float = setting(
-        tomlfile.parse_duration("30m"), tomlfile.parse_duration, "The same of level 2."
-    )
-    deadline_3_s: float = setting(
-        tomlfile.parse_duration("60m"), tomlfile.parse_duration, "The same of level 3."
-    )
-    deadline_4_s: float = setting(
-        tomlfile.parse_duration("180m"), tomlfile.parse_duration, "The same of level 4."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DcgmHealth:
-    """DCGM's background watches (dcgmi health), where the host engine runs."""
-
-    enabled: bool = setting(
-        True, read_flag, "Read them if dcgmi is installed and the host engine runs."
-    )
-    every_s: float = setting(tomlfile.parse_duration("10m"), read_period, 'How often, or "off".')
-    deadline_s: float = setting(
-        tomlfile.parse_duration("60s"),
-        tomlfile.parse_duration,
-        "A read that takes longer is reported as a fault.",
-    )
-
-
-# Settings that several bandwidth checks have. Each call makes a field of its own.
-_idle_period = partial(
-    setting, 0.0, read_period, 'How often, while the node is idle. "off": on request only.'
-)
-_all_reduce_deadline = partial(
-    setting,
-    tomlfile.parse_duration("10m"),
-    tomlfile.parse_duration,
-    "A run that takes longer is ended.",
-)
-_bus_bandwidth_limit = partial(
-    setting,
-    0.0,
-    _figure,
-    "Bus bandwidth below this is a finding, in GB/s. 0: it is only reported.",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EfaLoopback:
-    """Each EFA adapter sends to itself, where fi_pingpong is installed."""
-
-    every_s: float = _idle_period()
-    deadline_s: float = setting(
-        tomlfile.parse_duration("2m"), tomlfile.parse_duration, "For each adapter."
-    )
-    least_gbps: float = setting(
-        0.0, _figure, "Bandwidth below this is a finding, in Gbit/s. 0: it is only reported."
-    )
-    most_latency_us: float = setting(
-        0.0, _figure, "Latency above this is a finding, in microseconds. 0: it is only reported."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nccom:
-    """An all-reduce over the Neuron cores of this node, where nccom-test is installed."""
-
-    every_s: float = _idle_period()
-    deadline_s: float = _all_reduce_deadline()
-    least_gbytes: float = _bus_bandwidth_limit()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nccl:
-    """An all-reduce over the GPUs of this node, where all_reduce_perf (nccl-tests) is installed."""
-
-    every_s: float = _idle_period()
-    deadline_s: float = _all_reduce_deadline()
-    program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
-    least_gbytes: float = _bus_bandwidth_limit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +222,7 @@ class Recovery:
         reload=True,
     )
     label: str = setting(
-        "vitald/action=replace",
+        "vitald.io/recovery=replace",
         _label,
         "The label of a node that must be replaced. On HyperPod:"
         ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
@@ -405,26 +248,6 @@ class Metrics:
 
     listen: Listen | None = setting(
         Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogSettings:
-    """What codes mean."""
-
-    profile: str = setting(
-        "nvidia",
-        one_of(*catalog.PROFILES),
-        '"nvidia": NVIDIA\'s published advice. "hyperpod": as observed of SageMaker HyperPod\'s'
-        " agent.",
-        reload=True,
-    )
-    overrides: Mapping[str, object] = setting(
-        dict,
-        read_table,
-        "Change or add entries of the catalogue, key by key; or as tables,"
-        ' [catalog.overrides."xid/63"].',
-        reload=True,
     )
 
 
@@ -471,3 +294,8 @@ class Log:
     format: str = setting(
         "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
     )
+
+
+def find_socket(socket: Socket, paths: Paths) -> Path:
+    """Where the API's socket is."""
+    return socket.path or paths.runtime / "vitald.sock"

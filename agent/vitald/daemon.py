@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import grp
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -30,7 +31,8 @@ from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
-from vitald.config import Config, ConfigError
+from vitald.config import Config
+from vitald.config_file import ConfigError
 from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -160,6 +162,7 @@ class Daemon:
                     self.housekeeping.run,
                     self._reload_on_signal,
                     self.recovery.run,
+                    self.diagnostics.idle_monitor.run,
                 ):
                     tasks.start_soon(work)
                 present: list[Source] = [*self.sources.present, self.diagnostics.source]
@@ -168,6 +171,7 @@ class Daemon:
                 tasks.start_soon(self._notify_ready)
                 await self.stopping.wait()
                 self.notifier.notify_stopping()
+                self.node_state.announce_stop()
                 log.info("stopping")
                 tasks.cancel_scope.cancel()
             for batch in self.diagnostics.source.take_pending_batches():
@@ -398,6 +402,7 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
         deep_log=deep_log,
         count=daemon.run_tally.count_run,
         stored=daemon.pipeline.wait_until_stored,
+        waits_for_idle=daemon.node_state.waits_for_idle,
     )
 
 
@@ -411,7 +416,9 @@ def _build_api(daemon: Daemon) -> Api:
         reader=daemon.reader,
         inject_path=daemon.config.kernel_log.path,
         group=_find_group_id(daemon.config.socket.group),
+        publisher_uid=_find_user_id(daemon.config.publish.user),
         diagnostics=daemon.diagnostics,
+        is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
         more=_build_routes(daemon),
     )
@@ -491,6 +498,14 @@ def _find_group_id(name: str | None) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
+
+
+def _find_user_id(name: str) -> int | None:
+    """None where there is no such user on this node: nobody more may do anything then."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def _read_machine_id() -> str:

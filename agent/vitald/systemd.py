@@ -15,6 +15,8 @@ from collections.abc import MutableMapping
 
 import structlog
 
+from vitald.text import replace_unprintable
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("systemd")
 
 _FIRST_FD = 3
@@ -47,7 +49,10 @@ class Notifier:
         self._send_state("WATCHDOG=1")
 
     def notify_status(self, text: str) -> None:
-        """The line that `systemctl status` shows; sent when it changes."""
+        """The line that `systemctl status` shows; sent when it changes. A line break in it would
+        begin another assignment, such as `STOPPING=1`.
+        """
+        text = replace_unprintable(text, " ")
         if text != self._status:
             self._status = text
             self._send_state(f"STATUS={text}")

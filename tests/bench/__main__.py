@@ -22,6 +22,7 @@ from tests.bench import (
     check,
     commit,
     diagnostics,
+    fleet,
     flood,
     idle,
     judge,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], Json]] = {
     "nvml": nvml.run,
     "rounds": rounds.run,
     "diagnostics": diagnostics.run,
+    "fleet": fleet.run,
     "soak": soak.run,
 }
 BY_NAME_ONLY = {"soak"}

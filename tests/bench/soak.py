@@ -284,7 +284,7 @@ def serve(folder: Path, fd: int) -> None:
     """
     from vitald import config as configs
     from vitald import log
-    from vitald.cli.run import return_memory_early
+    from vitald.cli.memory import return_memory_early
     from vitald.collectors.nvml import client
 
     faulthandler.register(signal.SIGUSR1)

@@ -30,6 +30,7 @@ from vitald.collectors.nvml.client import WorkerProcess
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
+from vitald.collectors.nvml.worker import SIMULATED
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import Batch, Event, Finding, Position, Readings, SourceState
@@ -344,3 +345,13 @@ def since(calls: Iterable[SimulatedCall], moment_ns: int, *functions: str) -> li
         for call in calls
         if call.at_ns >= moment_ns and (not functions or call.function in functions)
     ]
+
+
+def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
+    """What its library answers counts as the driver's: it no longer says that it is simulated."""
+    marked = SIMULATED.encode() + b"\0"
+    data = gpus.library.read_bytes()
+    assert marked in data
+    gpus.library = gpus.folder / gpus.library.name
+    gpus.library.write_bytes(data.replace(marked, marked.replace(b"simulated", b"genuine__")))
+    return gpus

@@ -67,7 +67,7 @@ CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enable
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill
 # or GPU that is not there, the 31st of February, a count that has not settled, a program that is
-# not installed.
+# not installed, a sink that is named twice.
 REFUSABLE = (
     "clear",
     "accept",
@@ -80,6 +80,7 @@ REFUSABLE = (
     "confirm",
     "runDiagnostic",
     "cancelDiagnostic",
+    "reportSinks",
 )
 
 

@@ -34,6 +34,7 @@ def test_in_the_group(guarded: Node) -> None:
     for path in (
         "/healthz",
         "/v1/status",
+        "/v1/summary",
         "/v1/events",
         "/v1/findings",
         "/v1/components",
@@ -61,6 +62,8 @@ def test_in_the_group(guarded: Node) -> None:
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
+    refused = request_as_nobody(guarded, "POST", "/v1/publishers", {"sinks": []}, groups=member)
+    assert (refused[0], "may not change" in str(refused[1]["error"])) == (403, True)
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
     assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 11
 
@@ -92,6 +95,7 @@ def test_outside_the_group(guarded: Node) -> None:
     for method, path, body in (
         ("GET", "/healthz", None),
         ("GET", "/v1/status", None),
+        ("GET", "/v1/summary", None),
         ("GET", "/v1/watch", None),
         ("GET", "/v1/nothing", None),
         ("GET", "/v1/incidents", None),
@@ -108,6 +112,7 @@ def test_outside_the_group(guarded: Node) -> None:
         ("POST", "/v1/diagnostics/run", {"reason": "mine"}),
         ("POST", "/v1/diagnostics/cancel", {"reason": "mine"}),
         ("POST", "/v1/jobs", {"event": "begin", "job": "1"}),
+        ("POST", "/v1/publishers", {"sinks": []}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

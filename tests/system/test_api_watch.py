@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from tests.harness import Json, Node, UnixConnection
+from tests.harness import PYTHON, ROOT, Json, Node, UnixConnection
+from tests.pace import patient
 from tests.system.document import conforms
 from tests.system.lines import about, fallen_with_company, fresh_pci, pids, xid
 
@@ -251,6 +253,41 @@ def test_head(shared_node: Node) -> None:
     assert connection.getresponse().status in (200, 405)
     connection.close()
     node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the client to be gone")
+
+
+def test_an_orderly_stop_is_announced(node: Node) -> None:
+    """To every watcher, as the last line, also right behind other changes."""
+    with watching(node) as lines, watching(node) as others:
+        assert [next(each)["type"] for each in (lines, others)] == ["verdict", "verdict"]
+        node.write(xid(1))
+        assert next(lines)["type"] == "event"
+        node.stop()
+        assert [each["type"] for each in lines][-1] == "stopping"
+        assert [each["type"] for each in others][-1] == "stopping"
+
+
+def test_a_daemon_that_is_killed_announces_nothing(node: Node) -> None:
+    with watching(node) as lines:
+        assert next(lines)["type"] == "verdict"
+        node.kill()
+        assert [each["type"] for each in lines] == []
+
+
+def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
+    node.write(xid(1))
+    node.until(node.events, 10.0, "the event")
+    command = [PYTHON, "-m", "vitald", "events", "--follow", "--socket", str(node.socket)]
+    following = subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert following.stdout is not None
+    assert "xid/79" in following.stdout.readline()  # it follows from here on
+    node.stop()
+    _, remarks = following.communicate(timeout=patient(20.0))
+    assert (following.returncode, remarks) == (
+        30,
+        "vitald: the daemon is being stopped; follow again once it runs\n",
+    )
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from tests.network_tree import EFA, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import NVIDIA, Tree
 from vitald.config import Config, Paths
-from vitald.config_sections import DcgmHealth, EfaLoopback, Nccl, Nccom
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
 from vitald.diagnostics.run.process import Programs
+from vitald.diagnostics_sections import DcgmHealth, EfaLoopback, Nccl, Nccom
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not

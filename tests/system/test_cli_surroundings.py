@@ -64,6 +64,7 @@ CALLS = {
     "recover": Call("recover --dry-run --config /nonexistent"),
     "config": Call("config check --json CONFIG"),
     "run": Call("run --config /nonexistent", CONFIG, heard=False),
+    "publish": Call("publish --config /nonexistent", CONFIG, heard=False),
     "version": Call("version"),
 }
 NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -147,3 +148,26 @@ def test_nobody_looks_at_it(node: Node) -> None:
     done = node.cli("components")
     assert "\x1b" not in done.stdout
     assert "no source reads them; only the kernel log can report on them" in done.stdout
+
+
+def test_the_driver_of_the_gpu_operator_is_used_once_it_is_there(tmp_path: Path) -> None:
+    """The operator mounts it while vitald runs; nothing names its library."""
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
+    simulated = SimulatedNode(tmp_path / "gpus", "h100", gpus=1)
+    root = tmp_path / "driver"
+    node = Node(tmp_path / "node", gpus=simulated)
+    named = f'library = "{simulated.library}"'
+    assert named in node.settings
+    node.config.write_text(node.settings.replace(named, f'driver_root = "{root}"'))
+    with node:
+        node.until(lambda: "nvml/unavailable" in open_codes(node), 30.0, "no library")
+        library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+        library.parent.mkdir(parents=True)
+        library.symlink_to(simulated.library)
+        node.until(lambda: gpu(node, simulated.addresses[0]), 90.0, "the GPU's identity")
+
+
+def open_codes(node: Node) -> list[str]:
+    return [finding["code"] for finding in node.status()["findings"]]

@@ -7,6 +7,7 @@ whole runs takes a container's runtime, and is tried by hand (packaging/containe
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -18,13 +19,17 @@ import pytest
 import yaml
 
 from tests.harness import PYTHON, ROOT, Node
+from tests.pace import patient
 from tests.system.lines import xid
-from vitald import __version__, config
+from vitald import __version__, config, config_file
 from vitald.collectors.host.settings import HostSettings
+from vitald.publish.kubernetes.credentials import SERVICE_ACCOUNT
 
 CONTAINER, KUBERNETES = ROOT / "packaging/container", ROOT / "packaging/kubernetes"
+COMPONENT = KUBERNETES / "publish"
 CONTAINERFILE = (CONTAINER / "Containerfile").read_text("utf-8")
 UID = 10001
+OWN_CONFIG = Path("/etc/vitald/publish.toml")  # of the publisher
 NO_FURTHER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
 Json = dict[str, Any]
 
@@ -65,17 +70,19 @@ def mounts(container: Json) -> dict[str, Json]:
 @pytest.mark.smoke
 def test_every_manifest_is_named_and_every_name_is_there() -> None:
     """In kustomization.yaml, be it as a choice in a comment."""
-    named = set(
-        re.findall(r"[\w-]+\.(?:yaml|toml)", (KUBERNETES / "kustomization.yaml").read_text("utf-8"))
-    )
-    there = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"}
-    assert named == there
+    for folder in (KUBERNETES, COMPONENT):
+        text = (folder / "kustomization.yaml").read_text("utf-8")
+        entries = re.findall(r"- (?:path: )?([\w-]+\.yaml)|\[([\w-]+(?:\.toml)?)\]", text)
+        named = {file or other for file, other in entries}
+        assert named == {path.name for path in folder.iterdir()} - {"kustomization.yaml"}
     kinds = {
         name: manifest(name)["kind"]
         for name in sorted(path.stem for path in KUBERNETES.glob("*.yaml"))
     }
     assert kinds == {
-        **dict.fromkeys(("daemonset", "device-plugin", "nvidia", "privileged"), "DaemonSet"),
+        **dict.fromkeys(
+            ("daemonset", "device-plugin", "gpu-operator", "nvidia", "privileged"), "DaemonSet"
+        ),
         "kustomization": "Kustomization",
         "namespace": "Namespace",
         "pod-monitor": "PodMonitor",
@@ -154,7 +161,7 @@ def test_the_folders_are_those_of_the_configuration() -> None:
     """What vitald is told to use is mounted there, and only its own two folders for writing."""
     settings = config.load(KUBERNETES / "config.toml")
     here = mounts(vitald())
-    assert str(config.DEFAULT_PATH.parent) in here
+    assert str(config_file.DEFAULT_PATH.parent) in here
     for path, writable in (
         (settings.paths.state, True),
         (settings.paths.runtime, True),
@@ -194,12 +201,84 @@ def test_it_runs_where_a_node_is_ill_and_asks_for_what_was_measured() -> None:
     assert "cpu" not in limits
 
 
+def publisher() -> Json:
+    (container,) = publisher_patch()["containers"]
+    return container  # type: ignore[no-any-return]
+
+
+def publisher_patch() -> Json:
+    spec: Json = manifest("publish/publish")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_publisher_has_the_token_and_no_capability() -> None:
+    """The daemon has no token: only the publisher's container mounts it."""
+    assert publisher()["securityContext"] == {**NO_FURTHER, "capabilities": {"drop": ["ALL"]}}
+    volumes = {volume["name"]: volume for volume in publisher_patch()["volumes"]}
+    own = {mount["name"]: mount for mount in publisher()["volumeMounts"]}
+    assert set(volumes) == {"publish-config", "publish-state", "api-token"}
+    assert set(own) == {*volumes, "runtime"}
+    assert own["api-token"]["mountPath"] == str(SERVICE_ACCOUNT)
+    token, authority = volumes["api-token"]["projected"]["sources"]
+    assert token["serviceAccountToken"] == {"path": "token", "expirationSeconds": 3600}
+    assert authority["configMap"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert {name for name, mount in own.items() if not mount.get("readOnly")} == {"publish-state"}
+    (folders,) = publisher_patch()["initContainers"]
+    assert folders["command"] == [*pod()["initContainers"][0]["command"], "/var/lib/vitald-publish"]
+    (name,) = [each for each in publisher()["env"] if each["name"] == "NODE_NAME"]
+    assert name["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+def test_the_folders_of_the_publisher_are_those_of_its_configuration() -> None:
+    settings = config.load(COMPONENT / "publish.toml")
+    own = {mount["mountPath"]: mount for mount in publisher()["volumeMounts"]}
+    assert settings.socket_path == config.load(KUBERNETES / "config.toml").socket_path
+    assert {str(settings.publish.state), str(settings.paths.runtime)} <= own.keys()
+    assert settings.kubernetes.enabled
+    assert publisher()["command"] == ["/usr/bin/vitald", "publish", "--config", f"{OWN_CONFIG}"]
+    assert str(OWN_CONFIG.parent) in own
+
+
+def test_the_rights_are_those_that_the_client_needs() -> None:
+    documents = yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text("utf-8"))
+    (role, _) = documents
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
+        (["nodes"], ["get"]),
+        (["nodes/status"], ["patch"]),
+        (["events"], ["create"]),
+    ]
+
+
 def probe(path: Path) -> subprocess.CompletedProcess[str]:
     """The image's probe, with a socket elsewhere."""
+    return run_probe('"/run/vitald/vitald.sock", 5.0', f'"{path}", 0.5')
+
+
+def run_probe(place: str, elsewhere: str, *words: str) -> subprocess.CompletedProcess[str]:
     script = (CONTAINER / "healthy").read_text("utf-8")
-    assert '"/run/vitald/vitald.sock", 5.0' in script
-    script = script.replace('"/run/vitald/vitald.sock", 5.0', f'"{path}", 0.5')
-    return subprocess.run([PYTHON, "-IS", "-c", script], capture_output=True, text=True, timeout=20)
+    assert place in script
+    return subprocess.run(
+        [PYTHON, "-IS", "-c", script.replace(place, elsewhere), *words],
+        capture_output=True,
+        text=True,
+        timeout=patient(20),
+    )
+
+
+def test_the_publishers_probe_finds_one_that_hangs() -> None:
+    """And takes one that only waits for well: it wakes by itself."""
+    (probe_of,) = (publisher()["livenessProbe"]["exec"]["command"],)
+    assert probe_of == ["/usr/bin/vitald-healthy", "publish"]
+    place = '"/proc/1/status", 15.0'
+    with subprocess.Popen(["sh", "-c", "while sleep 0.1; do :; done"]) as waking:
+        elsewhere = f'"/proc/{waking.pid}/status"'
+        assert run_probe(place, f"{elsewhere}, 15.0", "publish").returncode == 0
+        waking.send_signal(signal.SIGSTOP)
+        done = run_probe(place, f"{elsewhere}, 1.0", "publish")
+        waking.kill()
+    assert (done.returncode, "has not run for 1 s" in done.stderr) == (1, True)
+    gone = run_probe(place, f"{elsewhere}, 1.0", "publish")
+    assert (gone.returncode, "Traceback" in gone.stderr) == (1, False)
 
 
 def test_the_probe_asks_whether_vitald_works_and_not_how_the_node_is(node: Node) -> None:

@@ -224,6 +224,7 @@ def test_permissions_and_owners(packages: Packages) -> None:
         "/opt/vitald/setup",
         *started,
         *(f"/usr/share/vitald/slurm/{x}" for x in ("prolog", "epilog", "healthcheck")),
+        *(f"/usr/share/vitald/{x}" for x in ("npd/vitald-npd", "kured/reboot-sentinel")),
     }
 
 

@@ -23,10 +23,11 @@ from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
+from tests.system.nvml import as_if_real
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
-from vitald.collectors.nvml.worker import SIMULATED
-from vitald.recovery.request import FILE, FindingRef, Kind, Request, parse_request, render_request
+from vitald.model import Repair
+from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
 
 GPU = "gpu/0000:65:00.0"
@@ -138,7 +139,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     request = request_of(node)
     assert (request.id, request.kind, request.causes, request.requester) == (
         asked["id"],
-        Kind.REBOOT,
+        Repair.REBOOT,
         ((GPU, "xid/79"),),
         f"vitald {node.status()['pid']}",
     )
@@ -320,16 +321,6 @@ def test_the_kill_switch(
 # --- a second witness
 
 
-def as_if_real(gpus: SimulatedNode) -> SimulatedNode:
-    """What its library answers counts as the driver's: it no longer says that it is simulated."""
-    marked = SIMULATED.encode() + b"\0"
-    data = gpus.library.read_bytes()
-    assert marked in data
-    gpus.library = gpus.folder / gpus.library.name
-    gpus.library.write_bytes(data.replace(marked, marked.replace(b"simulated", b"genuine__")))
-    return gpus
-
-
 def test_what_nobody_confirms_is_left_to_a_person(
     site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
@@ -453,7 +444,7 @@ def handmade(node: Node, found: Json | None = None) -> Request:
         boot_id=str(node.status()["bootId"]),
         time=time.time(),
         uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
-        kind=Kind.REBOOT,
+        kind=Repair.REBOOT,
         host="h",
         requester="vitald 1",
         status="unhealthy",
@@ -516,7 +507,7 @@ STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
     ),
     (
         "more than is asked for",
-        lambda one: replace(one, kind=Kind.REPLACE),
+        lambda one: replace(one, kind=Repair.REPLACE),
         "daemon",
         "does not say replacementRequired",
     ),

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
-from vitald.config_sections import Dcgm
-from vitald.config_sections import DcgmHealth as Settings
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm_health import (
     BoardTraits,
@@ -24,6 +22,8 @@ from vitald.diagnostics.checks.dcgm_health import (
     judge_answer,
     read_answer,
 )
+from vitald.diagnostics_sections import Dcgm
+from vitald.diagnostics_sections import DcgmHealth as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
 from vitald.model.event import Fields

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
-from vitald.config_sections import EfaLoopback as Settings
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import efa_loopback
 from vitald.diagnostics.checks.efa_loopback import EfaLoopbackCheck, build_check, read_table
+from vitald.diagnostics_sections import EfaLoopback as Settings
 from vitald.model import Action, Component, ComponentKind
 from vitald.model.diagnostic import Outcome, Remedy
 

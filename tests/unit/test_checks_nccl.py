@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
-from vitald.config_sections import Nccl as Settings
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
 from vitald.diagnostics.checks.nccl import NcclCheck, build_check, read_output
+from vitald.diagnostics_sections import Nccl as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 

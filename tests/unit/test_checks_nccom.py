@@ -15,10 +15,10 @@ from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
 from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
-from vitald.config_sections import Nccom as Settings
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccom
 from vitald.diagnostics.checks.nccom import NccomCheck, build_check, count_cores, read_output
+from vitald.diagnostics_sections import Nccom as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 

@@ -175,6 +175,14 @@ WRONG = [
     ),
     (("report", "--timeout", "0", *NOBODY), "argument --timeout: expected a number of seconds"),
     (("slurm", "lunch"), "prolog"),
+    (("publish", "--retire"), "vitald publish kubernetes --retire"),
+    (("publish", "kubernetes"), "vitald publish kubernetes --retire"),
+    (("publish", "s3", "--retire"), "argument sink"),
+    (("check", "--asks", "coffee", *NOBODY), "argument --asks"),
+    *(
+        (("check", "--asks", "reboot", *more, *NOBODY), "--asks goes with none of --for, --strict")
+        for more in (("--strict",), ("--for", "running"), ("--as", "vitald"))
+    ),
     (("demo", "--profile", "tpu"), "argument --profile"),
     (("demo", "--pause", "long"), "argument --pause: expected a number of seconds"),
     (("config",), "WHAT"),

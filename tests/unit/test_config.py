@@ -13,9 +13,10 @@ from tests.conftest import require
 from tests.unit.builders import ROOT
 from vitald import config as configs
 from vitald import tomlfile
-from vitald.config import POLLED, SECTIONS, Config, ConfigError, changed, settings_of
+from vitald.catalog_section import CatalogSettings
+from vitald.config import POLLED, SECTIONS, Config, changed, settings_of
+from vitald.config_file import ConfigError
 from vitald.config_sections import (
-    CatalogSettings,
     LedgerSettings,
     Listen,
     Log,
@@ -44,6 +45,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("nvml", "inventory"): ('"1h"', 3600.0),
     ("nvml", "deadline"): ('"20s"', 20.0),
     ("nvml", "give_up"): ('"2m"', 120.0),
+    ("nvml", "driver_root"): ('"/opt/driver"', Path("/opt/driver")),
     ("nvml", "library"): ('"/opt/lib/libnvidia-ml.so.1"', Path("/opt/lib/libnvidia-ml.so.1")),
     **{
         (section, key): value
@@ -108,6 +110,25 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     },
     ("recovery", "node"): ('"gpu-17"', "gpu-17"),
     ("recovery", "label"): ('"example.com/x=y"', "example.com/x=y"),
+    ("publish", "user"): ('"publisher"', "publisher"),
+    ("publish", "drills"): ("true", True),
+    **{("publish", what): (f'"/data/{what}"', Path(f"/data/{what}")) for what in ("state", "nfd")},
+    ("publish", "textfile"): ('"/data/v.prom"', Path("/data/v.prom")),
+    ("kubernetes", "node"): ('"gpu-17"', "gpu-17"),
+    ("kubernetes", "server"): ('"https://[::1]:6443"', "https://[::1]:6443"),
+    **{
+        ("kubernetes", what): (f'"/data/{what}"', Path(f"/data/{what}"))
+        for what in ("ca", "token_file", "client_certificate", "client_key")
+    },
+    ("kubernetes", "exec"): ('["/opt/aws", "get-token"]', ("/opt/aws", "get-token")),
+    ("kubernetes", "prefix"): ('"health.example.com"', "health.example.com"),
+    ("kubernetes", "conditions"): ('["own", "eks"]', ("own", "eks")),
+    ("kubernetes", "taint"): ('"NoSchedule"', "NoSchedule"),
+    ("kubernetes", "heartbeat"): ('"10m"', 600.0),
+    **{
+        ("kubernetes", key): ("true", True) for key in ("enabled", "impersonate", "driver_upgrades")
+    },
+    **{("kubernetes", key): ("false", False) for key in ("labels", "annotation", "events")},
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.checking import config, install
 from tests.unit.dcgm_made import a_test, new, old, passing, refused, warning
 from vitald.config import Config
-from vitald.config_sections import Dcgm
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
+from vitald.diagnostics_sections import Dcgm
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
 DOWN = Output(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.collectors.pci.inventory import PciInventory
+from vitald.collectors.pci.inventory import PciDevice, PciInventory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.node import NodeView
 from vitald.model import Component, ComponentKind, Readings
@@ -35,6 +35,29 @@ def board() -> NodeState:
 @pytest.fixture
 def node(board: NodeState, tmp_path: Path) -> NodeView:
     return NodeView(board, PciInventory(tmp_path), tmp_path / "ledger.db", lambda: "")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "pci_class", "has"),
+    [
+        (0x10DE, 0x2330, 0x030200, True),  # a GPU
+        (0x1D0F, 0x7164, 0x088000, True),  # a Neuron device
+        (0x10DE, 0x22A3, 0x068000, False),  # an NVSwitch: work uses it by way of a GPU
+        (0x15B3, 0x1021, 0x020700, False),  # a network adapter
+    ],
+)
+def test_whether_there_is_something_to_be_idle(
+    board: NodeState, tmp_path: Path, vendor: int, device: int, pci_class: int, has: bool
+) -> None:
+    inventory = PciInventory(tmp_path)
+    view = NodeView(board, inventory, tmp_path / "ledger.db", lambda: "")
+    assert not view.has_accelerators
+    inventory.devices = {
+        ADDRESSES[0]: PciDevice(
+            address=ADDRESSES[0], vendor=vendor, device=device, pci_class=pci_class, driver=None
+        )
+    }
+    assert view.has_accelerators is has
 
 
 def address_of(node: NodeView, index: int, serial: str = "") -> str | None:

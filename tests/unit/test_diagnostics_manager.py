@@ -17,7 +17,6 @@ from tests.pace import patient
 from tests.unit.builders import catalogue, finding, gpu
 from vitald.catalog import Clears
 from vitald.config import Config
-from vitald.config_sections import Diagnostics as Settings
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import NodeState
 from vitald.diagnostics import device_access, events, planner, runner, source
@@ -25,6 +24,7 @@ from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
 from vitald.diagnostics.manager import DiagnosticsManager
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
+from vitald.diagnostics_sections import Diagnostics as Settings
 from vitald.model import Action, Batch, Component, Event, Finding
 from vitald.model.diagnostic import (
     ActiveRun,
@@ -207,6 +207,7 @@ class House:
             Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
             {check.name: check for check in checks or (Tested(),)},
             catalog=catalogue(),
+            waits_for_idle=lambda: False,
             boot_id="boot-a",
             node=cast("Any", self.node),
             detector=cast("Any", self.detector),

@@ -14,7 +14,8 @@ from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, entry
 from vitald import config, tomlfile
 from vitald.catalog import Catalog, CatalogError, load_catalog
-from vitald.config import SECTIONS, ConfigError, settings_of
+from vitald.config import SECTIONS, settings_of
+from vitald.config_file import ConfigError
 
 WORDS = st.one_of(
     st.sampled_from(

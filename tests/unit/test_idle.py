@@ -734,8 +734,17 @@ def test_in_a_container_of_its_own_only_the_driver_can_tell(tree: Tree) -> None:
     assert (
         words(detector.uses())[0] == "process 50 of the node computes on gpu/3, as the driver says"
     )
+    assert not detector.sees_node
     detector.given(testing=True)
     assert detector.uses() == (), "which of these numbers are our own run's cannot be told"
+
+
+def test_on_the_node_itself_all_of_it_is_seen(tree: Tree) -> None:
+    tree.process(1)
+    (tree.procfs / "self/ns").mkdir(parents=True)
+    (tree.procfs / "self/ns/pid").symlink_to(device_users._HOST_PIDS)
+    detector = tree.detector()
+    assert detector.uses() == () and detector.sees_node
 
 
 def test_where_other_users_processes_are_hidden_a_process_not_seen_has_not_ended(

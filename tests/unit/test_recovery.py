@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
-from vitald.model import Action, Finding, FindingState, When
+from vitald.model import Action, Finding, FindingState, Repair, When
 from vitald.recovery import action_log
 from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.decision import (
@@ -31,9 +31,7 @@ from vitald.recovery.request import (
     MAX_BYTES,
     FindingRef,
     InvalidRequest,
-    Kind,
     Request,
-    choose_kind,
     make_finding_ref,
     parse_request,
     render_request,
@@ -56,7 +54,7 @@ REQUEST = Request(
     boot_id=NOW.boot_id,
     time=NOW.wall - 5,
     uptime=NOW.uptime - 5,
-    kind=Kind.REBOOT,
+    kind=Repair.REBOOT,
     host="node-1",
     requester="vitald 12",
     status="unhealthy",
@@ -90,7 +88,7 @@ FACTS = Facts(
 REPLACE = replace(
     FACTS,
     request=replace(
-        REQUEST, kind=Kind.REPLACE, findings=(replace(FINDING_REF, action="replace_node"),)
+        REQUEST, kind=Repair.REPLACE, findings=(replace(FINDING_REF, action="replace_node"),)
     ),
     daemon=replace(
         DAEMON,
@@ -106,7 +104,7 @@ REPLACE = replace(
 def done(
     ago: float,
     *,
-    kind: Kind = Kind.REBOOT,
+    kind: Repair = Repair.REBOOT,
     cause: tuple[str, str] = (GPU, "xid/79"),
     boot: str = NOW.boot_id,
 ) -> ActionRecord:
@@ -226,7 +224,7 @@ FAILS: list[tuple[str, Facts, str]] = [
 
 
 def test_nothing_stands_against_it() -> None:
-    for facts, kind in ((FACTS, Kind.REBOOT), (REPLACE, Kind.REPLACE)):
+    for facts, kind in ((FACTS, Repair.REBOOT), (REPLACE, Repair.REPLACE)):
         decision = decide(facts)
         assert (decision.step, decision.kind, decision.reasons) == (Step.ACT, kind, ())
     old = with_log(
@@ -235,7 +233,7 @@ def test_nothing_stands_against_it() -> None:
         request=replace(REQUEST, uptime=DAY_S),
     )
     assert decide(old).step is Step.ACT
-    assert decide(with_log(done(60, kind=Kind.REPLACE))).step is Step.ACT, (
+    assert decide(with_log(done(60, kind=Repair.REPLACE))).step is Step.ACT, (
         "a replacement is not a reboot"
     )
     assert decide(with_told(action="reset_device")).step is Step.ACT, (
@@ -312,7 +310,7 @@ class World:
     boots: int = 0
     wall_is_off: float = 1_700_000_000.0
     log_bytes: bytes = field(default_factory=lambda: action_log.render_action_log(ActionLog()))
-    done: list[tuple[float, Kind, tuple[str, str]]] = field(default_factory=list)
+    done: list[tuple[float, Repair, tuple[str, str]]] = field(default_factory=list)
 
     @property
     def clock(self) -> BootClock:
@@ -326,9 +324,9 @@ class World:
         self.true += down
         self.booted, self.boots = self.true, self.boots + 1
 
-    def ask(self, cause: tuple[str, str], kind: Kind) -> None:
+    def ask(self, cause: tuple[str, str], kind: Repair) -> None:
         now = self.clock
-        action = "reboot_node" if kind is Kind.REBOOT else "replace_node"
+        action = "reboot_node" if kind is Repair.REBOOT else "replace_node"
         finding_ref = replace(FINDING_REF, component=cause[0], code=cause[1], action=action)
         facts = replace(
             FACTS,
@@ -370,7 +368,7 @@ class World:
                 action_log.parse_action_log(self.log_bytes).with_entry(entry, now)
             )
             self.done.append((self.true, kind, cause))
-            if kind is Kind.REBOOT:
+            if kind is Repair.REBOOT:
                 self.boot(120.0)
 
 
@@ -417,7 +415,7 @@ def test_never_two_for_one_cause_within_a_day_whatever_the_clocks_do(
             world.boot(amount)
         else:
             world.ask(
-                (GPU, f"xid/{int(amount) // 2}"), [Kind.REBOOT, Kind.REPLACE][int(amount) % 2]
+                (GPU, f"xid/{int(amount) // 2}"), [Repair.REBOOT, Repair.REPLACE][int(amount) % 2]
             )
     for number, (at, kind, cause) in enumerate(world.done):
         for later, other, again in world.done[number + 1 :]:
@@ -429,7 +427,7 @@ def test_a_day_later_it_is_done_again() -> None:
     world = World()
     for hours in (0, 1, 23, 25, 26, 51):
         world.true = max(world.true, hours * 3600.0)
-        world.ask((GPU, "xid/79"), Kind.REBOOT)
+        world.ask((GPU, "xid/79"), Repair.REBOOT)
     assert [round(at / 3600) for at, _, _ in world.done] == [0, 25, 51]
 
 
@@ -438,16 +436,16 @@ def test_a_day_later_it_is_done_again() -> None:
 
 def test_replacing_outranks_rebooting_and_is_waited_for() -> None:
     reboot, replaced = finding(Action.REBOOT_NODE, number=1), finding(Action.REPLACE_NODE, number=2)
-    assert select_action([reboot], lambda _: True, device_reset=False) == (Kind.REBOOT, (reboot,))
+    assert select_action([reboot], lambda _: True, device_reset=False) == (Repair.REBOOT, (reboot,))
     assert select_action([reboot, replaced], lambda _: True, device_reset=False) == (
-        Kind.REPLACE,
+        Repair.REPLACE,
         (replaced,),
     )
     assert select_action([reboot, replaced], lambda one: one is reboot, device_reset=False) is None
     assert select_action(
         [reboot, finding(number=3)], lambda one: one is reboot, device_reset=False
     ) == (
-        Kind.REBOOT,
+        Repair.REBOOT,
         (reboot,),
     )
     assert select_action([reboot], lambda _: False, device_reset=False) is None
@@ -476,12 +474,13 @@ def test_nothing_while_somebody_works_on_one_of_them() -> None:
 
 
 def test_a_reset_is_a_reboot_where_the_site_does_not_reset() -> None:
-    assert choose_kind(Action.RESET_DEVICE, device_reset=False) is Kind.REBOOT
-    assert choose_kind(Action.RESET_DEVICE, device_reset=True) is None
+    assert Action.RESET_DEVICE.choose_repair(device_reset=False) is Repair.REBOOT
+    assert Action.RESET_DEVICE.choose_repair(device_reset=True) is None
     later = finding(Action.RESET_DEVICE, When.AFTER_JOB)
-    assert select_action([later], lambda _: True, device_reset=False) == (Kind.REBOOT, (later,)), (
-        "root waits for the job"
-    )
+    assert select_action([later], lambda _: True, device_reset=False) == (
+        Repair.REBOOT,
+        (later,),
+    ), "root waits for the job"
 
 
 # --- the file
@@ -509,7 +508,7 @@ REQUESTS = st.builds(
     boot_id=TEXT,
     time=NUMBER,
     uptime=NUMBER,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(Repair),
     host=TEXT,
     requester=TEXT,
     status=TEXT,
@@ -594,8 +593,8 @@ def test_what_is_no_request(data: bytes, said: str) -> None:
         parse_request(data)
 
 
-def test_a_book_that_is_not_whole_is_no_book() -> None:
-    whole = action_log.render_action_log(ActionLog((done(10), done(20, kind=Kind.REPLACE))))
+def test_a_partially_valid_action_log_is_rejected() -> None:
+    whole = action_log.render_action_log(ActionLog((done(10), done(20, kind=Repair.REPLACE))))
     assert len(action_log.parse_action_log(whole).entries) == 2
     for end in range(len(whole) - 1):
         with pytest.raises(InvalidActionLog):
@@ -614,7 +613,7 @@ def test_old_entries_make_room_but_none_that_counts() -> None:
     many = tuple(
         ActionRecord(
             id="x",
-            kind=Kind.REBOOT,
+            kind=Repair.REBOOT,
             causes=(("c", str(n)),),
             time=now.wall - n,
             uptime=now.uptime - n,

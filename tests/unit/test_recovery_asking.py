@@ -16,8 +16,8 @@ from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
 from vitald.config_sections import Recovery
 from vitald.core.node_state import LedgerHealth, NodeState
-from vitald.model import Action, Finding, SourceState
-from vitald.recovery.request import FILE, Kind, Request, parse_request
+from vitald.model import Action, Finding, Repair, SourceState
+from vitald.recovery.request import FILE, Request, parse_request
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.worker_thread import WorkerThread
 
@@ -64,7 +64,7 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
         first = await asked.at(120.0)
         assert first is not None
         assert (first.kind, first.boot_id, first.causes) == (
-            Kind.REBOOT,
+            Repair.REBOOT,
             "boot-b",
             (("gpu/0000:01:00.0", "xid/79"),),
         )
@@ -94,7 +94,7 @@ def test_another_finding_changes_the_request(tmp_path: Path) -> None:
         )
         second = await asked.at(241.0)
         assert first is not None and second is not None
-        assert (second.kind, [one.id for one in second.findings]) == (Kind.REPLACE, [2])
+        assert (second.kind, [one.id for one in second.findings]) == (Repair.REPLACE, [2])
         assert second.id != first.id
         assert asked.asking.describe_request()["request"]["findings"] == [2]  # type: ignore[index]
 
@@ -117,7 +117,7 @@ def test_what_nobody_confirmed_is_not_asked_for(tmp_path: Path) -> None:
         await asked.at(1001.0)
         request = await asked.at(1121.0)
         assert request is not None
-        assert (request.kind, [one.id for one in request.findings]) == (Kind.REBOOT, [2])
+        assert (request.kind, [one.id for one in request.findings]) == (Repair.REBOOT, [2])
         asked.open(finding(number=1))
         request = await asked.at(1132.0)
         assert request is not None and [one.id for one in request.findings] == [1], (

@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import require
 from vitald.config import Config, Paths
 from vitald.config_sections import Method, Recovery
+from vitald.publish_sections import KubernetesSettings
 from vitald.recovery import cluster
 from vitald.recovery.cluster import ActionContext, Kubernetes, NoScheduler, Program, SlurmCluster
 from vitald.recovery.decision import SchedulerState
@@ -351,15 +352,47 @@ def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> Non
     server.pods = []
     assert kubernetes.read_state(CONTEXT) == SchedulerState(drained=True)
     assert kubernetes.mark_for_replacement(CONTEXT) == ""
-    assert server.node["metadata"]["labels"] == {"vitald/action": "replace"}  # type: ignore[index]
+    metadata: Any = server.node["metadata"]
+    assert metadata["labels"] == {"vitald.io/recovery": "replace"}
+    assert metadata["annotations"]["vitald.io/drained"] == CONTEXT.boot_id
 
 
-def test_what_somebody_else_has_cordoned_is_left_alone(api: tuple[Api, Kubernetes]) -> None:
+@pytest.mark.parametrize("annotation", ["vitald.io/drained", "vitald/drained"])
+def test_what_somebody_else_has_cordoned_is_left_alone(
+    api: tuple[Api, Kubernetes], annotation: str
+) -> None:
     server, kubernetes = api
     server.node["spec"] = {"unschedulable": True}
     assert kubernetes.read_state(CONTEXT).held == "the node is cordoned by somebody else"
-    server.node["metadata"] = {"name": "node-1", "annotations": {"vitald/drained": "boot-a"}}
+    server.node["metadata"] = {"name": "node-1", "annotations": {annotation: "boot-a"}}
     assert "in an earlier boot" in kubernetes.read_state(CONTEXT).held
+
+
+def test_a_node_that_an_earlier_version_drained_is_ours(api: tuple[Api, Kubernetes]) -> None:
+    """Its annotation had no prefix; with the next drain it is replaced."""
+    server, kubernetes = api
+    server.node["spec"] = {"unschedulable": True}
+    annotations: dict[str, object] = {"vitald/drained": CONTEXT.boot_id}
+    server.node["metadata"] = {"name": "node-1", "annotations": annotations}
+    assert kubernetes.read_state(CONTEXT) == SchedulerState(drained=True)
+    assert kubernetes.drain_node(CONTEXT) == SchedulerState(drained=True)
+    metadata: Any = server.node["metadata"]
+    # kubectl sends null, by which a merge patch removes a key
+    assert metadata["annotations"] == {
+        "vitald/drained": None,
+        "vitald.io/drained": CONTEXT.boot_id,
+    }
+
+
+def test_the_prefix_of_the_annotation_is_configurable(api: tuple[Api, Kubernetes]) -> None:
+    server, kubernetes = api
+    own = replace(
+        config(kubeconfig=kubernetes._kubeconfig, drain=Method(word="kubernetes")),
+        kubernetes=KubernetesSettings(prefix="health.example.com"),
+    )
+    assert Kubernetes(own).drain_node(CONTEXT) == SchedulerState(drained=True)
+    metadata: Any = server.node["metadata"]
+    assert metadata["annotations"]["health.example.com/drained"] == CONTEXT.boot_id
 
 
 def test_a_kubernetes_that_refuses_is_trouble(api: tuple[Api, Kubernetes]) -> None:

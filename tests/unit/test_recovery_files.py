@@ -14,11 +14,11 @@ import pytest
 
 from tests.conftest import require
 from tests.pace import patient
+from vitald.model import Repair
 from vitald.programs import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
 from vitald.recovery.decision import Decision, Step
 from vitald.recovery.files import Untrusted
-from vitald.recovery.request import Kind
 from vitald.timestamps import format_rfc3339
 
 NOBODY = 65534
@@ -268,14 +268,16 @@ def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
 
 
 def test_the_same_decision_is_counted_and_the_file_stays_small(tmp_path: Path) -> None:
-    refused = Decision(step=Step.REFUSED, kind=Kind.REBOOT, reasons=(("budget", "1 within a day"),))
+    refused = Decision(
+        step=Step.REFUSED, kind=Repair.REBOOT, reasons=(("budget", "1 within a day"),)
+    )
     for moment in (1.0, 2.0, 3.0):
         decision_log.append_record(
             tmp_path, decision_log.build_record(refused, None, "boot-a", moment), 0
         )
     [one] = decision_log.read_records(tmp_path)
     assert (one["times"], one["time"], one["last"]) == (3, format_rfc3339(1.0), format_rfc3339(3.0))
-    act = Decision(step=Step.ACT, kind=Kind.REBOOT)
+    act = Decision(step=Step.ACT, kind=Repair.REBOOT)
     for outcome in (decision_log.BEGUN, "done"):
         decision_log.append_record(
             tmp_path, decision_log.build_record(act, None, "boot-a", 4.0, outcome), 0

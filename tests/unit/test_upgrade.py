@@ -22,7 +22,7 @@ import pytest
 from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
-from vitald import __version__, tomlfile
+from vitald import __version__, config_file, tomlfile
 from vitald import config as configs
 from vitald.cli import main
 from vitald.config import Moved
@@ -434,7 +434,7 @@ def test_a_key_that_moved_into_another_section(moved: None) -> None:
 )
 def test_what_was_never_right_is_refused(moved: None, text: str, error: str) -> None:
     """By the name that stands in the file."""
-    with pytest.raises(configs.ConfigError) as refused:
+    with pytest.raises(config_file.ConfigError) as refused:
         config_of(text)
     assert refused.value.errors[0].startswith(error)
 
@@ -491,7 +491,7 @@ def test_what_the_older_switch_for_records_of_processes_means(text: str, userspa
     ],
 )
 def test_switches_that_contradict_each_other_are_refused(text: str, error: str) -> None:
-    with pytest.raises(configs.ConfigError) as refused:
+    with pytest.raises(config_file.ConfigError) as refused:
         config_of(f"[kernel_log]\n{text}")
     assert refused.value.errors[0].startswith(error)
 

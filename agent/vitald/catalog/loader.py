@@ -85,6 +85,7 @@ def load_catalog(
                 "[catalog] profile: there is no profile"
                 f" {profile!r}{tomlfile.suggest_word(profile, PROFILES)}"
             )
+    shipped = frozenset(raw)
     _overlay(raw, trial, dict(overrides or {}), "[catalog.overrides]", errors, ladders)
     for path in _list_extra_files(extra, errors):
         _overlay(raw, trial, _read_file(path, errors), str(path), errors, ladders)
@@ -103,6 +104,7 @@ def load_catalog(
         lemon=lemon,
         instances=instances,
         profile=profile,
+        site_codes=frozenset(rules) - shipped,
     )
 
 

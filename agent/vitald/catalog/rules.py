@@ -322,6 +322,7 @@ class Catalog:
         lemon: LemonScoring,
         instances: Mapping[str, InstanceType],
         profile: str,
+        site_codes: frozenset[str] = frozenset(),
     ) -> None:
         self.rules = rules
         self.escalation_policies = ladders
@@ -329,6 +330,7 @@ class Catalog:
         self.lemon = lemon
         self.instances = instances  # by their names
         self.profile = profile
+        self.site_codes = site_codes  # that the site's overrides or files added
         self._defaults = defaults
         self._serving = {
             ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None

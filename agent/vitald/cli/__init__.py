@@ -93,12 +93,15 @@ VERBS = {
     ),
     "config": Verb("config", "check a configuration file", _SERVE),
     "run": Verb("run", "run the daemon in the foreground", _SERVE),
+    "publish": Verb(
+        "publish", "write the node's state to Kubernetes and to files, in the foreground", _SERVE
+    ),
     "version": Verb("version", "print the version", _SERVE),
 }
 # Their output may be cut short by the reader, as `head` does. Other verbs set their exit code last.
 _LIST_VERBS = {"events", "findings", "why", "gpus", "components", "explain"}
 # Their callers use the exit code alone: it stays the same if standard error is lost.
-_EXIT_CODE_VERBS = {"run", "slurm", "recover"}
+_EXIT_CODE_VERBS = {"run", "publish", "slurm", "recover"}
 
 
 class CommandFailed(Exception):

@@ -10,15 +10,22 @@ translates to the codes of others: node-problem-detector's custom plugin protoco
 
 `--for` is the phase of a job. A remedy that may wait for the running job leaves the node fit while
 that job runs; it is due at its epilog and at the prolog of the next job.
+
+`--asks` is the question of a program that repairs nodes: is a reboot, or a replacement, due now?
+
+    0 yes   10 no   30 unknown
+
+Only a confirmed, real finding makes it due, and not while a job runs that it should wait for. What
+is unknown is never a yes.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
-from vitald.cli import client, render
+from vitald.cli import UsageError, client, render
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -30,6 +37,11 @@ PROTOCOLS = {
     "npd": {"healthy": 0, "degraded": 1, "unhealthy": 1, "unknown": 2},
     "nagios": {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3},
     "slurm": {"healthy": 0, "degraded": 1, "unhealthy": 1, "unknown": 1},
+}
+DUE, NOT_DUE, DUE_UNKNOWN = 0, 10, 30  # of --asks
+_DUE_KEYS: Mapping[str, Literal["rebootDue", "replacementDue"]] = {
+    "reboot": "rebootDue",
+    "replacement": "replacementDue",
 }
 _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 _JSON_KEYS = (
@@ -50,7 +62,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="work",
         choices=["prolog", "epilog", "running"],
-        default="running",
+        default=None,
         help="a job is about to begin, has ended, or runs (default)",
     )
     parser.add_argument(
@@ -60,13 +72,21 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--as",
         dest="protocol",
         choices=[*PROTOCOLS],
-        default="vitald",
-        help="whose exit codes to use",
+        default=None,
+        help="whose exit codes to use (default: vitald)",
+    )
+    parser.add_argument(
+        "--asks",
+        choices=[*_DUE_KEYS],
+        default=None,
+        help="is this repair due now? exit 0 yes, 10 no, 30 unknown",
     )
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.asks is not None:
+        return _check_repair(arguments)
     try:
         verdict = client.read_status(arguments, work=arguments.work)
         status = str(verdict["status"])
@@ -87,13 +107,44 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _choose_exit_code(arguments: argparse.Namespace, status: str) -> int:
     # Nagios has a code of its own for a warning, so it gets a degraded node in any case.
-    is_fit = status == "degraded" and not arguments.strict and arguments.protocol != "nagios"
-    return PROTOCOLS[arguments.protocol]["healthy" if is_fit else status]
+    protocol = arguments.protocol or "vitald"
+    is_fit = status == "degraded" and not arguments.strict and protocol != "nagios"
+    return PROTOCOLS[protocol]["healthy" if is_fit else status]
+
+
+def _check_repair(arguments: argparse.Namespace) -> int:
+    """Whether a repair is due now. The phase of a job and other protocols' codes do not apply."""
+    if arguments.work is not None or arguments.strict or arguments.protocol is not None:
+        raise UsageError("--asks goes with none of --for, --strict, --as")
+    asks = arguments.asks
+    answer: dict[str, object]
+    try:
+        summary = client.read_summary(arguments)
+        word, status = summary[_DUE_KEYS[asks]], str(summary["status"])
+        why = f"{status}: {_summarize(summary['reasons'])}"
+        answer = {"status": status, "reasons": summary["reasons"]}
+    except (client.NoAnswer, client.DaemonRefused) as error:
+        word, status, why = None, "unknown", f"unknown: {error}"
+        answer = {"status": status, "reasons": [str(error)]}
+    code, due = DUE_UNKNOWN, None
+    line = f"whether a {asks} is due is {why}"
+    if word is not None:
+        code, due, line = DUE, True, f"{asks} due for {word}: {why}"
+    elif status != "unknown":
+        code, due, line = NOT_DUE, False, f"no {asks} due: {why}"
+    if arguments.json:
+        render.emit_json({"asks": asks, "due": due, "reason": word, **answer})
+    else:
+        print(render.escape_text(line))
+    return code
 
 
 def summarize_reasons(verdict: schema.ApiVerdict) -> str:
     """The strongest reason, and how many more there are."""
-    reasons = verdict["reasons"]
+    return _summarize(verdict["reasons"])
+
+
+def _summarize(reasons: Sequence[str]) -> str:
     if not reasons:
         return "no open findings"
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

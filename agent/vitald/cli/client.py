@@ -18,12 +18,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import quote, urlencode
 
 from vitald import __version__
+from vitald.checking import is_deep
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, CommandFailed, words
 from vitald.text import replace_unprintable
 
@@ -245,6 +246,10 @@ def call_api(
 ) -> schema.NodeStatus: ...
 @overload
 def call_api(
+    arguments: argparse.Namespace, path: Literal["/v1/summary"], body: None = None, **query: object
+) -> schema.NodeSummary: ...
+@overload
+def call_api(
     arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/cancel"],
     body: schema.CancelDiagnosticRequest,
@@ -346,6 +351,24 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
     answer = call_api(
         arguments, "/v1/status", None, **({"for": work} if work not in (None, "running") else {})
     )
+    _check_verdict(arguments, answer)
+    return answer
+
+
+def read_summary(arguments: argparse.Namespace) -> schema.NodeSummary:
+    """The answer of /v1/summary, with at least what says which repair is due. Raises NoAnswer for
+    anything else, and DaemonRefused.
+    """
+    answer = call_api(arguments, "/v1/summary")
+    _check_verdict(arguments, answer)
+    for word in (answer["rebootDue"], answer["replacementDue"]):
+        if word is not None and not (isinstance(word, str) and word.isalnum()):
+            raise NoAnswer(f"the daemon names no reason for a repair: {word!r:.80}")
+    return answer
+
+
+def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) -> None:
+    """Raises NoAnswer where it has no status and reasons."""
     reasons = answer.get("reasons")
     sound = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
     if answer.get("status") not in STATUSES or not sound:
@@ -353,7 +376,6 @@ def read_status(arguments: argparse.Namespace, work: str | None = None) -> schem
             f"no verdict from {arguments.socket or default_socket()}: is that vitald's socket, and"
             " of this version?"
         )
-    return answer
 
 
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
@@ -423,7 +445,7 @@ class _Response:
             raise NoAnswer(f"no JSON from {self._place}: is that vitald's socket?") from None
         except RecursionError:
             raise deep from None
-        if _is_deep(value):
+        if is_deep(value, _MAX_DEPTH):
             raise deep
         if not isinstance(value, dict):
             raise NoAnswer(f"no JSON object from {self._place}: is that vitald's socket?")
@@ -442,29 +464,6 @@ class _Response:
                 yield self._parse_json(line)
         except (OSError, http.client.HTTPException) as error:
             raise _explain_no_answer(self._place, error) from error
-
-
-def _is_deep(value: object) -> bool:
-    """Whether lists and tables are nested deeper than in any answer. Without recursion, whose
-    limit is what this guards.
-    """
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in _list_parts(outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _list_parts(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _send_request(

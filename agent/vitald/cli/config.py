@@ -42,6 +42,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vitald import config as configs
+    from vitald import config_file
 
     if arguments.what == "example":
         text = configs.example()
@@ -50,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(text, end="")
         return 0
-    path = arguments.file or arguments.config or configs.DEFAULT_PATH
+    path = arguments.file or arguments.config or config_file.DEFAULT_PATH
     errors: list[str] = []
     notes: tuple[str, ...] = ()
     try:
         notes = configs.load(path).notes
-    except configs.ConfigError as error:
+    except config_file.ConfigError as error:
         errors = error.errors
     if arguments.json:
         render.emit_json({"file": str(path), "ok": not errors, "errors": errors, "notes": notes})

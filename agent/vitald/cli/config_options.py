@@ -26,7 +26,7 @@ class ConfigRejected(CommandFailed):
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
     """--config, for a verb that acts as the configured daemon does."""
-    from vitald.config import DEFAULT_PATH
+    from vitald.config_file import DEFAULT_PATH
 
     parser.add_argument(
         "--config",
@@ -49,7 +49,7 @@ def add_catalog_options(parser: argparse.ArgumentParser, *, config: str, profile
 
 def find_default_file() -> Path | None:
     """The configuration file of this node; None if it has none."""
-    from vitald.config import DEFAULT_PATH
+    from vitald.config_file import DEFAULT_PATH
 
     return DEFAULT_PATH if DEFAULT_PATH.exists() else None
 
@@ -60,10 +60,11 @@ def load_catalog(path: Path | None, profile: str | None) -> tuple[Config, Catalo
     """
     from vitald import catalog as catalogs
     from vitald import config as configs
+    from vitald import config_file
 
     try:
         config = configs.load(path)
         catalog = catalogs.load_catalog(profile or config.catalog.profile, config.catalog.overrides)
-    except (configs.ConfigError, catalogs.CatalogError) as error:
+    except (config_file.ConfigError, catalogs.CatalogError) as error:
         raise ConfigRejected(error.errors) from None
     return config, catalog

@@ -111,6 +111,9 @@ def _print_changes(
                 file=sys.stderr,
             )
             return 0
+        if change["type"] == "stopping":
+            print("vitald: the daemon is being stopped; follow again once it runs", file=sys.stderr)
+            return 30
         if change["type"] != "event":
             continue
         event = change["event"]

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 from vitald.checking import is_line
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
 from vitald.collectors.kernel_log.settings import KernelLogSettings
-from vitald.config import DEFAULT_PATH, ConfigError, load
+from vitald.config import load
+from vitald.config_file import DEFAULT_PATH, ConfigError
 from vitald.recovery import files, inputs
 
 if TYPE_CHECKING:

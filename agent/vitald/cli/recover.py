@@ -16,7 +16,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, config_options
-from vitald.config import Config, ConfigError
+from vitald.config import Config
+from vitald.config_file import ConfigError
 from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding

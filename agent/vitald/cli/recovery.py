@@ -9,12 +9,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, config_options, render
-from vitald.config import Config, ConfigError
-from vitald.model import Action
+from vitald.config import Config
+from vitald.config_file import ConfigError
+from vitald.model import Action, Repair
 from vitald.recovery import decision_log, files, inputs
 from vitald.recovery.action_log import ActionLog, BootClock
 from vitald.recovery.report import format_decision
-from vitald.recovery.request import Kind, Request, choose_kind
+from vitald.recovery.request import Request
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def gather_state(config: Config) -> RecoveryState:
         "unconfirmedTrouble": unconfirmed_trouble,
         "bookTrouble": log_trouble,
         "budget": {
-            "reboots": _build_budget(log, Kind.REBOOT, settings.reboots_per_day, now),
-            "replacements": _build_budget(log, Kind.REPLACE, settings.replacements_per_day, now),
+            "reboots": _build_budget(log, Repair.REBOOT, settings.reboots_per_day, now),
+            "replacements": _build_budget(log, Repair.REPLACE, settings.replacements_per_day, now),
         },
         "decisions": decision_log.read_records(settings.state)[-_MAX_LISTED:][::-1],
     }
@@ -189,11 +190,13 @@ def _build_unconfirmed(found: schema.ApiFinding) -> UnconfirmedFinding:
 
 def _is_unconfirmed(found: schema.ApiFinding, *, device_reset: bool) -> bool:
     counts = found["accepted"] is None and (found["when"] != "maintenance" or found["unusable"])
-    required = choose_kind(Action(found["action"]), device_reset=device_reset)
+    required = Action(found["action"]).choose_repair(device_reset=device_reset)
     return bool(counts and required and not found["simulated"] and not found["confirmed"])
 
 
-def _build_budget(log: ActionLog | None, kind: Kind, per_day: int, now: BootClock) -> ActionBudget:
+def _build_budget(
+    log: ActionLog | None, kind: Repair, per_day: int, now: BootClock
+) -> ActionBudget:
     used = log.list_recent(kind, now) if log is not None else ()
     causes: list[BudgetCause] = [
         {"component": component, "code": code, "time": format_rfc3339(entry.time)}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Pair = tuple[Event | None, Event | None]  # by the rules in force, and by the others
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli.config_options import find_default_file
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
@@ -59,10 +60,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from vitald import catalog as catalogs
     from vitald import config as configs
+    from vitald import config_file
     from vitald.collectors.kernel_log.unpack import CannotUnpack
     from vitald.ledger import LedgerError
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    path = arguments.config or find_default_file()
     try:
         config = configs.load(path)
         force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             config.catalog.overrides,
             extra=arguments.catalog,
         )
-    except (configs.ConfigError, catalogs.CatalogError) as error:
+    except (config_file.ConfigError, catalogs.CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         return EX_CONFIG
     try:

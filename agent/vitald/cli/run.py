@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import gc
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
-
-_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 * 1024  # mallopt(3); its own default
+from vitald.cli.config_options import find_default_file
+from vitald.cli.memory import import_aiohttp, return_memory_early
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -27,23 +25,24 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import config as configs
-    from vitald import log
+    from vitald import config_file, log
     from vitald.catalog import CatalogError
 
     if sys.__stderr__ is not None:
         # The log must notice that a line cannot be written, to reconnect to the journal.
         sys.stderr = sys.__stderr__
 
-    path = arguments.config or (configs.DEFAULT_PATH if configs.DEFAULT_PATH.exists() else None)
+    path = arguments.config or find_default_file()
     try:
         config = configs.load(path)
         log.configure_log(config.log.level, config.log.format)
-    except (configs.ConfigError, CatalogError) as error:
+    except (config_file.ConfigError, CatalogError) as error:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _report_failure(error.errors[0])
         return EX_CONFIG
     import structlog
 
+    import_aiohttp()
     from vitald.daemon import Daemon  # not before the log is configured
     from vitald.server.listeners import CannotStart
     from vitald.worker_thread import NoThread
@@ -66,17 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
         _report_failure(str(error))
         return EX_UNAVAILABLE
     return 0
-
-
-def return_memory_early() -> None:
-    """Have large blocks of memory given back to the kernel as soon as they are free.
-
-    glibc begins with that, but raises the threshold to the largest block that it ever got back, up
-    to 32 MiB, and then keeps what a reopened ledger or a long answer leaves behind: resident memory
-    went up with each, in steps (docs/decisions.md). To set it is to hold it there.
-    """
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def _report_failure(text: str) -> None:

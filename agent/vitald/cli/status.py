@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_INCIDENTS, _MAX_SHORT_INCIDENTS = 4, 8
 _MAX_NAMES, _MAX_TRIALS = 6, 4
+_MAX_WAIT_S = 30.0  # of a sink of `vitald publish`
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,7 @@ def show_status(status: schema.NodeStatus) -> None:
     _show_problems(status)
     _show_diagnostics(status.get("diagnostics"))
     _show_recovery(status.get("recovery"))
+    _show_publishers(status)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
         render.escape_text(component["name"])
@@ -154,6 +156,35 @@ def _show_recovery(outline: schema.ApiRecovery | None) -> None:
         render.print_line(
             f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
         )
+
+
+def _show_publishers(status: schema.NodeStatus) -> None:
+    """The sinks that do not get the node's state; nothing while all do."""
+    publishers = status.get("publishers")
+    if publishers is None:
+        return
+    log = "journalctl -u vitald-publish"
+    if publishers["silent"]:
+        silent = render.colour_text("SILENT", "bold", "magenta")
+        since = render.format_time(publishers["reported"])
+        render.print_line(f"  vitald publish: {silent} since {since}: {log}")
+        return
+    for sink in publishers["sinks"]:
+        is_late = _is_late(sink["waitingSince"], status["time"])
+        if sink["up"] and not is_late:
+            continue
+        state = "behind" if sink["up"] else render.colour_text("DOWN", "bold", "magenta")
+        since = f" since {render.format_time(sink['waitingSince'])}" if is_late else ""
+        why = f": {render.escape_text(sink['error'])}" if sink["error"] else ""
+        name = render.escape_text(sink["name"])
+        render.print_line(f"  publishing to {name}: {state}{since}{why}: {log}")
+
+
+def _is_late(waiting_since: object, now: object) -> bool:
+    began, ended = render.parse_time(waiting_since), render.parse_time(now)
+    if began is None or ended is None:
+        return False
+    return (ended - began).total_seconds() > _MAX_WAIT_S
 
 
 def _name_diagnostic(run: schema.DiagnosticAsk) -> str:

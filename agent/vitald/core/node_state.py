@@ -13,10 +13,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Union
 
 from vitald.catalog import Clears
 from vitald.core.jobs import JOB_CODES, Jobs
+from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
+from vitald.judge.repairs import waits_for_idle
 from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger import StoredEvent
 from vitald.model import (
@@ -63,16 +67,25 @@ class Observation:
     unknown_reason: str
 
 
+class StreamEnd(Enum):
+    """Why a subscription ends."""
+
+    STOPPING = "stopping"  # the daemon is being stopped
+
+
+Change = Union[Event, Transition, Incident, StreamEnd]
+
+
 class Subscription:
     """The queue of one subscriber; None means that the verdict may have changed. If the subscriber
     cannot keep up, `lagged` is set: what it missed is in the ledger.
     """
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Event | Transition | Incident | None] = asyncio.Queue(_MAX_QUEUED)
+        self.queue: asyncio.Queue[Change | None] = asyncio.Queue(_MAX_QUEUED)
         self.lagged = False
 
-    def offer_change(self, change: Event | Transition | Incident | None) -> None:
+    def offer_change(self, change: Change | None) -> None:
         try:
             self.queue.put_nowait(change)
         except asyncio.QueueFull:
@@ -99,8 +112,11 @@ class NodeState:
         # For when the ledger cannot be read
         self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
+        self._has_changed = False
         self.jobs = Jobs()
+        self.publishers = Publishers()
         self.transitions = 0
+        self.changed_at = started_at  # when a finding changed last, in seconds since the epoch
         self.first_scan = asyncio.Event()  # each source has been read, or cannot be
         # Set then, too, or when that takes long: requests are answered with what is known so far
         self.answerable = asyncio.Event()
@@ -144,6 +160,7 @@ class NodeState:
                 self._count_event(event)
             self._notify_subscribers(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
+        self._note_change(transitions)
         for transition in transitions:
             if transition.cause and not transition.finding.on_trial:
                 self._notify_subscribers(transition)
@@ -158,6 +175,22 @@ class NodeState:
             ):
                 # Once when it begins, again when its root or its state changes: not for every line
                 self._notify_subscribers(incident)
+
+    def _note_change(self, transitions: Sequence[Transition]) -> None:
+        """After a start, the newest open finding is the last change that is known."""
+        times = [
+            transition.time
+            for transition in transitions
+            if transition.cause and not transition.finding.on_trial
+        ]
+        if not times and not self._has_changed:
+            times = [finding.since for finding in self.findings]
+        self._has_changed = self._has_changed or bool(times)
+        self.changed_at = max(times, default=self.changed_at)
+
+    def waits_for_idle(self) -> bool:
+        """Whether a repair of the node waits for the running job; one of a drill, too."""
+        return waits_for_idle(self.findings, device_reset=self.device_reset)
 
     def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""
@@ -272,6 +305,10 @@ class NodeState:
         self._subscriptions.add(subscription)
         return subscription
 
+    def announce_stop(self) -> None:
+        """The daemon is being stopped: a publisher need not take it for a crash."""
+        self._notify_subscribers(StreamEnd.STOPPING)
+
     def remove_subscription(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
 
@@ -279,7 +316,7 @@ class NodeState:
     def watchers(self) -> int:
         return len(self._subscriptions)
 
-    def _notify_subscribers(self, change: Event | Transition | Incident | None) -> None:
+    def _notify_subscribers(self, change: Change | None) -> None:
         for subscription in self._subscriptions:
             subscription.offer_change(change)
 

@@ -147,3 +147,11 @@ class DeviceAccess:
         """For how many seconds the devices have been idle, and who uses them."""
         uses = await self.find_users(testing=False)
         return self._detector.get_idle_s(time.monotonic()), uses
+
+    def sees_all_work(self) -> bool:
+        """Whether the last measurement could see all that runs on accelerators here.
+
+        In a container, the driver's list remains, but a job that computes later is not in it. On a
+        node without accelerators, work leaves no trace of the kinds that are looked for.
+        """
+        return self._detector.sees_node and self._node.has_accelerators

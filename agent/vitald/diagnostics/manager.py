@@ -22,6 +22,7 @@ from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.dispatcher import RunDispatcher
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.idle.detector import IdleDetector
+from vitald.diagnostics.idle.monitor import IdleMonitor
 from vitald.diagnostics.interpreter import RunInterpreter
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.planner import RunPlanner
@@ -55,9 +56,11 @@ class DiagnosticsManager:
         deep_log: DeepLog | None = None,
         count: Callable[[Run], None],
         stored: Callable[[], Awaitable[None]],
+        waits_for_idle: Callable[[], bool],
     ) -> None:
         """`count` is called with each run that has ended; `stored` returns once all batches that
-        were handed in are in the ledger and shown.
+        were handed in are in the ledger and shown. `waits_for_idle`: whether a repair of the node
+        waits for the running job.
         """
         problems = ProblemLog()
         self._changed = asyncio.Event()
@@ -73,6 +76,12 @@ class DiagnosticsManager:
         )
         self._dispatcher = RunDispatcher(
             self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s
+        )
+        self.idle_monitor = IdleMonitor(
+            self._access,
+            is_needed=waits_for_idle,
+            is_testing=lambda: self._runner.active is not None,
+            idle_s=config.diagnostics.idle_s,
         )
         self._planner = RunPlanner(
             config, self._checks, schedule, node, self._history, self._queue, self._dispatcher

@@ -90,6 +90,14 @@ class NodeView:
             if component.kind is ComponentKind.GPU and component.id
         }
 
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether PCI shows a GPU or a Neuron device."""
+        return any(
+            device.kind in (ComponentKind.GPU, ComponentKind.NEURON)
+            for device in self._inventory.devices.values()
+        )
+
     def get_identity(self, component: Component) -> str:
         """Of the device, wherever it is: its UUID where that is known."""
         return self._node_state.get_identity(component)

@@ -17,6 +17,7 @@ from vitald.model import (
     Finding,
     FindingKey,
     Incident,
+    Repair,
     SourceHealth,
     SourceState,
     Status,
@@ -49,10 +50,12 @@ def compute_verdict(
     status = compute_status(findings, work)
     if stale and status is not Status.UNHEALTHY:
         status = Status.UNKNOWN
-    reboot = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    counting = [finding for finding in findings if not finding.is_deferred]
-    rebooting = [finding for finding in counting if finding.action in reboot]
-    replacing = [finding for finding in counting if finding.action is Action.REPLACE_NODE]
+    required: dict[Repair, list[Finding]] = {repair: [] for repair in Repair}
+    for finding in findings:
+        repair = finding.action.choose_repair(device_reset=device_reset)
+        if repair is not None and not finding.is_deferred:
+            required[repair].append(finding)
+    rebooting, replacing = required[Repair.REBOOT], required[Repair.REPLACE]
     return Verdict(
         status=status,
         action=Action.find_strongest(

@@ -20,6 +20,7 @@ from vitald.ledger.errors import LedgerError, refuse_newer
 from vitald.ledger.rows import (
     UNREADABLE,
     PastTransition,
+    RowDamaged,
     event_of,
     finding_of,
     incident_of,
@@ -38,7 +39,7 @@ from vitald.ledger.schema import (
     migrate_schema,
     read_version,
 )
-from vitald.model import Event, Finding, Incident, Trust
+from vitald.model import Action, Event, Finding, FindingState, Incident, Trust
 from vitald.model.diagnostic import Run
 
 _CACHE_KIB = 512
@@ -213,6 +214,67 @@ def read_finding_history(path: Path, finding_id: int) -> FindingHistory | None:
             _read_evidence(db, finding, transitions),
             incident_of(incident) if incident is not None else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A transition with its id in the ledger, its finding as it is now, and the state and action
+    that the finding had before it; None where this is the first that the ledger has.
+    """
+
+    id: int
+    transition: PastTransition
+    finding: Finding
+    former: tuple[FindingState, Action] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """A page of transitions. `newest`: the highest id in the ledger, 0 if it has none."""
+
+    changes: RowList[FindingChange]
+    newest: int
+
+
+def read_changes(path: Path, after: int, limit: int, *, newest: bool = False) -> ChangePage:
+    """Transitions with a higher id than `after`, in the ledger's order; with `newest` the last ones
+    of them. Raises LedgerError.
+
+    One thread commits, and numbers them as it does, so that no lower id appears later.
+    """
+    order = "DESC" if newest else "ASC"
+    with _connect(path) as db:
+        db.execute("BEGIN")  # one snapshot for all that is read
+        rows = db.execute(
+            f"SELECT id, {list_columns(db, TRANSITION)}, (SELECT max(id) FROM transitions earlier"
+            " WHERE earlier.finding = transitions.finding AND earlier.id < transitions.id)"
+            f" AS former FROM transitions WHERE id > ? ORDER BY id {order} LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        changes = RowList.from_rows(
+            sorted(rows, key=lambda row: int(row["id"])), lambda row: _read_change(db, row)
+        )
+        highest = db.execute("SELECT coalesce(max(id), 0) FROM transitions").fetchone()[0]
+    changes.last = max((row["id"] for row in rows), default=0)
+    return ChangePage(changes, highest)
+
+
+def _read_change(db: sqlite3.Connection, row: sqlite3.Row) -> FindingChange:
+    finding = db.execute(
+        f"SELECT {list_columns(db, FINDING)} FROM findings WHERE id = ?", (row["finding"],)
+    ).fetchone()
+    if finding is None:
+        raise RowDamaged(f"transition {row['id']}: there is no finding {row['finding']}")
+    former = db.execute(
+        f"SELECT {list_columns(db, TRANSITION)} FROM transitions WHERE id = ?", (row["former"],)
+    ).fetchone()
+    before = None if former is None else transition_of(former)
+    return FindingChange(
+        id=row["id"],
+        transition=transition_of(row),
+        finding=finding_of(finding),
+        former=None if before is None else (FindingState(before.state), Action(before.action)),
+    )
 
 
 def _read_evidence(

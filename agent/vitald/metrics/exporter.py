@@ -17,8 +17,9 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
-from vitald.metrics import daemon, devices, diagnostics, gpus, node
+from vitald.metrics import daemon, devices, diagnostics, gpus, node, publishers
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.verdict import make_status
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import components
@@ -61,6 +62,7 @@ class NodeStateCollector(Collector):
         yield from devices.collect_metrics(state)
         yield from diagnostics.collect_metrics(self.diagnostics, self.tally)
         yield from self.recovery.collect_metrics()
+        yield from publishers.collect_metrics(state.publishers)
         yield from daemon.collect_sources(state)
         yield from daemon.collect_kernel_log(self.interpreter.counters)
         yield from daemon.collect_ledger(state.ledger)
@@ -71,7 +73,7 @@ class NodeStateCollector(Collector):
         verdict = self.node_state.verdict()
         observations = components.list_observations(self.node_state, self.inventory)
         yield from node.collect_flags(verdict)
-        yield from node.collect_status(verdict)
+        yield make_status(verdict.status)
         yield from node.collect_components(
             components.list_components(self.node_state, self.inventory, verdict, observations)
         )

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from vitald.core.node_state import NodeState
 from vitald.metrics.single import format_bool, make_counter, make_gauge
+from vitald.metrics.verdict import FindingLabels, make_findings
 from vitald.model import Status, Verdict
 from vitald.server.routes.components import ComponentCoverage
 
@@ -45,18 +46,6 @@ def collect_flags(verdict: Verdict) -> Iterator[Metric]:
         "1 if an open finding belongs to a drill, or a source is simulated.",
         verdict.simulated,
     )
-
-
-def collect_status(verdict: Verdict) -> Iterator[Metric]:
-    """The node's status, one sample for each possible one."""
-    family = GaugeMetricFamily(
-        "vitald_status",
-        "The node's status: 1 for the current status, 0 for the others.",
-        labels=["status"],
-    )
-    for status in Status:
-        family.add_metric([status.value], status is verdict.status)
-    yield family
 
 
 def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Metric]:
@@ -110,21 +99,17 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
 
 
 def collect_findings(node_state: NodeState) -> Iterator[Metric]:
-    labels = ["component", "kind", "code", "action", "simulated"]
-    counts = Counter(
-        (
-            finding.component.name,
-            finding.kind,
-            finding.code.partition("/")[2],
-            finding.action.value,
-            format_bool(finding.is_simulated),
+    yield make_findings(
+        Counter(
+            FindingLabels(
+                component=finding.component.name,
+                code=finding.code,
+                action=finding.action,
+                is_simulated=finding.is_simulated,
+            )
+            for finding in node_state.findings
         )
-        for finding in node_state.findings
     )
-    family = GaugeMetricFamily("vitald_findings", "Open findings.", labels=labels)
-    for key, count in counts.items():
-        family.add_metric(key, count)
-    yield family
     incidents = node_state.incidents.values()
     yield make_gauge(
         "vitald_incidents",

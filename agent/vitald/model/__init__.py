@@ -11,7 +11,7 @@ sysfs writes them: lower-case `dddd:bb:dd.f`, the domain at least four digits.
 
 from __future__ import annotations
 
-from vitald.model.action import Action, When
+from vitald.model.action import Action, Repair, When
 from vitald.model.changed import copy_with
 from vitald.model.component import NODE, Component, ComponentKind
 from vitald.model.device import Device, Mark, MarkKind
@@ -61,6 +61,7 @@ __all__ = [
     "Memory",
     "Position",
     "Readings",
+    "Repair",
     "Requirement",
     "Sample",
     "Source",

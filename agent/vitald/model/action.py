@@ -37,12 +37,33 @@ class Action(Enum):
         """Whether an open finding that requires this now makes the node unfit for work."""
         return self.rank >= _RANK[Action.RESET_DEVICE]
 
+    def choose_repair(self, *, device_reset: bool) -> Repair | None:
+        """The repair of the node that the action requires, if any. Resetting a device requires a
+        reboot, unless the site resets devices itself (`device_reset`).
+        """
+        if self is Action.RESET_DEVICE and device_reset:
+            return None
+        return _REPAIRS.get(self)
+
     @staticmethod
     def find_strongest(actions: Iterable[Action]) -> Action:
         return max(actions, key=lambda action: action.rank, default=Action.NONE)
 
 
+class Repair(Enum):
+    """What is done to a node as a whole. A replacement outranks a reboot."""
+
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+
 _RANK = {action: rank for rank, action in enumerate(Action)}
+
+_REPAIRS = {
+    Action.RESET_DEVICE: Repair.REBOOT,
+    Action.REBOOT_NODE: Repair.REBOOT,
+    Action.REPLACE_NODE: Repair.REPLACE,
+}
 
 _WORDS = {
     Action.NONE: "nothing to do",

@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from vitald.model import Repair
 from vitald.recovery.request import (
     Cause,
     InvalidRequest,
-    Kind,
     get_items,
     get_number,
     get_text,
@@ -59,7 +59,7 @@ class ActionRecord:
     """One action. Written before it is carried out, and never removed if that fails."""
 
     id: str  # of the request
-    kind: Kind
+    kind: Repair
     causes: tuple[Cause, ...]
     time: float  # Unix time
     uptime: float  # seconds since the boot
@@ -88,7 +88,7 @@ class ActionLog:
 
     entries: tuple[ActionRecord, ...] = ()
 
-    def list_recent(self, kind: Kind, now: BootClock) -> tuple[ActionRecord, ...]:
+    def list_recent(self, kind: Repair, now: BootClock) -> tuple[ActionRecord, ...]:
         """The actions of this kind that count for rate limits."""
         return tuple(entry for entry in self.entries if entry.kind is kind and entry.is_recent(now))
 
@@ -147,7 +147,7 @@ _ENTRY_KEYS = frozenset({"id", "action", "causes", "time", "uptime", "bootId"})
 def _read_entry(value: object) -> ActionRecord:
     members = read_object(value, "an action", _ENTRY_KEYS)
     try:
-        kind = Kind(members["action"])
+        kind = Repair(members["action"])
     except ValueError:
         raise InvalidActionLog("action: none of reboot, replace") from None
     causes = get_items(members, "causes", 1, _MAX_CAUSES)

@@ -18,12 +18,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from vitald.config import Config
+from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.cluster import ActionContext, Scheduler
 from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
-from vitald.recovery.request import Kind, Request
+from vitald.recovery.request import Request
 
 DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
 _MAX_LOGGED_FINDINGS = 8
@@ -194,7 +195,7 @@ class RecoveryAttempt:
             self._report_decision(refused, request, now)
             return FAILED
         self._report_decision(decision, request, now, decision_log.BEGUN)
-        if request.kind is Kind.REPLACE:
+        if request.kind is Repair.REPLACE:
             scheduler = cluster.create_scheduler(self._settings.replace, self._config)
             trouble = scheduler.mark_for_replacement(context)
         else:

@@ -49,7 +49,7 @@ _OPERATOR_STATES = {
     "POWER_DOWN",
 }
 _SCHEDULERS = ("slurmd", "kubelet")
-_ANNOTATION = "vitald/drained"
+_FORMER_ANNOTATION = "vitald/drained"  # of versions that had no prefix: a node may still have it
 _MAX_OUTPUT_BYTES = 1024 * 1024
 _MAX_LISTED = 3
 
@@ -227,6 +227,7 @@ class Kubernetes:
         self._deadline_s = config.recovery.deadline_s
         self._label = config.recovery.label
         self._kubeconfig = config.recovery.kubeconfig
+        self._annotation = f"{config.kubernetes.prefix}/drained"
 
     def read_state(self, context: ActionContext) -> SchedulerState:
         answer = self._run_kubectl("get", "node", self._node, "--output=json")
@@ -235,7 +236,9 @@ class Kubernetes:
         try:
             shown = json.loads(answer.output)
             cordoned = shown["spec"].get("unschedulable", False) is True
-            mark = str((shown["metadata"].get("annotations") or {}).get(_ANNOTATION, ""))
+            annotations = shown["metadata"].get("annotations") or {}
+            former = annotations.get(_FORMER_ANNOTATION, "")
+            mark = str(annotations.get(self._annotation, former))
         except (ValueError, KeyError, TypeError, AttributeError):
             return SchedulerState(trouble="kubectl does not show the node as JSON")
         if cordoned and mark != context.boot_id:
@@ -277,7 +280,9 @@ class Kubernetes:
     def drain_node(self, context: ActionContext) -> SchedulerState:
         patch = {
             "spec": {"unschedulable": True},
-            "metadata": {"annotations": {_ANNOTATION: context.boot_id}},
+            "metadata": {
+                "annotations": {self._annotation: context.boot_id, _FORMER_ANNOTATION: None}
+            },
         }
         done = self._run_kubectl(
             "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"

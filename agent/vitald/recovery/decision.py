@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vitald.model import Action, FindingState
+from vitald.model import Action, FindingState, Repair
 from vitald.recovery.action_log import ActionLog, BootClock
-from vitald.recovery.request import FindingRef, Kind, Request, choose_kind
+from vitald.recovery.request import FindingRef, Request
 from vitald.text import join_first
 
 MAX_AGE_S = 300.0
@@ -105,7 +105,7 @@ class Decision:
     """`reasons`: the failed checks with their texts, or what it waits for."""
 
     step: Step
-    kind: Kind | None
+    kind: Repair | None
     reasons: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -176,7 +176,7 @@ def _check_daemon(facts: Facts) -> str:
         return "what is read on this node is simulated"
     if request is None:
         return ""
-    if request.kind is Kind.REPLACE:
+    if request.kind is Repair.REPLACE:
         flag, required, confirmed = (
             "replacement",
             daemon.replacement_required,
@@ -258,7 +258,7 @@ def _check_cause(facts: Facts) -> str:
         again = [cause for cause in request.causes if cause in entry.causes]
         if again:
             component, code = again[0]
-            is_reboot = entry.kind is Kind.REBOOT
+            is_reboot = entry.kind is Repair.REBOOT
             done = "it was rebooted" if is_reboot else "it was marked for replacement"
             age = _format_age(entry.measure_age(facts.now))
             return f"{done} for {code} of {component} {age} ago, and that is done once a day"
@@ -269,7 +269,7 @@ def _check_budget(facts: Facts) -> str:
     request, action_log = facts.request, facts.action_log
     if request is None or action_log is None:
         return ""
-    if request.kind is Kind.REBOOT:
+    if request.kind is Repair.REBOOT:
         actions, budget = "reboots", facts.reboots_per_day
     else:
         actions, budget = "replacements", facts.replacements_per_day
@@ -282,7 +282,7 @@ def _check_budget(facts: Facts) -> str:
 def _check_method(facts: Facts) -> str:
     if facts.request is None:
         return ""
-    if facts.request.kind is Kind.REBOOT:
+    if facts.request.kind is Repair.REBOOT:
         return facts.other_rebooter
     if facts.replaceable:
         return ""
@@ -321,9 +321,9 @@ def _describe_running_work(facts: Facts) -> str:
     return "; ".join(filter(None, [facts.scheduler.busy, running]))
 
 
-def _find_kind(action: str, *, device_reset: bool) -> Kind | None:
+def _find_kind(action: str, *, device_reset: bool) -> Repair | None:
     try:
-        return choose_kind(Action(action), device_reset=device_reset)
+        return Action(action).choose_repair(device_reset=device_reset)
     except ValueError:
         return None
 

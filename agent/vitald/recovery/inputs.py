@@ -12,8 +12,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.config import Config, ConfigError
+from vitald.config import Config
 from vitald.config import parse as parse_config
+from vitald.config_file import ConfigError
 from vitald.recovery import action_log, files
 from vitald.recovery.action_log import ActionLog, BootClock, InvalidActionLog
 from vitald.recovery.request import FILE, MAX_BYTES, InvalidRequest, Request, parse_request

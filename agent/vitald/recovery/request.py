@@ -14,11 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 from vitald.checking import Unexpected, read_line, read_list, read_number, read_whole
-from vitald.model import Action, Finding, FindingState
+from vitald.model import Finding, FindingState, Repair
 
 T = TypeVar("T")
 
@@ -32,11 +31,6 @@ _MAX_NUMBER = 2**53
 
 class InvalidRequest(Exception):
     """The file is not a request; the text says why."""
-
-
-class Kind(Enum):
-    REBOOT = "reboot"
-    REPLACE = "replace"
 
 
 Cause = tuple[str, str]  # component and code: the same for every new finding of one fault
@@ -73,7 +67,7 @@ class Request:
     boot_id: str
     time: float
     uptime: float
-    kind: Kind
+    kind: Repair
     host: str
     requester: str
     status: str
@@ -85,19 +79,9 @@ class Request:
         return tuple(dict.fromkeys(finding.cause for finding in self.findings))
 
 
-def choose_kind(action: Action, *, device_reset: bool) -> Kind | None:
-    """What an action requires of root: as in the verdict, resetting a device requires a reboot,
-    unless the site resets devices itself (`device_reset`).
-    """
-    if action is Action.REPLACE_NODE:
-        return Kind.REPLACE
-    rebooting = {Action.REBOOT_NODE} if device_reset else {Action.REBOOT_NODE, Action.RESET_DEVICE}
-    return Kind.REBOOT if action in rebooting else None
-
-
 def select_action(
     findings: Sequence[Finding], settled: Callable[[Finding], bool], *, device_reset: bool
-) -> tuple[Kind, tuple[Finding, ...]] | None:
+) -> tuple[Repair, tuple[Finding, ...]] | None:
     """What the confirmed real findings require, and which of them do. A replacement outranks a
     reboot, which therefore waits until the replacement is `settled`.
 
@@ -107,13 +91,13 @@ def select_action(
         (kind, finding)
         for finding in findings
         if not (finding.is_simulated or finding.on_trial or finding.is_deferred)
-        and (kind := choose_kind(finding.action, device_reset=device_reset))
+        and (kind := finding.action.choose_repair(device_reset=device_reset))
     ]
     if any(finding.state is not FindingState.OPEN for _, finding in requiring):
         return None
     requiring = [(kind, finding) for kind, finding in requiring if finding.is_confirmed]
     kinds = {kind for kind, _ in requiring}
-    strongest = Kind.REPLACE if Kind.REPLACE in kinds else Kind.REBOOT
+    strongest = Repair.REPLACE if Repair.REPLACE in kinds else Repair.REBOOT
     ready = tuple(finding for kind, finding in requiring if kind is strongest and settled(finding))
     return (strongest, ready[:_MAX_FINDINGS]) if ready else None
 
@@ -168,7 +152,7 @@ def parse_request(data: bytes) -> Request:
         raise InvalidRequest(f"version {members['version']}, not {VERSION}")
     findings = get_items(members, "findings", 1, _MAX_FINDINGS)
     try:
-        kind = Kind(members["action"])
+        kind = Repair(members["action"])
     except ValueError:
         raise InvalidRequest(
             f"action: {str(members['action'])[:80]!r} is none of reboot, replace"

@@ -25,7 +25,7 @@ from vitald.core.pipeline import Pipeline
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.peer import Peer, read_peer
 from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.request import RequestRefused
+from vitald.server.request import PUBLISHES, RequestRefused
 from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView
@@ -33,12 +33,16 @@ from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
 from vitald.server.routes.node import NodeRoutes
+from vitald.server.routes.publishers import PublisherRoutes
+from vitald.server.routes.summary import SummaryRoutes
+from vitald.server.routes.transitions import TransitionRoutes
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _MAX_CLIENTS = 128
-# Of the clients: places for root and the daemon's own user, and the share of any other user.
+# Of the clients: places for root, the daemon's own user and the publisher's, and the share of any
+# other user.
 _RESERVED, _MAX_PER_USER = 32, 24
 _BODY_BYTES = 16 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,7 +55,9 @@ class Routes(Protocol):
 
 
 class Api:
-    """The application and its connection limit; `more` are routes besides its own."""
+    """The application and its connection limit; `more` are routes besides its own. `publisher_uid`:
+    the user of `vitald publish`, where it is known.
+    """
 
     def __init__(
         self,
@@ -64,25 +70,35 @@ class Api:
         reader: WorkerThread,
         inject_path: Path,
         group: int,
+        publisher_uid: int | None = None,
         diagnostics: DiagnosticsView,
         recovery: RecoveryRequester | None = None,
+        is_idle: Callable[[], bool] = lambda: False,
         more: Sequence[Routes] = (),
     ) -> None:
         self.group = group
         self.connection_limit = ConnectionLimit(
-            _MAX_CLIENTS, reserved=_RESERVED, max_per_user=_MAX_PER_USER
+            _MAX_CLIENTS,
+            reserved=_RESERVED,
+            max_per_user=_MAX_PER_USER,
+            trusted_uid=publisher_uid,
         )
+        self._publisher_uid = publisher_uid
         self._context = RouteContext(
             node_state=node_state,
             pipeline=pipeline,
             catalog=catalog,
             inventory=inventory,
             reader=reader,
+            is_idle=is_idle,
         )
         self._routes: tuple[Routes, ...] = (
             NodeRoutes(self._context, interpreter, diagnostics, recovery),
             FindingRoutes(self._context),
             EventRoutes(self._context, self.connection_limit),
+            SummaryRoutes(self._context),
+            TransitionRoutes(self._context),
+            PublisherRoutes(node_state),
             DrillRoutes(node_state, interpreter, inject_path),
             *more,
         )
@@ -111,6 +127,7 @@ class Api:
                     "join the socket's group, or run this as root",
                 )
             request["peer"] = peer
+            request[PUBLISHES] = peer.uid == self._publisher_uid
             return await handler(request)
         except RequestRefused as refused:
             return library.make_error(refused.status, refused.error, refused.hint)

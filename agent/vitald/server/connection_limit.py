@@ -6,8 +6,8 @@ client over it gets an error and is closed; so is one that has not sent a whole 
 does not read its answer.
 
 Other users must not be able to keep out the scheduler's health check: on a Unix socket some places
-are reserved for root and the daemon's own user, and any other user has a share. On a port, where
-the user is unknown, the client that was served longest ago makes room for the newest.
+are reserved for root, the daemon's own user and a trusted one, and any other user has a share. On a
+port, where the user is unknown, the client that was served longest ago makes room for the newest.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _format_refusal(status: int, reason: str, error: str, hint: str) -> bytes:
 class ConnectionLimit:
     """Counts the clients of one listener. `wrap_factory` makes the protocols that it watches.
 
-    Of the `max_clients` places, `reserved` are kept for users who may change something, and any
-    other user has `max_per_user`. `newest_first`: a new client is never refused, but takes the
-    place of another one.
+    Of the `max_clients` places, `reserved` are kept for users who may change something and for
+    `trusted_uid`, and any other user has `max_per_user`. `newest_first`: a new client is never
+    refused, but takes the place of another one.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class ConnectionLimit:
         reserved: int = 0,
         max_per_user: int | None = None,
         newest_first: bool = False,
+        trusted_uid: int | None = None,
     ) -> None:
         self.max_clients = max_clients
         self.reserved = reserved
         self.max_per_user = max_clients if max_per_user is None else max_per_user
         self.newest_first = newest_first
+        self.trusted_uid = trusted_uid
         self.refused = 0
         self.timed_out = 0
         # In the order in which they were served
@@ -69,7 +71,7 @@ class ConnectionLimit:
         return lambda: _LimitedProtocol(self, factory())
 
     def find_refusal(self, uid: int | None) -> str:
-        """Why there is no room for a client of this user, None for one who may change something;
+        """Why there is no room for a client of this user, None for one with a reserved place;
         empty where there is.
         """
         if self.newest_first:
@@ -118,7 +120,7 @@ class ConnectionLimit:
 
 class _LimitedProtocol(asyncio.Protocol):
     def __init__(self, connection_limit: ConnectionLimit, inner: asyncio.Protocol) -> None:
-        self.uid: int | None = None  # of another user than root and the daemon's own
+        self.uid: int | None = None  # None: a place is reserved for it
         self._connection_limit = connection_limit
         self._inner = inner
         self._transport: asyncio.Transport | None = None  # once admitted
@@ -164,7 +166,7 @@ class _LimitedProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self.uid = _read_uid(transport)
+        self.uid = _read_uid(transport, self._connection_limit.trusted_uid)
         if full := self._connection_limit.find_refusal(self.uid):
             self._connection_limit.refused += 1
             transport.write(
@@ -201,8 +203,8 @@ class _LimitedProtocol(asyncio.Protocol):
             self._inner.connection_lost(error)
 
 
-def _read_uid(transport: asyncio.Transport) -> int | None:
-    """The peer's user; None if it may change something, and on a port, where it is unknown."""
+def _read_uid(transport: asyncio.Transport, trusted_uid: int | None) -> int | None:
+    """The peer's user; None if a place is reserved for it, and on a port, where it is unknown."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return None
@@ -210,4 +212,4 @@ def _read_uid(transport: asyncio.Transport) -> int | None:
         peer = read_peer(sock)
     except OSError:
         return -1  # gone again
-    return None if peer.may_change else peer.uid
+    return None if peer.may_change or peer.uid == trusted_uid else peer.uid

@@ -3,7 +3,8 @@ The peer of a connection, by SO_PEERCRED, and its rights.
 
 The kernel vouches for uid, gid and pid; nothing that the client sends counts. Reading is for root,
 the daemon's own user and the members of the socket's group (SO_PEERGROUPS gives the supplementary
-groups); changing is for root and the daemon's own user. Source: unix(7), socket(7).
+groups); changing is for root and the daemon's own user; what `vitald publish` may do is in
+`request`. Source: unix(7), socket(7).
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
-from vitald.model import Finding, SourceState
+from vitald.model import Finding, Repair, SourceState
 from vitald.recovery.request import (
     FILE,
-    Kind,
     Request,
     make_finding_ref,
     render_request,
@@ -102,7 +101,7 @@ class RecoveryRequester:
             "1 while root is requested to do this to the node.",
             labels=["action"],
         )
-        for kind in Kind:
+        for kind in Repair:
             family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
         yield family
 
@@ -171,7 +170,7 @@ class RecoveryRequester:
                 findings=[finding.label for finding in fresh.findings],
             )
 
-    def _select_action(self, now: float) -> tuple[Kind, tuple[Finding, ...]] | None:
+    def _select_action(self, now: float) -> tuple[Repair, tuple[Finding, ...]] | None:
         settings, node_state = self._settings(), self._node_state
         held = any(source.state is SourceState.RELEASED for source in node_state.sources.values())
         if (
@@ -193,7 +192,7 @@ class RecoveryRequester:
             device_reset=node_state.device_reset,
         )
 
-    def _make_request(self, kind: Kind, findings: tuple[Finding, ...]) -> Request:
+    def _make_request(self, kind: Repair, findings: tuple[Finding, ...]) -> Request:
         verdict = self._node_state.verdict()
         return Request(
             id=uuid.uuid4().hex,

@@ -26,6 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 T = TypeVar("T")
 
 PAGE, MAX_PAGE = 100, 1000
+PUBLISHES = "publishes"  # of a request: it comes from the publisher's user
 _BODY_S = 5.0
 _SECONDS = (1.0, 86400.0)
 _REASON = 500
@@ -142,6 +143,28 @@ def read_reason(body: dict[str, object]) -> str:
 
     hint = 'send {"reason": "replaced the riser, ticket 4711"}'
     return read_value(body, "reason", read, hint=hint)
+
+
+def require_publisher_right(request: web.Request) -> Peer:
+    """The peer, if it is the publisher's user or may change something. A refusal is not logged: a
+    publisher repeats its reports.
+    """
+    read_query(request)
+    peer: Peer = request["peer"]
+    if not (peer.may_change or request[PUBLISHES]):
+        raise RequestRefused(
+            403,
+            f"uid {peer.uid} may not change anything",
+            "only root, the daemon's own user and that of [publish] user may report sinks",
+        )
+    return peer
+
+
+def require_release_right(request: web.Request) -> Peer:
+    """The peer, if it may release the GPUs: the publisher's user may, for driver upgrades."""
+    if request[PUBLISHES]:
+        return require_publisher_right(request)
+    return require_change_right(request)
 
 
 def require_change_right(request: web.Request) -> Peer:

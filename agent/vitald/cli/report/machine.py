@@ -27,7 +27,10 @@ from vitald.cli.render import Json
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord
 from vitald.config_sections import Listen
 
-UNITS = ("vitald.service", "vitald.socket", "vitald-recover.service", "vitald-recover.path")
+UNITS = (
+    *("vitald.service", "vitald.socket", "vitald-publish.service"),
+    *("vitald-recover.service", "vitald-recover.path"),
+)
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _TIMEOUT_S = 10.0
 _MAX_LINES = 4000

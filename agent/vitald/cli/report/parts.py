@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from vitald import __version__, tomlfile
+from vitald import __version__, config_file, tomlfile
 from vitald import config as configs
 from vitald.cli import CommandFailed, client, render, status, why
 from vitald.cli.render import Json
@@ -117,7 +117,7 @@ class SupportReport(PartWriter):
             tables = tomlfile.parse_toml(text, str(path))
             self._config = _parse_known_sections(tables)
             self._config = configs.parse(text, tables, str(path))
-        except configs.ConfigError as error:
+        except config_file.ConfigError as error:
             errors += error.errors
         except ValueError as error:
             errors.append(str(error))
@@ -372,7 +372,7 @@ def _parse_known_sections(tables: tomlfile.Table) -> configs.Config:
             if section in tables:
                 configs.parse("", {**right, section: tables[section]}, "")
                 right[section] = tables[section]
-        except configs.ConfigError:
+        except config_file.ConfigError:
             continue  # reported for the whole file
     return configs.parse("", right, "")
 

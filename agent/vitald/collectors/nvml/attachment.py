@@ -10,6 +10,7 @@ import structlog
 from vitald.collectors.nvml.batches import GpuState
 from vitald.collectors.nvml.client import InFlight, WorkerProcess
 from vitald.collectors.nvml.inbox import Inbox
+from vitald.collectors.nvml.library import find_library
 from vitald.collectors.nvml.node import GONE
 from vitald.collectors.nvml.outlet import Emit
 from vitald.collectors.nvml.rounds import Command, Rounds
@@ -43,7 +44,7 @@ class Attachment:
         the driver's handles are stale. False if the driver gave no answer.
         """
         try:
-            worker = WorkerProcess(str(self._settings.library or ""), self._receive_message)
+            worker = WorkerProcess(find_library(self._settings), self._receive_message)
         except OSError as error:
             await self._emit_batch(
                 self._state.build_unavailable_batch(

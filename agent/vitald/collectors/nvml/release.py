@@ -84,10 +84,11 @@ class Releases:
             if request in self._requested:
                 self._requested.remove(request)
 
-    def end_releases(self, by: str) -> int:
-        """Ends all releases now, and returns how many there were."""
-        ended = [replace(release, ended_by=by) for release in self._running]
-        self._running = []
+    def end_releases(self, by: str, reason: str = "") -> int:
+        """Ends the releases with this reason now, or all, and returns how many there were."""
+        ending = [release for release in self._running if reason in ("", release.reason)]
+        self._running = [release for release in self._running if release not in ending]
+        ended = [replace(release, ended_by=by) for release in ending]
         self._ended += ended
         self._update_description()
         self.wake_up()

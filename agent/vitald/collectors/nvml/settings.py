@@ -47,6 +47,11 @@ class NvmlSettings:
         tomlfile.parse_duration,
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
+    driver_root: Path = setting(
+        Path("/run/nvidia/driver"),
+        read_path,
+        "Where the NVIDIA GPU Operator puts the driver. Its library is used if it is there.",
+    )
     library: Path | None = setting(
         None, read_path, "Another libnvidia-ml.so.1 than the driver's own: the simulated one."
     )

@@ -183,6 +183,13 @@ class IdleDetector:
         self._note_state(idle=False)
         return Use(kind=UseKind.UNKNOWN, words=f"not known: {why}")
 
+    @property
+    def sees_node(self) -> bool:
+        """Whether the processes that were read last are those of the whole node, not only of this
+        container.
+        """
+        return not self._table.outside
+
     def get_idle_s(self, now: float) -> float:
         """Seconds without a use, as observed since the daemon started."""
         return (

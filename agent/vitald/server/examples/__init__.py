@@ -11,7 +11,14 @@ from vitald.server.examples.diagnostics import (
     RUN_DIAGNOSTIC,
     RUN_DIAGNOSTIC_REQUEST,
 )
-from vitald.server.examples.events import ANNOUNCE, ANNOUNCE_REQUEST, DRILL, EVENTS, WATCH
+from vitald.server.examples.events import (
+    ANNOUNCE,
+    ANNOUNCE_REQUEST,
+    DRILL,
+    EVENTS,
+    TRANSITIONS,
+    WATCH,
+)
 from vitald.server.examples.facts import BOOT_ID, IDENTITY, LINE, RULE, SEEN
 from vitald.server.examples.findings import (
     ACCEPT,
@@ -38,8 +45,10 @@ from vitald.server.examples.node import (
     CONFIRM_REQUEST,
     EXPECT,
     HEALTHZ,
+    NODE_SUMMARY,
     STATUS,
 )
+from vitald.server.examples.publishers import REPORT_SINKS, REPORT_SINKS_REQUEST, SINK
 
 __all__ = [
     "ACCEPT",
@@ -69,17 +78,22 @@ __all__ = [
     "INCIDENTS",
     "JOBS",
     "LINE",
+    "NODE_SUMMARY",
     "RELEASE",
     "RELEASE_REQUEST",
     "REMEDY",
     "REMEDY_REQUEST",
+    "REPORT_SINKS",
+    "REPORT_SINKS_REQUEST",
     "RULE",
     "RUN_DIAGNOSTIC",
     "RUN_DIAGNOSTIC_REQUEST",
     "SEEN",
+    "SINK",
     "STATUS",
     "TELL_JOB",
     "TELL_JOB_REQUEST",
+    "TRANSITIONS",
     "WATCH",
     "WHY",
 ]

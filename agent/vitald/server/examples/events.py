@@ -7,6 +7,29 @@ from vitald.server.examples.facts import EVENT, FINDING, IDENTITY, INCIDENT, LIN
 
 EVENTS: schema.Events = {"events": [EVENT], "damaged": 0, "next": None}
 
+TRANSITIONS: schema.Transitions = {
+    "transitions": [
+        {
+            "id": 42,
+            "time": "2026-11-20T13:46:40.250Z",
+            "change": "opened",
+            "finding": 7,
+            "component": "gpu/0000:65:00.0",
+            "code": "xid/79",
+            "reason": "Xid79",
+            "title": "GPU has fallen off the bus",
+            "state": "open",
+            "action": "reboot_node",
+            "cause": "xid/79 seen",
+            "simulated": False,
+            "onTrial": False,
+        }
+    ],
+    "damaged": 0,
+    "next": None,
+    "newestId": 42,
+}
+
 WATCH: tuple[schema.WatchLine, ...] = (
     {
         "type": "verdict",

@@ -4,8 +4,39 @@ from __future__ import annotations
 
 from vitald.server import schema
 from vitald.server.examples.facts import BOOT_ID, FINDING, INCIDENT
+from vitald.server.examples.publishers import SINK
 
 HEALTHZ: schema.Health = {"ok": True, "version": "0.1.0"}
+
+NODE_SUMMARY: schema.NodeSummary = {
+    "status": "unhealthy",
+    "action": "reboot_node",
+    "reason": "Xid79",
+    "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
+    "rebootDue": "Xid79",
+    "replacementDue": None,
+    "changedAt": "2026-11-20T13:46:40.250Z",
+    "findings": [
+        {
+            "id": 7,
+            "component": "gpu/0000:65:00.0",
+            "code": "xid/79",
+            "reason": "Xid79",
+            "action": "reboot_node",
+            "when": "now",
+            "since": "2026-11-20T13:46:40.250Z",
+            "confirmed": True,
+            "simulated": False,
+            "due": True,
+            "device": "GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5",
+        }
+    ],
+    "openFindings": 1,
+    "complete": True,
+    "accelerators": ["gpu"],
+    "bootId": BOOT_ID,
+    "time": "2026-11-20T13:48:08.634Z",
+}
 
 STATUS: schema.NodeStatus = {
     "status": "unhealthy",
@@ -67,6 +98,7 @@ STATUS: schema.NodeStatus = {
             "parts": [{"kind": "fault", "count": 1, "points": 1.0}],
         }
     ],
+    "publishers": {"reported": "2026-11-20T13:48:01.114Z", "silent": False, "sinks": [SINK]},
     "ledger": {
         "ok": True,
         "error": "",

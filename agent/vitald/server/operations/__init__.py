@@ -15,6 +15,7 @@ from vitald.server.operations import (
     gpus,
     jobs,
     node,
+    publishers,
 )
 from vitald.server.operations.operation import Answer, Body, Operation, Parameter, Problem
 from vitald.server.operations.problems import PROBLEMS
@@ -39,7 +40,8 @@ DESCRIPTION = (
     "HTTP and JSON over a Unix socket: `curl --unix-socket /run/vitald/vitald.sock "
     "http://vitald/v1/status`.\n\n"
     "The kernel says who asks. Reading is for the socket's group, changing for root and the "
-    "daemon's own user. Answers may gain fields within version 1, so ignore those that you do "
+    "daemon's own user; the user of `vitald publish` may report its sinks and release the GPUs. "
+    "Answers may gain fields within version 1, so ignore those that you do "
     "not know; a parameter or key that vitald does not know is refused. A request must be "
     "complete within 5 s; 128 clients may be connected at once."
 )
@@ -59,6 +61,7 @@ TAGS = {
 # In the order of openapi.json.
 OPERATIONS = (
     *node.OPERATIONS,
+    *publishers.OPERATIONS,
     *gpus.OPERATIONS,
     *diagnostics.OPERATIONS,
     *jobs.OPERATIONS,

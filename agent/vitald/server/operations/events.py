@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from vitald.server import examples, schema
-from vitald.server.operations.operation import Answer, Operation
+from vitald.server.operations.operation import Answer, Operation, Parameter
 from vitald.server.operations.parameters import CODE, COMPONENT, KIND, LIMIT, NEWEST, SINCE
 
 OPERATIONS = (
@@ -26,6 +28,34 @@ OPERATIONS = (
             NEWEST,
         ),
         answer=Answer(schema.Events, "A page of events.", examples.EVENTS),
+    ),
+    Operation(
+        "transitions",
+        "get",
+        "/v1/transitions",
+        "events",
+        "How findings changed",
+        description=(
+            "From the ledger, oldest first, with rules on trial and drills. An id does not appear "
+            "after a higher one, so a client that keeps the last id misses nothing."
+        ),
+        parameters=(
+            Parameter(
+                "since",
+                "query",
+                "After the transition with this id (the value of `next` or `newestId`).",
+                Annotated[str, schema.Keywords(pattern=r"^[0-9]{1,15}$", default="0")],
+                example="41",
+            ),
+            LIMIT,
+            Parameter(
+                NEWEST.name,
+                "query",
+                "The last `limit` transitions instead of the first; they still come oldest first.",
+                NEWEST.type,
+            ),
+        ),
+        answer=Answer(schema.Transitions, "A page of transitions.", examples.TRANSITIONS),
     ),
     Operation(
         "watch",

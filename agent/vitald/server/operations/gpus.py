@@ -26,7 +26,8 @@ OPERATIONS = (
         "gpus",
         "Release the GPUs for a while, so that they can be reset",
         description=(
-            "For root and the daemon's own user. Answers once vitald does not hold the devices any "
+            "For root, the daemon's own user and that of `[publish] user`, for driver upgrades. "
+            "Answers once vitald does not hold the devices any "
             "more, or it is known which process does. Until the time is over, or "
             "`/v1/release/end`, the source `nvml` is `released`, and a node that would be healthy "
             "is `unknown`; then the GPUs are read again."
@@ -46,8 +47,11 @@ OPERATIONS = (
         "/v1/release/end",
         "gpus",
         "Take everything back now",
-        description="For root and the daemon's own user. Ends all releases.",
-        body=Body(schema.EndReleaseRequest, "An empty object.", examples.END_RELEASE_REQUEST),
+        description=(
+            "For root, the daemon's own user and that of `[publish] user`. Ends all releases, or"
+            " those with this reason."
+        ),
+        body=Body(schema.EndReleaseRequest, "Which; empty for all.", examples.END_RELEASE_REQUEST),
         answer=Answer(schema.ReleaseEnded, "Taken back.", examples.END_RELEASE),
         problems=(NOT_ASKED,),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitald.server import examples, schema
 from vitald.server.operations.operation import Answer, Body, Operation
-from vitald.server.operations.parameters import WORK
+from vitald.server.operations.parameters import DRILLS, WORK
 from vitald.server.operations.problems import NOT_SETTLED
 
 OPERATIONS = (
@@ -27,6 +27,20 @@ OPERATIONS = (
         answer=Answer(
             schema.NodeStatus, "The verdict, and all that it is computed from.", examples.STATUS
         ),
+    ),
+    Operation(
+        "summary",
+        "get",
+        "/v1/summary",
+        "node",
+        "The node's state in the words that other systems match, and which repairs are due now",
+        description=(
+            "What publishers write to Kubernetes and others: without drills, and with a stable "
+            "word for each fault. 503 for up to 10 s after a start, while the sources are read for "
+            "the first time."
+        ),
+        parameters=(DRILLS,),
+        answer=Answer(schema.NodeSummary, "The summary.", examples.NODE_SUMMARY),
     ),
     Operation(
         "components",

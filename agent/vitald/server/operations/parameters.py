@@ -39,6 +39,12 @@ WORK = Parameter(
     Annotated[Literal["prolog", "epilog", "running"], schema.Keywords(default="running")],
     example="prolog",
 )
+DRILLS = Parameter(
+    "drills",
+    "query",
+    "Simulated findings count as real and confirmed ones.",
+    Annotated[bool, schema.Keywords(default=False)],
+)
 LIMIT = Parameter(
     "limit",
     "query",

@@ -23,7 +23,8 @@ MAY_NOT_READ = Problem(
 MAY_NOT_CHANGE = Problem(
     "MayNotChange",
     403,
-    "Only root and the daemon's own user may change anything.",
+    "Only root and the daemon's own user may change anything, and that of `vitald publish` what "
+    "its operation says.",
     {
         "error": "uid 1000 may not change anything",
         "hint": "only root and the daemon's own user may",
@@ -98,7 +99,7 @@ UNAVAILABLE = Problem(
     503,
     (
         "Too many clients (128) or watchers (32), the ledger cannot be read, the judge is "
-        "stuck, or the GPUs could not be released within 10 s."
+        "stuck, the first reading is not complete, or the GPUs could not be released within 10 s."
     ),
     {"error": "too many clients", "hint": "128 at once; try again later"},
 )

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import anyio
+
 from vitald.catalog import Catalog
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
@@ -18,17 +20,28 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 
 Stored = TypeVar("Stored")
 _READ_S = 5.0
+_FIRST_POLL_S = 1.5  # less than the command line waits
 
 
 @dataclass(slots=True, kw_only=True)
 class RouteContext:
-    """Parts that several routes read. `catalog` is replaced when it is reloaded."""
+    """Parts that several routes read. `catalog` is replaced when it is reloaded. `is_idle`: nothing
+    uses the node.
+    """
 
     node_state: NodeState
     pipeline: Pipeline
     catalog: Catalog
     inventory: PciInventory
     reader: WorkerThread
+    is_idle: Callable[[], bool]
+
+    async def wait_until_answerable(self) -> None:
+        """At a start, wait a moment until the sources have been read: a client must not take the
+        start for a fault.
+        """
+        with anyio.move_on_after(_FIRST_POLL_S):
+            await self.node_state.answerable.wait()
 
     async def read_ledger(self, work: Callable[[], Stored]) -> Stored:
         """Run `work` in the thread that reads the ledger. Raises RequestRefused if that fails or

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
-from vitald.core.node_state import Subscription
+from vitald.core.node_state import StreamEnd, Subscription
 from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.request import (
+    PUBLISHES,
     RequestRefused,
     read_flag_parameter,
     read_limit,
@@ -100,7 +101,8 @@ class EventRoutes:
         """
         read_query(request)
         node_state = self._context.node_state
-        reserved = 0 if request["peer"].may_change else _WATCHERS_RESERVED
+        is_reserved = request["peer"].may_change or request[PUBLISHES]
+        reserved = 0 if is_reserved else _WATCHERS_RESERVED
         if node_state.watchers >= _WATCHERS - reserved:
             raise RequestRefused(
                 503,
@@ -126,7 +128,7 @@ class EventRoutes:
     async def _write_changes(
         self, response: web.StreamResponse, subscription: Subscription
     ) -> None:
-        """Until the subscription lags behind."""
+        """Until the subscription lags behind, or the daemon is stopped."""
         shown = await self._write_verdict(response, None)
         while not subscription.lagged:
             try:
@@ -137,6 +139,9 @@ class EventRoutes:
                 )
                 shown = await self._write_verdict(response, shown)
                 continue
+            if change is StreamEnd.STOPPING:
+                await _write_line(response, {"type": "stopping"})
+                return
             if change is not None:
                 await _write_line(response, self._describe_change(change))
             if change is None or subscription.queue.empty():

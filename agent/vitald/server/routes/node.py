@@ -11,7 +11,6 @@ import time
 from importlib import resources
 from typing import TYPE_CHECKING
 
-import anyio
 from aiohttp import web
 
 from vitald import __version__
@@ -26,11 +25,10 @@ from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
+from vitald.server.routes.publishers import describe_report
 
 if TYPE_CHECKING:
     from vitald.server import schema
-
-_FIRST_POLL_S = 1.5  # less than the command line waits
 
 
 class NodeRoutes:
@@ -71,9 +69,7 @@ class NodeRoutes:
                 400,
                 f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
             )
-        # A client that asks during a start must not take that for a fault.
-        with anyio.move_on_after(_FIRST_POLL_S):
-            await self._context.node_state.answerable.wait()
+        await self._context.wait_until_answerable()
         return web.json_response(self._describe_node(WorkPhase(wanted)))
 
     def _describe_node(self, work: WorkPhase) -> schema.NodeStatus:
@@ -107,6 +103,7 @@ class NodeRoutes:
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
+            "publishers": self._describe_publishers(),
             "ledger": _describe_ledger(node_state.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,
@@ -117,6 +114,11 @@ class NodeRoutes:
             "startedAt": serialize.format_moment(node_state.started_at),
             "time": serialize.format_moment(now),
         }
+
+    def _describe_publishers(self) -> schema.ApiPublishers | None:
+        publishers = self._context.node_state.publishers
+        report = publishers.get_report()
+        return describe_report(report, silent=publishers.is_silent) if report is not None else None
 
     def _describe_kernel_log(self) -> schema.KernelLog:
         counters = self._interpreter.counters

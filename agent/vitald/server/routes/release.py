@@ -29,7 +29,7 @@ from vitald.server.request import (
     read_reason,
     read_seconds,
     read_value,
-    require_change_right,
+    require_release_right,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ReleaseRoutes:
         """Release the GPUs for a while. Answers once vitald does not hold them any more, and the
         status shows that.
         """
-        peer = require_change_right(request)
+        peer = require_release_right(request)
         body = await read_body(request, "reason", "seconds", "gpus")
         reason, seconds, releases = (
             read_reason(body),
@@ -107,10 +107,11 @@ class ReleaseRoutes:
         return web.json_response(answer)
 
     async def end_release(self, request: web.Request) -> web.Response:
-        """Ends the release now."""
-        peer = require_change_right(request)
-        await read_body(request)
-        ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}")
+        """Ends the releases now, or only those with the reason in the body."""
+        peer = require_release_right(request)
+        body = await read_body(request, "reason")
+        reason = read_reason(body) if "reason" in body else ""
+        ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}", reason)
         log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)

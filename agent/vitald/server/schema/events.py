@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias, TypedDict, Union
 
+from vitald import model
 from vitald.server.schema.answers import ApiVerdict
 from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
-from vitald.server.schema.values import Keywords, Moment, _Count
+from vitald.server.schema.values import Action, Code, ComponentName, Keywords, Moment, _Count
 
 
 class Events(TypedDict):
@@ -18,6 +19,52 @@ class Events(TypedDict):
     """So many more are left out: the ledger no longer has them as they were written."""
     next: Annotated[int | None, Keywords(minimum=0)]
     """Give it as `since` for the next page; null where there is none."""
+
+
+ChangeKind: TypeAlias = Literal["opened", "escalated", "in_remedy", "cleared", "other"]
+"""How a finding changed: `escalated` requires a stronger action, `other` is any other change."""
+
+
+class ApiTransition(TypedDict):
+    """A change of a finding. What may change later, such as its title, is as it is now."""
+
+    id: Annotated[int, Keywords(minimum=1)]
+    """Its place in the ledger."""
+    time: Moment
+    """When."""
+    change: ChangeKind
+    finding: Annotated[int, Keywords(minimum=1)]
+    """Number of the finding."""
+    component: ComponentName
+    code: Code
+    reason: Annotated[str, Keywords(pattern=r"^[A-Z][A-Za-z0-9]{0,127}$", examples=("Xid79",))]
+    """The stable word for its code."""
+    title: str
+    """What the code means, in one line."""
+    state: Annotated[str, model.FindingState]
+    """Its state from then on."""
+    action: Action
+    """The required action from then on."""
+    cause: str
+    """Why."""
+    simulated: bool
+    """It is a drill's, or was read from a simulated library."""
+    onTrial: bool
+    """Its rule is on trial: it has no effect."""
+
+
+class Transitions(TypedDict):
+    """A page of changes of findings, oldest first."""
+
+    transitions: Annotated[list[ApiTransition], Keywords(max_items=1000)]
+    """The changes."""
+    damaged: _Count
+    """So many more are left out: the ledger no longer has them as they were written."""
+    next: Annotated[int | None, Keywords(minimum=0)]
+    """Give it as `since` for the next page; null where there is none."""
+    newestId: _Count
+    """The highest id in the ledger, 0 where there is none: to begin at the present. Where it is
+    lower than an id that was read before, the ledger was begun anew."""
 
 
 class Drill(TypedDict):
@@ -90,6 +137,12 @@ class WatchLagged(TypedDict):
     """What to do."""
 
 
+class WatchStopping(TypedDict):
+    """The last line of a daemon that is stopped in an orderly way, for example to be upgraded."""
+
+    type: Literal["stopping"]
+
+
 class _OptionalAnnounceRequest(TypedDict, total=False):
     holdSeconds: Annotated[float, Keywords(minimum=1, maximum=86400, default=600)]
     """When the drill ends by itself."""
@@ -101,6 +154,12 @@ class AnnounceRequest(_OptionalAnnounceRequest):
 
 
 WatchLine: TypeAlias = Union[
-    WatchVerdict, WatchEvent, WatchFinding, WatchIncident, WatchHeartbeat, WatchLagged
+    WatchVerdict,
+    WatchEvent,
+    WatchFinding,
+    WatchIncident,
+    WatchHeartbeat,
+    WatchLagged,
+    WatchStopping,
 ]
 """One line of the stream."""

@@ -126,5 +126,6 @@ class ReleaseRequest(_OptionalReleaseRequest):
     reason: _Reason
 
 
-class EndReleaseRequest(TypedDict):
-    pass
+class EndReleaseRequest(TypedDict, total=False):
+    reason: _Reason
+    """Only the releases that were requested with this reason; all without it."""

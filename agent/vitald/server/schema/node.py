@@ -8,6 +8,7 @@ from vitald.server.schema.answers import ApiSource, ApiVerdict
 from vitald.server.schema.components import ApiComponent
 from vitald.server.schema.diagnostics import DiagnosticOutline
 from vitald.server.schema.findings import ApiFinding, ApiIncident, Suspect
+from vitald.server.schema.publishers import ApiPublishers
 from vitald.server.schema.values import Keywords, Moment, _Count, _Positive
 
 
@@ -72,6 +73,8 @@ class _OptionalNodeStatus(TypedDict, total=False):
     diagnostics: DiagnosticOutline
     recovery: ApiRecovery | None
     """What root is requested to do about it."""
+    publishers: ApiPublishers | None
+    """How `vitald publish` fares; null if it never reported."""
 
 
 class NodeStatus(ApiVerdict, _OptionalNodeStatus):

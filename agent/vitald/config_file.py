@@ -1,0 +1,107 @@
+"""
+Reading sections of the configuration file: values are checked key by key, and all mistakes are
+reported at once, each with its file, line and key.
+
+The whole file is `config`; a program that needs few sections reads these with this module alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from vitald import tomlfile
+from vitald.settings import Setting
+
+DEFAULT_PATH = Path("/etc/vitald/config.toml")
+# The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
+# out in any case.
+_FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
+
+
+class ConfigError(Exception):
+    """The file is wrong: exit code 78 (EX_CONFIG). `errors` holds every mistake, each with file,
+    line and key.
+    """
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+class FileReport:
+    """The mistakes in a configuration file and the notes on it, each with its place."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+        # Section and key of a setting: those under which the file has it, by a former name.
+        self.former: dict[tuple[str, str], tuple[str, str]] = {}
+        self._name = name
+        self._text = text
+
+    def add_error(self, section: str, key: str, what: str) -> None:
+        place = self.former.get((section, key), (section, key))
+        self.errors.append(self._format(*place, what))
+
+    def add_note(self, section: str, key: str, what: str) -> None:
+        self.notes.append(self._format(section, key, what))
+
+    def _format(self, section: str, key: str, what: str) -> str:
+        line = tomlfile.find_line(self._text, section, key)
+        place = f"{self._name}:{line}" if line is not None else self._name
+        return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
+
+
+def list_settings(section: str, class_: type[Any]) -> dict[str, tuple[str, Setting]]:
+    """Key in the file -> (attribute, setting)."""
+    names = {
+        f.name: _FILE_NAMES.get((section, f.name), f.name.removesuffix("_s"))
+        for f in fields(class_)
+    }
+    return {names[f.name]: (f.name, f.metadata["setting"]) for f in fields(class_)}
+
+
+def read_sections(
+    path: Path,
+    classes: Mapping[str, type[Any]],
+    check: Callable[[dict[str, Any], Callable[[str, str, str], None]], None],
+) -> dict[str, Any]:
+    """The settings of these sections of a file, by their names; other sections are not looked at.
+    `check` reports, as (section, key, problem), what is wrong only in combination. Raises
+    ConfigError with every mistake.
+    """
+    try:
+        text, tables = tomlfile.read_toml(path)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    report = FileReport(str(path), text)
+    sections = {
+        name: read_section(name, class_, tables.get(name, {}), report)
+        for name, class_ in classes.items()
+    }
+    check(sections, report.add_error)
+    if report.errors:
+        raise ConfigError(report.errors)
+    return sections
+
+
+def read_section(section: str, class_: type[Any], table: object, report: FileReport) -> Any:
+    """The settings in a section's table; the defaults of what `report` gets as a mistake."""
+    if not isinstance(table, dict):
+        report.add_error(section, "", f"expected a table, found {table!r}")
+        return class_()
+    known = list_settings(section, class_)
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in known:
+            report.add_error(section, key, f"unknown key{tomlfile.suggest_word(key, known)}")
+            continue
+        attribute, setting_ = known[key]
+        try:
+            values[attribute] = setting_.read(value)
+        except ValueError as error:
+            report.add_error(section, key, str(error))
+    return class_(**values)

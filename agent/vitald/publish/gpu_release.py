@@ -1,0 +1,107 @@
+"""
+Has the daemon release the GPUs, and take them back: `POST /v1/release`, `POST /v1/release/end`.
+
+A release is known by its reason, so that another person's is never ended, and one that was begun
+before a restart of this process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from vitald.publish.http import parse_json, read_limited
+
+REASON = "driver upgrade by the NVIDIA GPU Operator"
+_ANSWER_S = 15.0  # the daemon waits up to 10 s for a worker that hangs in the driver
+_MAX_BYTES = 8 * 1024 * 1024
+_CONFLICT = 409  # no GPU on PCI, or NVML is not used
+_NVML = "nvml"
+
+
+class ReleaseFailed(Exception):
+    """The daemon did not answer, or refused. The text says why.
+
+    `is_final`: it would refuse again.
+    """
+
+    def __init__(self, detail: str, *, is_final: bool = False) -> None:
+        super().__init__(detail)
+        self.is_final = is_final
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReleases:
+    """Whether the GPUs are released, by whomever; and which run of the daemon says so."""
+
+    started_at: str
+    is_released: bool
+
+
+class GpuReleases:
+    """Requests to the daemon behind this socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def read_state(self) -> DaemonReleases:
+        """Raises ReleaseFailed."""
+        status = await self._request("GET", "/v1/status")
+        try:
+            sources = {source["name"]: source["state"] for source in status["sources"]}
+            return DaemonReleases(str(status["startedAt"]), sources.get(_NVML) == "released")
+        except (KeyError, TypeError) as error:
+            raise ReleaseFailed(f"/v1/status: {type(error).__name__}: {error}") from error
+
+    async def begin_release(self, seconds: float) -> bool:
+        """Returns once the daemon does not hold the GPUs; False if it never does. Raises
+        ReleaseFailed.
+        """
+        try:
+            await self._request("POST", "/v1/release", {"reason": REASON, "seconds": seconds})
+        except _Refused as refused:
+            if refused.status == _CONFLICT:
+                return False
+            raise
+        return True
+
+    async def end_release(self) -> None:
+        """Take the GPUs back, unless somebody else has them released. Raises ReleaseFailed."""
+        try:
+            await self._request("POST", "/v1/release/end", {"reason": REASON})
+        except _Refused as refused:
+            if refused.status != _CONFLICT:
+                raise
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        try:
+            async with (
+                aiohttp.ClientSession(
+                    connector=aiohttp.UnixConnector(str(self._socket)), timeout=timeout
+                ) as session,
+                session.request(method, f"http://vitald{path}", json=body) as answer,
+            ):
+                document = parse_json(await read_limited(answer, _MAX_BYTES))
+        except asyncio.TimeoutError:
+            raise ReleaseFailed(f"{path}: no answer within {_ANSWER_S:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ReleaseFailed(f"{path}: {error}") from error
+        if not isinstance(document, dict):
+            raise ReleaseFailed(f"{path}: the answer is no table")
+        if answer.status != 200:
+            raise _Refused(path, answer.status, str(document.get("error", ""))[:300])
+        return document
+
+
+class _Refused(ReleaseFailed):
+    def __init__(self, path: str, status: int, error: str) -> None:
+        super().__init__(f"{path}: {error} (HTTP {status})", is_final=400 <= status < 500)
+        self.status = status

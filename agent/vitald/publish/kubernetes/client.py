@@ -1,0 +1,275 @@
+"""
+The few requests that the sink makes of the API server.
+
+    GET    /api/v1/nodes/NAME
+    PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations, in one request
+    PATCH  /api/v1/nodes/NAME             taints, with the resource version they were read at
+    POST   /apis/events.k8s.io/v1/namespaces/default/events
+
+`nodes/status` accepts labels and annotations too, so that no right to patch nodes is needed.
+Conditions are merged by type. Source: Kubernetes API reference, NodeStatus (patch strategy merge,
+key type), tried against 1.36.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from urllib.parse import quote
+
+import aiohttp
+
+from vitald import __version__
+from vitald.publish.http import parse_json, read_limited
+from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
+from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
+from vitald.publish.sink import SinkFailed
+from vitald.text import replace_unprintable
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+_GONE = 404
+_REQUEST_S = 10.0
+_MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+
+class ApiUnreachable(Exception):
+    """No usable answer. The text says why."""
+
+
+class ApiRefused(Exception):
+    """An answer that is an error, with its HTTP status and Kubernetes' word and text for it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        reason: str = "",
+    ) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+@contextmanager
+def report_failures() -> Iterator[None]:
+    """Raises SinkFailed where a request fails."""
+    try:
+        yield
+    except ApiRefused as error:
+        raise SinkFailed(
+            f"API server: {error}",
+            retry_after_s=error.retry_after_s,
+            is_expected=error.status == _GONE,
+        ) from error
+    except ApiUnreachable as error:
+        raise SinkFailed(str(error), is_unreachable=True) from error
+    except NoCredentials as error:
+        raise SinkFailed(str(error)) from error
+
+
+class KubernetesClient:
+    """One connection to the API server, for one node. A context manager."""
+
+    def __init__(self, access: ClusterAccess, node: str, impersonate: str = "") -> None:
+        """`impersonate`: a user name for constrained impersonation (1.36 and later)."""
+        self.node = node
+        self._access = access
+        self._tokens = TokenSource(access)
+        self._headers = {
+            "User-Agent": f"vitald/{__version__}",
+            "Accept-Encoding": "identity",  # what is unpacked has no limit
+        }
+        if impersonate:
+            self._headers["Impersonate-User"] = impersonate
+        self._session: _Session | None = None
+
+    async def __aenter__(self) -> KubernetesClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.http.close()
+
+    async def read_node(self) -> NodeObject:
+        """Raises ApiUnreachable, ApiRefused, NoCredentials."""
+        return _parse(await self._request("GET", f"/api/v1/nodes/{quote(self.node)}"))
+
+    async def read_metadata(self) -> NodeObject:
+        """Labels and annotations only, and from the API server's cache: a request that costs it
+        little. Raises as read_node.
+
+        Source: Kubernetes API concepts, "Resource versions" (`resourceVersion=0`) and
+        PartialObjectMetadata of meta.k8s.io/v1; tried against 1.36.
+        """
+        path = f"/api/v1/nodes/{quote(self.node)}?resourceVersion=0"
+        return _parse(await self._request("GET", path, accept=_METADATA))
+
+    async def patch_status(self, patch: Mapping[str, object]) -> NodeObject:
+        """The node after a strategic merge patch of its status. Raises as read_node."""
+        path = f"/api/v1/nodes/{quote(self.node)}/status?fieldManager={MANAGER}"
+        return _parse(await self._request("PATCH", path, patch, STRATEGIC))
+
+    async def patch_node(self, patch: Mapping[str, object]) -> NodeObject:
+        """The node after a merge patch; 409 where `metadata.resourceVersion` is no longer its
+        own. Raises as read_node.
+        """
+        path = f"/api/v1/nodes/{quote(self.node)}?fieldManager={MANAGER}"
+        return _parse(await self._request("PATCH", path, patch, MERGE))
+
+    async def create_event(self, event: Mapping[str, object]) -> bool:
+        """Whether it was new: an event of that name may exist. Raises as read_node."""
+        try:
+            answer = await self._request("POST", _EVENTS, event, "application/json")
+        except ApiRefused as error:
+            if error.reason == "AlreadyExists":
+                return False
+            raise
+        if not isinstance(answer, dict) or answer.get("kind") != "Event":
+            raise ApiUnreachable("the answer is no Event")
+        return True
+
+    # --- transport
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        content_type: str = "",
+        accept: str = _JSON,
+    ) -> object:
+        """The answer's JSON. A token that is refused is read again, once."""
+        headers = {**self._headers, "Accept": accept}
+        if content_type:
+            headers["Content-Type"] = content_type
+        try:
+            return await self._send(method, path, body, headers)
+        except ApiRefused as error:
+            if error.status != 401:
+                raise
+        self._tokens.discard_token()
+        return await self._send(method, path, body, headers)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        headers: Mapping[str, str],
+    ) -> object:
+        headers = dict(headers)
+        token = await self._tokens.read_token(time.time())
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with (
+                self._use_session() as session,
+                session.request(
+                    method,
+                    f"{self._access.server}{path}",
+                    data=None if body is None else json.dumps(body),
+                    headers=headers,
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                content = await read_limited(answer, _MAX_BYTES)
+                return _read_answer(answer, content, token)
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise ApiUnreachable(f"{self._access.server}: {reason}") from error
+
+    @asynccontextmanager
+    async def _use_session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """One session for all requests. After a failure the next request opens another, because the
+        certificate authority may have been replaced. Requests that are under way keep theirs:
+        aiohttp cancels those whose session is closed. Raises NoCredentials.
+        """
+        used = self._session
+        if used is None:
+            used = self._session = _Session(self._access.build_tls_context())
+        used.requests += 1
+        try:
+            yield used.http
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            if self._session is used:
+                self._session = None
+            raise
+        finally:
+            used.requests -= 1
+            if self._session is not used and not used.requests:
+                await used.http.close()
+
+
+class _Session:
+    """`requests`: how many are under way."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self.requests = 0
+        self.http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls, limit=2),
+            timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,  # no proxy and no password that the environment names
+        )
+
+
+def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> object:
+    """Raises ApiRefused; ApiUnreachable where it is no JSON: a proxy answered."""
+    try:
+        document = parse_json(content)
+    except ValueError:
+        document = None
+    if answer.status >= 300:
+        problem = document if isinstance(document, dict) else {}
+        text = str(problem.get("message") or answer.reason)
+        if token:  # some proxies say what they were sent
+            text = text.replace(token, "[token]")
+        raise ApiRefused(
+            answer.status,
+            replace_unprintable(text[:500]),
+            read_retry_after(answer.headers.get("Retry-After", ""), time.time()),
+            reason=str(problem.get("reason", ""))[:100],
+        )
+    if document is None:
+        raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON")
+    return document
+
+
+def read_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (since the epoch); None if it says neither seconds nor a date.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _parse(document: object) -> NodeObject:
+    try:
+        return parse_node(document)
+    except ValueError as error:
+        raise ApiUnreachable(f"the answer is no Node: {error}") from error

@@ -1,0 +1,196 @@
+"""
+What the node object should say, computed from the published state. Pure.
+
+    state ─► conditions, labels, annotation ─► compared with the node ─► one patch, or none
+
+`<prefix>/Healthy` has readiness polarity (True is well), as readiness gates want it;
+`<prefix>/RebootRequired` and `<prefix>/ReplacementRequired` have problem polarity, as remediation
+controllers want it. Reasons are words of a closed list (docs/reference/reasons.md): policies match
+them, so they name no device and no count. A message is for people only.
+
+Source: Kubernetes API v1 NodeCondition; limits of labels from "Labels and Selectors".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vitald.model import Action, Status
+from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
+from vitald.reasons import FixedReason
+from vitald.text import replace_unprintable
+from vitald.timestamps import format_rfc3339
+
+DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
+NOT_REQUIRED = FixedReason.NOT_REQUIRED.value
+MAX_MESSAGE_BYTES = 1024
+MAX_ANNOTATION_BYTES = 8 * 1024
+
+
+class ConditionStatus(Enum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredCondition:
+    """`changed_at`: since when the status is this, if it has just become so. Seconds since the
+    epoch.
+    """
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredNode:
+    """`removed`: types of conditions that must not be there. A label or annotation that must not be
+    there has the value None.
+    """
+
+    conditions: tuple[DesiredCondition, ...]
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+
+_HEALTHY = {
+    Status.HEALTHY: ConditionStatus.TRUE,
+    Status.DEGRADED: ConditionStatus.TRUE,
+    Status.UNHEALTHY: ConditionStatus.FALSE,
+    Status.UNKNOWN: ConditionStatus.UNKNOWN,
+}
+
+
+def build_desired_node(
+    state: PublishedState, prefix: str, *, labels: bool, annotation: bool, own: bool = True
+) -> DesiredNode:
+    """What the node should say. `labels`, `annotation`, `own`: whether these, and the conditions
+    with the prefix, are written.
+    """
+    return DesiredNode(
+        conditions=_build_conditions(state, prefix) if own else (),
+        labels=build_labels(state, prefix) if labels else {},
+        annotations=_build_annotation(state, prefix) if annotation else {},
+    )
+
+
+def list_own_types(prefix: str) -> tuple[str, str, str]:
+    """The types of the conditions with the prefix."""
+    return f"{prefix}/Healthy", f"{prefix}/RebootRequired", f"{prefix}/ReplacementRequired"
+
+
+def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondition, ...]:
+    types = list_own_types(prefix)
+    if isinstance(state, DaemonSilent):
+        return tuple(build_silent_condition(type_, state) for type_ in types)
+    healthy = DesiredCondition(
+        type=types[0],
+        status=_HEALTHY[state.status],
+        reason=state.reason,
+        message=format_message(state.lines),
+        changed_at=state.changed_at,
+    )
+    repairs = (state.reboot_reason, state.replacement_reason)
+    return (
+        healthy,
+        *(
+            _build_repair(type_, reason, state)
+            for type_, reason in zip(types[1:], repairs, strict=True)
+        ),
+    )
+
+
+def build_silent_condition(type_: str, state: DaemonSilent) -> DesiredCondition:
+    return DesiredCondition(
+        type=type_,
+        status=ConditionStatus.UNKNOWN,
+        reason=DAEMON_SILENT,
+        message=limit_text(f"vitald does not answer: {state.detail}"),
+        changed_at=state.since,
+    )
+
+
+def _build_repair(type_: str, reason: str, state: NodeSummary) -> DesiredCondition:
+    return DesiredCondition(
+        type=type_,
+        status=ConditionStatus.TRUE if reason else ConditionStatus.FALSE,
+        reason=reason or NOT_REQUIRED,
+        message=format_message(state.lines) if reason else "",
+        changed_at=state.changed_at,
+    )
+
+
+def build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
+    """Few values, so that selectors and metrics stay small: neither codes nor devices."""
+    status, action = Status.UNKNOWN, Action.NONE
+    if not isinstance(state, DaemonSilent):
+        status, action = state.status, state.action
+    return {f"{prefix}/status": status.value, f"{prefix}/action": action.value}
+
+
+def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:
+    """The open findings as JSON, for tools. While the daemon is silent, those that were published
+    last stay.
+    """
+    if isinstance(state, DaemonSilent):
+        return {}
+    return {get_annotation_key(prefix): format_findings(state.findings, state.open_findings)}
+
+
+def get_annotation_key(prefix: str) -> str:
+    return f"{prefix}/findings"
+
+
+def format_findings(findings: Sequence[FindingSummary], open_findings: int) -> str:
+    """`{"open": 2, "findings": [...]}`, with as many findings as fit in MAX_ANNOTATION_BYTES."""
+    fitting: list[str] = []
+    size = len(f'{{"open":{open_findings},"findings":[]}}')
+    for finding in findings:
+        entry = json.dumps(_describe_finding(finding), separators=(",", ":"))
+        size += len(entry) + 1
+        if size > MAX_ANNOTATION_BYTES:
+            break
+        fitting.append(entry)
+    return f'{{"open":{open_findings},"findings":[{",".join(fitting)}]}}'
+
+
+def _describe_finding(finding: FindingSummary) -> dict[str, object]:
+    return {
+        "component": finding.component,
+        "code": finding.code,
+        "action": finding.action.value,
+        "when": finding.when,
+        "since": format_rfc3339(finding.since, "seconds"),
+        "confirmed": finding.confirmed,
+        "device": finding.device,
+    }
+
+
+def format_message(lines: Sequence[str]) -> str:
+    """The lines that fit in MAX_MESSAGE_BYTES, and how many more there are."""
+    if not lines:
+        return "no open findings"
+    shown = limit_text(lines[0], MAX_MESSAGE_BYTES - 64)
+    for position, line in enumerate(lines[1:], start=1):
+        longer = f"{shown}; {replace_unprintable(line)}"
+        if len(longer.encode()) > MAX_MESSAGE_BYTES - 64:
+            left = len(lines) - position
+            return f"{shown}; and {left} more: vitald findings"
+        shown = longer
+    return shown
+
+
+def limit_text(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
+    """Printable, and at most `limit` bytes of UTF-8."""
+    encoded = replace_unprintable(text).encode()
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return encoded[: limit - 3].decode(errors="ignore") + "..."

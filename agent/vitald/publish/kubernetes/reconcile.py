@@ -1,0 +1,139 @@
+"""
+The difference between the node object and what it should say, as one patch. Pure.
+
+What is written follows from the present state and from nothing else, so that what another writer
+removed or changed is repaired by the next comparison.
+
+`lastTransitionTime` is ours to keep: the API server computes nothing. Readers count from it (after
+ten minutes, Karpenter replaces a node), so it moves only when the status changes: not with the
+reason, not with a second fault, not after a restart, and not because somebody removed the
+condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vitald.publish.kubernetes.desired import DesiredCondition, DesiredNode
+from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject
+from vitald.timestamps import format_rfc3339, parse_rfc3339
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransition:
+    """The status of a condition, and since when. Seconds since the epoch."""
+
+    status: str
+    at: float
+
+
+def decide_transition(
+    desired: DesiredCondition,
+    remembered: LastTransition | None,
+    present: NodeCondition | None,
+    now: float,
+) -> LastTransition:
+    """The present status and since when it is that.
+
+    `remembered` is this process's own record, which outlives a restart; the node's condition is
+    the fallback where that was lost. Otherwise the status is new: since the ledger's last change,
+    if that was after the former transition; else since now.
+    """
+    status = desired.status.value
+    if remembered is not None and remembered.status == status:
+        # A clock that was ahead may have been set back since.
+        return LastTransition(status, min(remembered.at, now))
+    earliest = 0.0 if remembered is None else remembered.at
+    written = None if present is None else _read_time(present.last_transition)
+    if remembered is None and present is not None and written is not None:
+        if present.status == status:
+            return LastTransition(status, min(written, now))
+        earliest = written
+    explains = earliest < desired.changed_at <= now
+    return LastTransition(status, desired.changed_at if explains else now)
+
+
+def build_patch(
+    desired: DesiredNode,
+    transitions: Mapping[str, LastTransition],
+    node: NodeObject,
+    now: float,
+    heartbeat_s: float,
+) -> dict[str, object] | None:
+    """A strategic merge patch of the node's status; None if the node says it all, and said so
+    within `heartbeat_s`.
+    """
+    conditions = [
+        _complete(condition, transitions[condition.type], now) for condition in desired.conditions
+    ]
+    present = [node.conditions.get(condition.type) for condition in conditions]
+    removed = [type_ for type_ in desired.removed if type_ in node.conditions]
+    is_same = (
+        all(_says(there, here) for there, here in zip(present, conditions, strict=True))
+        and all(node.labels.get(key) == value for key, value in desired.labels.items())
+        and all(node.annotations.get(key) == value for key, value in desired.annotations.items())
+        and not removed
+    )
+    if is_same and not _is_heartbeat_due(present, now, heartbeat_s):
+        return None
+    return {
+        "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
+        "status": {
+            "conditions": [condition.to_json() for condition in conditions] + _delete(removed)
+        },
+    }
+
+
+def build_removal(types: list[str], labels: list[str], annotations: list[str]) -> dict[str, object]:
+    """A strategic merge patch that removes everything that was written."""
+    return {
+        "metadata": {
+            "labels": dict.fromkeys(labels),
+            "annotations": dict.fromkeys(annotations),
+        },
+        "status": {"conditions": _delete(types)},
+    }
+
+
+def _delete(types: list[str]) -> list[dict[str, object]]:
+    return [{"type": type_, "$patch": "delete"} for type_ in types]
+
+
+def _complete(condition: DesiredCondition, transition: LastTransition, now: float) -> NodeCondition:
+    return NodeCondition(
+        type=condition.type,
+        status=condition.status.value,
+        reason=condition.reason,
+        message=condition.message,
+        last_transition=format_rfc3339(transition.at, "seconds"),
+        last_heartbeat=format_rfc3339(now, "seconds"),
+    )
+
+
+def _says(there: NodeCondition | None, here: NodeCondition) -> bool:
+    """Whether the node has the condition, its heartbeat apart."""
+    return there is not None and (
+        (there.status, there.reason, there.message, there.last_transition)
+        == (here.status, here.reason, here.message, here.last_transition)
+    )
+
+
+def _is_heartbeat_due(
+    conditions: list[NodeCondition | None], now: float, heartbeat_s: float
+) -> bool:
+    """Whether one of the conditions was not written within `heartbeat_s`. A time in the future is
+    of a clock that was ahead.
+    """
+    times = [
+        None if condition is None else _read_time(condition.last_heartbeat)
+        for condition in conditions
+    ]
+    return any(time is None or not 0.0 <= now - time < heartbeat_s for time in times)
+
+
+def _read_time(text: str) -> float | None:
+    try:
+        return parse_rfc3339(text).timestamp()
+    except ValueError:
+        return None

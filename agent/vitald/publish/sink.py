@@ -1,0 +1,233 @@
+"""
+A sink, and the task that keeps one up to date.
+
+Only the latest state is kept: what a sink writes follows from the present state, so nothing queues
+up while it cannot be reached. Worse news is written at once, better news after BETTER_S, so that a
+fault that comes and goes is not written each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from vitald.model import Action, Status
+from vitald.publish.rate_limit import RateLimit
+from vitald.publish.retry import Retry
+from vitald.publish.summary import DaemonSilent, PublishedState
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
+
+WORSE_S, BETTER_S = 0.5, 5.0
+_WRITES_PER_MINUTE, _BURST = 12, 5  # in any minute; at once
+_SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
+
+
+class SinkFailed(Exception):
+    """Nothing was written. `retry_after_s`: when the receiver wants the next attempt.
+
+    `is_unreachable`: there was no answer. `is_expected`: no fault of the receiver (the node is
+    gone), so it is not logged as an error.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        is_unreachable: bool = False,
+        is_expected: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+        self.is_unreachable = is_unreachable
+        self.is_expected = is_expected
+
+
+class PartlyWritten(Exception):
+    """All was written but what the text names. It says why, and what to do about it."""
+
+
+class Sink(Protocol):
+    """Writes states somewhere."""
+
+    name: str
+
+    async def write_state(self, state: PublishedState) -> bool:
+        """Make the receiver say this. Whether anything had to be written. Raises SinkFailed,
+        PartlyWritten.
+        """
+        ...
+
+    def get_recheck_s(self, state: PublishedState) -> float:
+        """How long after a write the receiver is compared again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkHealth:
+    """How a sink fares. Times in seconds since the epoch; 0 is never."""
+
+    name: str
+    is_up: bool = False
+    last_success: float = 0.0
+    error: str = "nothing has been written yet"
+    waiting: int = 0  # how much is not written yet: 1 for a state, or so many events
+    waiting_since: float = 0.0
+    writes: int = 0
+    failures: int = 0
+
+    def describe(self) -> str:
+        """One line for `systemctl status`."""
+        return f"{self.name}: up" if self.is_up else f"{self.name}: {self.error}"
+
+
+def note_failure(health: SinkHealth, error: SinkFailed) -> SinkHealth:
+    """The health from now on. Logged once for each reason."""
+    failed = replace(health, is_up=False, error=str(error), failures=health.failures + 1)
+    if health.error != failed.error and not error.is_expected:
+        log.error("sink_failed", sink=health.name, error=failed.error)
+    return failed
+
+
+def note_success(health: SinkHealth, *, waiting: int, writes: int) -> SinkHealth:
+    """The health from now on. `waiting`: how much is left to write; `writes`: how much was
+    written.
+    """
+    if not health.is_up and health.failures:
+        log.info("sink_recovered", sink=health.name)
+    now = time.time()
+    return replace(
+        health,
+        is_up=True,
+        last_success=now,
+        error="",
+        waiting=waiting,
+        waiting_since=now if waiting else 0.0,
+        writes=health.writes + writes,
+    )
+
+
+class Runner(Protocol):
+    """A task that keeps one receiver up to date."""
+
+    health: SinkHealth
+
+    def offer_state(self, state: PublishedState) -> None:
+        """The state is this now."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
+
+
+def rank_state(state: PublishedState) -> tuple[int, int, bool, bool]:
+    """How severe it is in each respect: the status, the action, and the repairs that are due."""
+    if isinstance(state, DaemonSilent):
+        return _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
+    return (
+        _SEVERITY[state.status],
+        state.action.rank,
+        bool(state.reboot_reason),
+        bool(state.replacement_reason),
+    )
+
+
+def is_improvement(before: PublishedState, after: PublishedState) -> bool:
+    """Whether the new state is better in every respect, or says the same. That nothing is known any
+    more is no improvement.
+    """
+    if isinstance(after, DaemonSilent) or after.status is Status.UNKNOWN:
+        return False
+    return all(new <= old for new, old in zip(rank_state(after), rank_state(before), strict=True))
+
+
+class SinkRunner:
+    """Keeps one sink up to date with the latest state."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.health = SinkHealth(sink.name)
+        self._state: PublishedState | None = None
+        self._written: PublishedState | None = None
+        self._due = float("inf")  # of the next write, on the monotonic clock
+        self._recheck = float("inf")  # the same, if nothing changes
+        self._changed = asyncio.Event()
+        self._limit = RateLimit(_WRITES_PER_MINUTE - _BURST, _BURST)
+        self._retry = Retry()
+
+    def offer_state(self, state: PublishedState) -> None:
+        """The state is this now."""
+        if state == self._state:
+            return
+        written = self._state if self._written is None else self._written
+        if not self._retry.failures:
+            self._due = self._find_due(written, self._state, state)
+        self._state = state
+        if not self.health.waiting:
+            self.health = replace(self.health, waiting=1, waiting_since=time.time())
+        self._changed.set()
+
+    def _find_due(
+        self, written: PublishedState | None, former: PublishedState | None, state: PublishedState
+    ) -> float:
+        now = time.monotonic()
+        if isinstance(state, DaemonSilent):  # it has been waited for already
+            return now
+        if written is None or not is_improvement(written, state):
+            return min(self._due, now + WORSE_S)
+        was_better = former is not None and former != written and is_improvement(written, former)
+        return min(self._due if was_better else self._recheck, now + BETTER_S)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wait_until_due()
+            if self._state is None:
+                continue
+            if wait := self._limit.take(time.monotonic()):
+                self._due = time.monotonic() + wait
+                continue
+            await self._write_state(self._state)
+
+    async def _wait_until_due(self) -> None:
+        while (pause := self._due - time.monotonic()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait(), None if pause == float("inf") else pause
+                )
+            except asyncio.TimeoutError:
+                return
+
+    async def _write_state(self, state: PublishedState) -> None:
+        left_out = ""
+        did_write = True
+        try:
+            did_write = await self.sink.write_state(state)
+        except PartlyWritten as error:
+            left_out = str(error)
+            if left_out != self.health.error:
+                log.error("sink_refused", sink=self.sink.name, error=left_out)
+        except SinkFailed as error:
+            self._due = time.monotonic() + self._retry.note_failure(
+                is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
+            )
+            self.health = note_failure(self.health, error)
+            return
+        self._retry.note_success()
+        self._written = state
+        self._due = self._recheck = time.monotonic() + self.sink.get_recheck_s(state)
+        is_behind = self._state is not None and self._state != state
+        if self._state is not None and is_behind:
+            self._due = self._find_due(state, None, self._state)
+        self.health = replace(
+            note_success(self.health, waiting=int(is_behind), writes=int(did_write)),
+            is_up=not left_out,
+            error=left_out,
+        )

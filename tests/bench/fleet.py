@@ -1,0 +1,216 @@
+"""
+fleet: what a cluster's API server gets from `vitald publish`, on paper.
+
+One real node is published to a real API server, with the token of a pod. The bytes of its requests
+and answers, as HTTP and without TLS, are multiplied by how often the publisher may send them, for
+10,000 nodes: quiet; in a storm, in which all nodes fault within a minute; in the worst minute that
+the limits allow; and as the API server returns after an outage. An answer is the whole Node object,
+so the node has what a kubelet writes: 50 images (its default `nodeStatusMaxImages`), four
+conditions and capacities. Beside them: how long the API server takes, over a connection that is
+kept, on this machine.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from tests.bench.measure import Json, Skipped, load, memory_mib, scratch, spread
+from tests.control_plane.build import find_built_programs
+from tests.control_plane.cluster_node import NAMES, ClusterNode, create_cluster_node
+from tests.control_plane.plane import ADMIN, PUBLISHERS_RULES, ControlPlane
+from tests.control_plane.publisher import Publisher
+from tests.control_plane.relay import Relay, RelayedRequest
+from tests.harness import Node
+from tests.pace import patient
+from tests.system.lines import xid
+from vitald.publish.kubernetes import events
+from vitald.publish.retry import _UNREACHABLE
+from vitald.publish.sink import _WRITES_PER_MINUTE
+from vitald.publish_sections import KubernetesSettings
+
+NODES = 10_000
+FAULTS = 8  # on the node, all its GPUs
+LATENCIES = 200
+_IMAGES = 50  # KubeletConfiguration, nodeStatusMaxImages
+_MINUTE_S = 60.0
+_ACCOUNT = "vitald-publish"
+_SETTLE_S = 8.0  # longer than the pause before better news
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one kind of request on the average, in bytes."""
+
+    sent: float
+    received: float
+
+    @staticmethod
+    def of(requests: Sequence[RelayedRequest]) -> Cost:
+        assert requests
+        return Cost(
+            sent=mean(each.sent for each in requests),
+            received=mean(each.received for each in requests),
+        )
+
+    def describe(self) -> Json:
+        return {"sent": round(self.sent), "received": round(self.received)}
+
+
+def run() -> Json:
+    if find_built_programs() is None:
+        raise Skipped("no Kubernetes control plane: python -m tests.control_plane.build")
+    with (
+        scratch() as folder,
+        ControlPlane(folder / "plane", NAMES) as plane,
+        create_cluster_node(plane) as cluster_node,
+    ):
+        make_realistic(cluster_node)
+        plane.create_service_account("kube-system", _ACCOUNT, PUBLISHERS_RULES)
+        token = plane.create_pod_token(cluster_node.name, "kube-system", _ACCOUNT)
+        with (
+            Node(folder / "node") as daemon,
+            Relay(plane) as relay,
+            Publisher(
+                folder / "publish", daemon, cluster_node, server=relay.server, token=token
+            ) as publisher,
+        ):
+            quiet, storm = _measure_requests(daemon, cluster_node, relay)
+            assert publisher.process is not None
+            memory = memory_mib(publisher.process.pid)
+        latency = measure_latency(plane, cluster_node)
+    heartbeat_s = KubernetesSettings().heartbeat_s
+    return {
+        "nodes": NODES,
+        "bytes_a_request": {
+            "quiet": {method: cost.describe() for method, cost in quiet.items()},
+            f"with_{FAULTS}_findings": {method: cost.describe() for method, cost in storm.items()},
+        },
+        "a_second": {
+            "quiet": _multiply(quiet, dict.fromkeys(("GET", "PATCH"), 1 / heartbeat_s)),
+            "storm": _multiply(storm, {"GET": 1, "PATCH": 1, "POST": FAULTS}, _MINUTE_S),
+            "limit": _multiply(
+                storm,
+                {
+                    "GET": _WRITES_PER_MINUTE,
+                    "PATCH": _WRITES_PER_MINUTE,
+                    "POST": events._PER_MINUTE + events._BURST,
+                },
+                _MINUTE_S,
+            ),
+            "return_of_the_api_server": _multiply(
+                storm, {"GET": 1, "PATCH": 1}, _UNREACHABLE.longest_s
+            ),
+        },
+        "latency_ms": latency,
+        "publisher_mib": memory,
+        "load": load(),
+    }
+
+
+def make_realistic(cluster_node: ClusterNode) -> None:
+    """What a kubelet adds to its Node object, in its size."""
+    name = "registry.example.com/a-team/a-project/an-image-of-usual-length"
+    kubelets = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    quantities = {"cpu": "192", "memory": "2113429432Ki", "pods": "110", "nvidia.com/gpu": "8"}
+    cluster_node.patch(
+        {
+            "status": {
+                "capacity": quantities,
+                "allocatable": quantities,
+                "conditions": [
+                    {
+                        "type": type_,
+                        "status": "False",
+                        "reason": f"KubeletHasSufficient{type_}",
+                        "message": f"kubelet has sufficient {type_} available",
+                        "lastHeartbeatTime": moment,
+                        "lastTransitionTime": moment,
+                    }
+                    for type_ in kubelets
+                ],
+                "images": [
+                    {
+                        "names": [f"{name}@sha256:{number:064x}", f"{name}:v1.{number}.0"],
+                        "sizeBytes": 100_000_000 + number,
+                    }
+                    for number in range(_IMAGES)
+                ],
+            }
+        }
+    )
+
+
+def _measure_requests(
+    daemon: Node, cluster_node: ClusterNode, relay: Relay
+) -> tuple[dict[str, Cost], dict[str, Cost]]:
+    """By method: while the node is well, and as it falls ill."""
+    cluster_node.wait_for_status("True", 15.0)
+    time.sleep(_SETTLE_S)
+    quiet = _group_costs(relay.requests)
+    before = len(relay.requests)
+    daemon.write(*(xid(number, pci=f"0000:{number + 16:02x}:00") for number in range(FAULTS)))
+    cluster_node.wait_for_status("False", 15.0)
+    time.sleep(_SETTLE_S)
+    return quiet, _group_costs(relay.requests[before:])
+
+
+def _group_costs(requests: Sequence[RelayedRequest]) -> dict[str, Cost]:
+    accepted = [each for each in requests if each.status < 300]
+    methods = sorted({each.method for each in accepted})
+    return {
+        method: Cost.of([each for each in accepted if each.method == method]) for method in methods
+    }
+
+
+def _multiply(costs: dict[str, Cost], times: dict[str, float], within_s: float = 1.0) -> Json:
+    """All nodes send each kind so many times within so many seconds."""
+    rates = {method: NODES * count / within_s for method, count in times.items() if method in costs}
+    return {
+        "requests": {method: round(rate, 1) for method, rate in rates.items()},
+        "sent_kib": _sum_kib(rates, {method: cost.sent for method, cost in costs.items()}),
+        "received_kib": _sum_kib(rates, {method: cost.received for method, cost in costs.items()}),
+    }
+
+
+def _sum_kib(rates: dict[str, float], sizes: dict[str, float]) -> float:
+    return round(sum(rate * sizes[method] for method, rate in rates.items()) / 1024, 1)
+
+
+def measure_latency(plane: ControlPlane, cluster_node: ClusterNode) -> Json:
+    """As the publisher asks: a GET of the node and a patch of its status."""
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1",
+        plane.port,
+        timeout=patient(10.0),
+        context=ssl.create_default_context(cafile=str(plane.certificate)),
+    )
+    taken: dict[str, list[float]] = {"GET": [], "PATCH": []}
+    for number in range(LATENCIES):
+        annotations = {"vitald.io/findings": "x" * 2048 + str(number)}
+        for method, path, body in (
+            ("GET", cluster_node.path, None),
+            ("PATCH", f"{cluster_node.path}/status", {"metadata": {"annotations": annotations}}),
+        ):
+            begun = time.perf_counter()
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {
+                    "Authorization": f"Bearer {ADMIN}",
+                    "Content-Type": "application/strategic-merge-patch+json",
+                },
+            )
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+            taken[method].append(time.perf_counter() - begun)
+    connection.close()
+    return {method: spread(seconds) for method, seconds in taken.items()}

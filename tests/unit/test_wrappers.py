@@ -1,0 +1,140 @@
+"""The scripts and configurations for node-problem-detector and kured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.builders import ROOT
+from vitald.publish.kubernetes.desired import build_desired_node
+from vitald.publish.summary import DaemonSilent
+from vitald.tomlfile import parse_duration
+
+NPD, KURED = ROOT / "packaging/npd", ROOT / "packaging/kured"
+PLUGIN, SENTINEL = NPD / "vitald-npd", KURED / "reboot-sentinel"
+CONFIGURATIONS = sorted(NPD.glob("*.json"))
+# The keys that NPD reads: pkg/custompluginmonitor/types/config.go and types.go, pkg/types/types.go.
+# It ignores others.
+_KEYS = {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
+_GLOBAL_KEYS = {
+    *("invoke_interval", "timeout", "max_output_length", "concurrency"),
+    *("enable_message_change_based_condition_update", "skip_initial_status"),
+}
+
+
+@pytest.fixture
+def run_with(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Runs a script beside a vitald that prints its arguments and ends with this exit code."""
+
+    def run(script: Path, code: int | None, *arguments: str) -> tuple[int, str]:
+        program = tmp_path / "vitald"
+        if code is not None:
+            program.write_text(f'#!/bin/sh\necho "vitald $*"\nexit {code}\n')
+            program.chmod(0o755)
+        done = subprocess.run(
+            [script, *arguments],
+            env={"VITALD": str(program)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "codes"),
+    [
+        ("unhealthy", "vitald check\n", {0: 0, 10: 0, 20: 1, 30: 2}),
+        ("reboot", "vitald check --asks reboot\n", {0: 1, 10: 0, 30: 2}),
+        ("replacement", "vitald check --asks replacement\n", {0: 1, 10: 0, 30: 2}),
+    ],
+)
+def test_the_plugin_has_the_codes_of_npd(
+    run_with: Callable[..., tuple[int, str]], question: str, asked: str, codes: dict[int, int]
+) -> None:
+    for code, expected in codes.items():
+        assert run_with(PLUGIN, code, question) == (expected, asked), code
+
+
+@pytest.mark.parametrize(("question", "code"), [("unhealthy", 1), ("reboot", 1), ("reboot", 20)])
+def test_a_broken_vitald_is_no_problem_of_the_node(
+    run_with: Callable[..., tuple[int, str]], question: str, code: int
+) -> None:
+    """Python ends with 1 after a traceback; NPD would take that for a problem."""
+    exit_code, output = run_with(PLUGIN, code, question)
+    assert exit_code == 2
+    assert output.endswith(f"/vitald ended with exit code {code}\n")
+
+
+@pytest.mark.parametrize("arguments", [("unhealthy",), ("reboot",)])
+def test_a_missing_vitald_is_unknown(
+    run_with: Callable[..., tuple[int, str]], arguments: tuple[str, ...]
+) -> None:
+    exit_code, output = run_with(PLUGIN, None, *arguments)
+    assert exit_code == 2
+    assert output.startswith("unknown: ")
+
+
+def test_another_question_is_refused(run_with: Callable[..., tuple[int, str]]) -> None:
+    assert run_with(PLUGIN, 0, "lunch") == (
+        2,
+        "vitald-npd: expected unhealthy, reboot or replacement, found: lunch\n",
+    )
+    assert run_with(PLUGIN, 0)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0, 0), (10, 1), (30, 2), (1, 2), (2, 2), (20, 2), (127, 2)]
+)
+def test_kured_reboots_only_where_a_reboot_is_due(
+    run_with: Callable[..., tuple[int, str]], code: int, expected: int
+) -> None:
+    exit_code, output = run_with(SENTINEL, code)
+    assert exit_code == expected
+    assert output.startswith("vitald check --asks reboot\n")
+
+
+def test_kured_without_vitald_reboots_nothing(run_with: Callable[..., tuple[int, str]]) -> None:
+    assert run_with(SENTINEL, None)[0] == 2
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_npd_accepts_the_configuration(path: Path) -> None:
+    """What Validate of NPD's config.go demands, and that it knows each key."""
+    document = json.loads(path.read_text())
+    assert set(document) <= _KEYS
+    settings = document["pluginConfig"]
+    assert set(settings) <= _GLOBAL_KEYS
+    assert document["plugin"] == "custom"
+    assert 0 < parse_duration(settings["timeout"]) < parse_duration(settings["invoke_interval"])
+    assert settings["skip_initial_status"] is True
+    ((condition,), (rule,)) = document["conditions"], document["rules"]
+    assert set(condition) == {"type", "reason", "message"}
+    assert set(rule) == {"type", "condition", "reason", "path", "args"}
+    assert (rule["type"], rule["condition"]) == ("permanent", condition["type"])
+    assert Path(rule["path"]).name == PLUGIN.name
+    assert rule["args"] == [path.stem.removeprefix("vitald-")]
+    assert document["source"] == path.stem
+
+
+def test_npd_has_the_conditions_of_the_publisher() -> None:
+    """But the first, whose polarity NPD sets: a problem is True."""
+    silent = DaemonSilent(since=0.0, detail="")
+    published = build_desired_node(silent, "vitald.io", labels=False, annotation=False)
+    types = {json.loads(path.read_text())["conditions"][0]["type"] for path in CONFIGURATIONS}
+    assert types == {each.type for each in published.conditions} - {"vitald.io/Healthy"} | {
+        "vitald.io/Unhealthy"
+    }
+
+
+@pytest.mark.parametrize("script", [PLUGIN, SENTINEL], ids=lambda path: path.name)
+def test_the_scripts_are_sound(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
