@@ -67,7 +67,7 @@ CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enable
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill
 # or GPU that is not there, the 31st of February, a count that has not settled, a program that is
-# not installed, a sink that is named twice.
+# not installed, a sink that is named twice, a reason that cannot be printed.
 REFUSABLE = (
     "clear",
     "accept",
@@ -81,6 +81,7 @@ REFUSABLE = (
     "runDiagnostic",
     "cancelDiagnostic",
     "reportSinks",
+    "endRelease",
 )
 
 

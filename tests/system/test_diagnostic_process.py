@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import math
 import os
 import re
 import secrets
@@ -1017,15 +1018,15 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
     require(os.getuid() == 0, "root, to become somebody else")
     folder = Path(tempfile.mkdtemp(prefix="vitald-"))
     folder.chmod(0o755)
+    deadline_s = math.ceil(patient(1.0))  # by then the program ignores SIGTERM
     try:
         with Dcgmi(folder / "bin") as dcgmi:
             for kind in ("session", "daemon"):
                 dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
-                said = _as_nobody(lambda: run(command(dcgmi, deadline_s=0.5)))
+                said = _as_nobody(lambda: run(command(dcgmi, deadline_s=deadline_s)))
                 assert (
-                    said
-                    == f"{ProgramEnd.DEADLINE.value} {-signal.SIGKILL} no end within 0.5 s; SIGTERM did"
-                    " not end it: killed"
+                    said == f"{ProgramEnd.DEADLINE.value} {-signal.SIGKILL} no end within"
+                    f" {deadline_s:g} s; SIGTERM did not end it: killed"
                 )
                 assert dcgmi.runs()[-1].environment["VITALD_RUN"]
                 assert dcgmi.alive() == ()

@@ -894,11 +894,13 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
 
     def workers() -> set[int]:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return {
-            int(child)
-            for child in children
-            if Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] != "Z"
-        }
+        return {int(child) for child in children if runs(child)}
+
+    def runs(child: str) -> bool:
+        try:
+            return Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):  # gone since
+            return False
 
     def descriptors() -> int:
         return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())

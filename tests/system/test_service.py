@@ -174,7 +174,7 @@ def second(node: Node, folder: Path, **changed: str) -> subprocess.CompletedProc
     path.write_text(text)
     command = [PYTHON, "-m", "vitald", "run", "--config", str(path)]
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=5)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(5))
     except subprocess.TimeoutExpired:
         pytest.fail("the second daemon runs beside the first")
 

@@ -72,12 +72,12 @@ class _StateCollector(Collector):
 def _collect_summary(summary: NodeSummary) -> Iterator[Metric]:
     yield make_gauge(
         "vitald_reboot_due",
-        "1 if the node is to be rebooted now, or as soon as no job runs and none does.",
+        "1 if a reboot is due: required now, or after the job while the node is idle.",
         bool(summary.reboot_reason),
     )
     yield make_gauge(
         "vitald_replacement_due",
-        "1 if the node is to be replaced now, or as soon as no job runs and none does.",
+        "1 if a replacement is due: required now, or after the job while the node is idle.",
         bool(summary.replacement_reason),
     )
     yield verdict.make_findings(
