@@ -410,7 +410,7 @@ async def serve_tls(certificates: Path, answer: Handler) -> AsyncIterator[int]:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(handle, "0.0.0.0", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -465,7 +465,7 @@ def test_a_server_of_another_name_or_authority_gets_no_token(certificates: Path)
         return make_answer(json.dumps(NODE).encode())
 
     for access in (
-        {"server": lambda port: f"https://localhost:{port}"},
+        {"server": lambda port: f"https://127.0.0.2:{port}"},
         {"ca_file": None},
     ):
         with pytest.raises(ApiUnreachable, match=r"(?i)certificate"):
