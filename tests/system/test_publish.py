@@ -166,6 +166,18 @@ def _count_reads(cluster_node: ClusterNode) -> int:
     return sum(request.verb == "get" for request in cluster_node.read_requests())
 
 
+def test_a_publisher_that_is_stopped_takes_its_leave_and_a_killed_one_does_not(
+    publisher: Publisher, node: Node
+) -> None:
+    """The daemon expects no more reports of the former, and names the latter once it is silent."""
+    node.wait(lambda status: status.get("publishers"), 10.0)
+    publisher.kill()
+    assert node.status()["publishers"]["sinks"]
+    publisher.start()
+    publisher.stop()
+    assert not node.status().get("publishers")
+
+
 def test_a_killed_daemon_is_unknown_within_a_second(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
