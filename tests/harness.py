@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.warm import Process, Starter
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
@@ -194,7 +194,7 @@ listen = "127.0.0.1:{self.port}"
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            self.process.wait(patient(10.0))
+            self.process.wait(WAIT_S)
         finally:
             if self.process.poll() is None:
                 self.process.kill()
@@ -317,7 +317,7 @@ listen = "127.0.0.1:{self.port}"
 
     @staticmethod
     def until(holds: Callable[[], object], seconds: float, what: str) -> None:
-        limit = patient(seconds)
+        limit = max(WAIT_S, patient(seconds))
         end = time.monotonic() + limit
         while not holds():
             if time.monotonic() > end:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from typing import Any, Protocol, cast
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald import catalog
 from vitald.collectors import polling as polled_module
 from vitald.collectors.collector import Collector
@@ -19,10 +19,11 @@ CATALOG = catalog.load_catalog("nvidia", {})
 polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which is long for a test
 
 
-def polled(
-    subject: Collector, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5
-) -> PollingSource:
-    return PollingSource(subject, CATALOG, boot_id, every_s=60.0, timeout_s=look_s, kinds=kinds)
+def polled(subject: Collector, *kinds: str, boot_id: str = "boot-1") -> PollingSource:
+    """One that waits for each read, however busy the machine is."""
+    source = PollingSource(subject, CATALOG, boot_id, every_s=60.0, timeout_s=3600.0, kinds=kinds)
+    source._poller.readers._soon_s = WAIT_S
+    return source
 
 
 class _Source(Protocol):
@@ -54,6 +55,11 @@ class Looking:
         self._loop.run_until_complete(self._batches.aclose())
         self._loop.close()
 
+    def expect_hang(self, look_s: float = 2.0, soon_s: float = 0.5) -> None:
+        """From now on what hangs is left behind after `soon_s`, and reported after `look_s`."""
+        self.source._poller._timeout_s = look_s
+        self.source._poller.readers._soon_s = soon_s
+
     def look(self, times: int = 1) -> list[Event]:
         """The events of so many rounds."""
         new: list[Event] = []
@@ -66,7 +72,7 @@ class Looking:
         self.events += new
         return new
 
-    def until(self, seen: Callable[[Batch], bool], seconds: float = 10.0) -> Batch:
+    def until(self, seen: Callable[[Batch], bool]) -> Batch:
         """Go on without asking for looks until a batch shows it."""
 
         async def wait() -> Batch:
@@ -78,7 +84,7 @@ class Looking:
                 if seen(batch):
                     return batch
 
-        return self._loop.run_until_complete(asyncio.wait_for(wait(), patient(seconds)))
+        return self._loop.run_until_complete(asyncio.wait_for(wait(), WAIT_S))
 
     async def _next(self) -> Batch:
         return await self._batches.__anext__()

@@ -147,7 +147,7 @@ def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
         0,
     )
     assert output.stdout == document(level=2)
-    assert 0 < output.seconds < SOON_S
+    assert output.seconds > 0
 
 
 def test_exit_code_and_both_streams_are_kept(dcgmi: Dcgmi) -> None:

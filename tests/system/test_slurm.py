@@ -267,12 +267,8 @@ def incident(node: Node) -> Json:
 
 
 @pytest.mark.smoke
-def test_a_healthy_node_lets_a_job_through(
-    slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Noted when it begins and when it ends; the prolog costs a fraction of a second, and says
-    nothing.
-    """
+def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """Noted when it begins and when it ends, and nothing is said."""
     node = on()
     job = slurm.submit("exit 0")
     slurm.wait_job(job, "COMPLETED")
@@ -290,6 +286,12 @@ def test_a_healthy_node_lets_a_job_through(
     assert slurm.said.read_text() == ""
     assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
 
+
+@pytest.mark.timed
+def test_the_prolog_of_a_healthy_node_takes_a_fraction_of_a_second(
+    slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = on()
     took = []
     for number in range(5):
         begun = time.monotonic()

@@ -209,6 +209,7 @@ def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "text",
     [

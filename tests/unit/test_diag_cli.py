@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.diagnosing import (
     FAILED,
     PASSED,
@@ -329,8 +329,8 @@ class Terminal:
         )
         os.close(follower)
 
-    def until(self, text: str, seconds: float = 20.0) -> None:
-        end = time.monotonic() + patient(seconds)
+    def until(self, text: str) -> None:
+        end = time.monotonic() + WAIT_S
         while text not in self.shown:
             assert time.monotonic() < end, (text, self.shown)
             if select.select([self._leader], [], [], 0.1)[0]:
@@ -341,7 +341,7 @@ class Terminal:
                     return
 
     def code(self) -> int:
-        end = time.monotonic() + patient(20.0)
+        end = time.monotonic() + WAIT_S
         while time.monotonic() < end:
             try:
                 if not (part := os.read(self._leader, 1 << 16)):

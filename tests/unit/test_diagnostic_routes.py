@@ -110,7 +110,7 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
         "memory",
         "waiting",
     )
-    assert 30.0 <= running["elapsed"] < 60.0
+    assert running["elapsed"] >= 30.0
     assert (waiting["elapsed"], waiting["began"], waiting["waitsFor"]) == (
         0.0,
         None,

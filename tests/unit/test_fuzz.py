@@ -153,6 +153,7 @@ def test_the_heads_are_those_of_the_corpus() -> None:
     assert sum(not HEADS.match(message) for fault, message in messages if not fault) > 60
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "piece", [b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "], ids=repr
 )
@@ -186,6 +187,7 @@ def seconds(text: bytes) -> float:
     return best
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("head", "piece"),
     [(b"EDAC MC0: 1 CE ", b"x on "), (b"oom-kill:constraint=CONSTRAINT_A,", b",task=,pid=1")],

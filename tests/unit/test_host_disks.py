@@ -441,7 +441,8 @@ def test_a_drive_without_a_sensor(tree: Tree) -> None:
 
 def test_a_drive_that_does_not_answer_is_named(tree: Tree) -> None:
     tree.hang("sys/class/nvme/nvme0/hwmon3/temp1_input")
-    with Looking(polled(host(tree), *KINDS, look_s=0.3)) as looking:
+    with Looking(polled(host(tree), *KINDS)) as looking:
+        looking.expect_hang()
         looking.until(lambda batch: any(event.code == "host/hung" for event in batch.events))
         (event,) = [event for event in looking.events if event.code == "host/hung"]
         assert event.component.name == "disk/nvme0"

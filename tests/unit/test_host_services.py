@@ -584,7 +584,7 @@ def test_without_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
     subject = Host(Path("/sys"), Path("/proc"), tmp_path, HostSettings(), Fstab(tmp_path / "fstab"))
-    with Looking(polled(subject, *KINDS, look_s=10.0)) as looking:
+    with Looking(polled(subject, *KINDS)) as looking:
         assert {code for code, _ in told(looking.look(2))} <= {"host/memory_corrupted"}
         assert looking.last.state is SourceState.OK, looking.last.detail
         for one in looking.last.readings:

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import require
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.builders import FUZZ
 from vitald.diagnostics.idle import device_users
 from vitald.diagnostics.idle.detector import (
@@ -947,7 +947,7 @@ def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
     """
     with child(code) as process:
         stat = Path(f"/proc/{process.pid}/stat")
-        end = time.monotonic() + patient(5.0)
+        end = time.monotonic() + WAIT_S
         while ") Z " not in stat.read_text() and time.monotonic() < end:
             time.sleep(0.01)
         assert ") Z " in stat.read_text()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.idle import monitor
 from vitald.diagnostics.idle.detector import Use, UseKind
@@ -70,7 +70,7 @@ def measured(made: IdleMonitor, access: Access, more: int = 2) -> IdleMonitor:
         await asyncio.sleep(0)
         running.cancel()
 
-    asyncio.run(asyncio.wait_for(work(), patient(5.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
     return made
 
 

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.builders import booted, event, finding
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import NodeState
@@ -272,7 +272,7 @@ def test_a_job_begins_once_the_devices_are_free() -> None:
             )
             assert here.diagnostics.cleared == ["7"]
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 def test_a_prolog_that_goes_away_does_not_keep_the_devices() -> None:
@@ -290,7 +290,7 @@ def test_a_prolog_that_goes_away_does_not_keep_the_devices() -> None:
             while not here.diagnostics.cleared:
                 await asyncio.sleep(0.001)
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
@@ -345,7 +345,7 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
             }
             assert here.diagnostics.ended == ["7"] * 6
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 def test_the_end_of_a_job_that_never_began_here() -> None:
@@ -371,7 +371,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
             listed = await (await here.client.get("/v1/jobs?limit=1")).json()
             assert ([job["job"] for job in listed["recent"]], listed["running"]) == (["7"], [])
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_what_no_scheduler_says(body: dict[str, Any], said: str) -> None:
                 or here.diagnostics.ended
             )
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 def test_only_root_tells_of_jobs() -> None:
@@ -420,4 +420,4 @@ def test_only_root_tells_of_jobs() -> None:
             assert not here.board.jobs.running
             assert (await here.client.get("/v1/jobs")).status == 200
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))

@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 
+from tests.pace import WAIT_S
 from vitald.log import Stream
 
 
@@ -36,7 +37,7 @@ def test_journald_comes_back(tmp_path: Path) -> None:
         stream.write("third\n")
         stream.flush()
         with journald.accept()[0] as heard:
-            heard.settimeout(5.0)
+            heard.settimeout(WAIT_S)
             said = b""
             while b"third\n" not in said:
                 said += heard.recv(4096)

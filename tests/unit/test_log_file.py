@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
 from vitald.collectors.kernel_log import file as log_file
@@ -40,7 +40,7 @@ class Following:
             while not holds():
                 await asyncio.sleep(0.01)
 
-        await asyncio.wait_for(wait(), patient(10))
+        await asyncio.wait_for(wait(), WAIT_S)
 
     def read(self, path: Path, offset: int) -> bool:
         cursor = self.position.cursor if self.position is not None else "[0, 0]"

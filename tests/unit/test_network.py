@@ -17,6 +17,7 @@ import pytest
 
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
+from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
@@ -372,6 +373,7 @@ def test_while_an_adapter_was_never_looked_at_nobody_knows_whether_a_port_is_the
     node.rounds(1)
     node.restart()
     tree.hang(f"{tree.path('mlx5_7')}/ports/1/state")
+    node.looking.expect_hang()
     node.looking.look()
     assert "others" not in node.values(MLX5[0])
     with (tree.root / tree.path("mlx5_7") / "ports/1/state").open("w") as file:
@@ -930,7 +932,7 @@ def test_a_port_that_a_boot_brings_back_is_told_to_be_well(
 
 def hangs(node: Looking, *, over: bool = False) -> list[str]:
     """Look until a hang is told, or that it is over; and of which component."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         node.look()
         if found := [
@@ -946,8 +948,9 @@ def hangs(node: Looking, *, over: bool = False) -> list[str]:
 def test_an_adapter_that_does_not_answer_is_named_and_the_others_go_on(tree: NetworkTree) -> None:
     infiniband(tree)
     path = "class/infiniband/mlx5_3/ports/1/counters/symbol_error"
-    with Looking(polled(Network(tree.root, Settings()), *KINDS, look_s=0.3)) as node:
+    with Looking(polled(Network(tree.root, Settings()), *KINDS)) as node:
         node.look()
+        node.expect_hang()
         tree.hang(path)
         assert hangs(node) == [MLX5[3]]
         assert node.last.state is SourceState.FAILED

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.harness import Json
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.system.document import conforms
 from tests.unit.builders import catalogue, finding, gpu
 from vitald.cli import client, main
@@ -89,7 +89,7 @@ def ask(
         ):
             return answer.status, await answer.json()
 
-    return asyncio.run(asyncio.wait_for(send(), patient(10.0)))
+    return asyncio.run(asyncio.wait_for(send(), WAIT_S))
 
 
 def summarize(*findings: Finding, query: str = "", idle: bool = False) -> Json:

@@ -287,6 +287,7 @@ def test_one_that_sleeps_is_not_woken(bus: Bus) -> None:
 
 def test_a_look_that_hangs_is_said_and_the_others_are_seen(bus: Bus) -> None:
     bus.looking.look()
+    bus.looking.expect_hang()
     bus.tree.hang(bus.path(ETHERNET, "config"))
     bus.looking.source.poll_now()
     bus.looking.until(lambda batch: any(event.code == "pci/hung" for event in batch.events))

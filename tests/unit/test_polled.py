@@ -89,10 +89,8 @@ def slot(name: str) -> Component:
     return Component(ComponentKind.NEURON, name)
 
 
-def watching(
-    things: Things, after: Position | None = None, *, boot_id: str = "boot-1", look_s: float = 0.5
-) -> Looking:
-    return Looking(polled(things, boot_id=boot_id, look_s=look_s), after)
+def watching(things: Things, after: Position | None = None, *, boot_id: str = "boot-1") -> Looking:
+    return Looking(polled(things, boot_id=boot_id), after)
 
 
 def begun(events: Iterable[Event]) -> set[tuple[str, str]]:
@@ -123,7 +121,8 @@ def test_a_list_of_devices_that_takes_its_time_is_used() -> None:
     things = Things(a=Part("A", {"lost": 1.0}))
     things.takes_s = 0.45
     with watching(things) as node:
-        batch = node.until(lambda batch: bool(begun(batch.events)), 3.0)
+        node.expect_hang(3600.0, 0.2)
+        batch = node.until(lambda batch: bool(begun(batch.events)))
         assert begun(batch.events) == {("lost", "a")}
 
 
@@ -131,6 +130,7 @@ def test_what_has_never_been_looked_at_is_not_healthy() -> None:
     things = Things(a=Part("A"), b=Part("B"))
     things.slots["b"].gate.clear()
     with watching(things) as node:
+        node.expect_hang()
         node.look()
         assert node.last.state is SourceState.STARTING
         assert "neuron/b" in node.last.detail
@@ -138,6 +138,7 @@ def test_what_has_never_been_looked_at_is_not_healthy() -> None:
         node.until(lambda batch: batch.state is SourceState.OK)
     things.gate.clear()
     with watching(things) as node:
+        node.expect_hang()
         node.look()
         assert node.last.state is SourceState.STARTING, "nobody knows which devices there are"
         things.gate.set()
@@ -152,6 +153,7 @@ def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
     things = Things(a=part)
     with watching(things) as node:
         node.look()
+        node.expect_hang()
         part.values = {"lost": 1.0}
         part.gate.clear()
         node.look()
@@ -172,7 +174,8 @@ def test_a_device_that_is_always_late_is_told_once() -> None:
 
     things = Things(a=Late("A"), b=Part("B"))
     with watching(things) as node:
-        node.until(lambda batch: things.slots["a"].looks >= 3, 10.0)
+        node.expect_hang(1.0)
+        node.until(lambda batch: things.slots["a"].looks >= 3)
         assert [
             event.fields.get("recovered") for event in node.events if event.code == "neuron/hung"
         ] == [None]
@@ -184,6 +187,7 @@ def test_a_look_that_returns_when_its_device_is_gone_says_nothing_of_it() -> Non
     things = Things(a=part, b=Part("B"))
     with watching(things) as node:
         node.look()
+        node.expect_hang()
         part.gate.clear()
         node.look()
         node.until(lambda batch: ("hung", "a") in begun(batch.events))
@@ -201,12 +205,14 @@ def test_a_restart_while_it_hangs_does_not_say_that_it_answers() -> None:
     things = Things(a=part)
     with watching(things) as node:
         node.look()
+        node.expect_hang()
         part.gate.clear()
         node.look()
         node.until(lambda batch: ("hung", "a") in begun(batch.events))
         position = node.position
     things.error = OSError(5, "Input/output error", "/sys/class/things")
     with watching(things, position) as node:
+        node.expect_hang()
         node.look(2)
         assert over(node.events) == set(), "nobody has looked"
         things.error = None
@@ -383,8 +389,9 @@ def test_rounds_that_were_brought_forward_put_off_no_other() -> None:
 
 def test_looks_that_come_back_one_by_one_are_one_round() -> None:
     things = Things(a=Part("A"), **{name: Part(name.upper()) for name in "bcdef"})
-    with watching(things, look_s=30.0) as node:
+    with watching(things) as node:
         node.look()
+        node.expect_hang(3600.0, 0.2)
         for part in things.slots.values():
             part.gate.clear()
         del things.slots["a"]

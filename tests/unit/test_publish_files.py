@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import require
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
 from vitald.config_file import ConfigError
 from vitald.model import Action, Status
@@ -201,7 +201,7 @@ def test_a_runner_writes_an_unchanged_file_again(
     async def run() -> None:
         task = asyncio.ensure_future(runner.run())
         runner.offer_state(HEALTHY)
-        until = time.monotonic() + patient(5)
+        until = time.monotonic() + WAIT_S
         while runner.health.writes < 3:
             assert time.monotonic() < until, runner.health
             await asyncio.sleep(0.01)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
@@ -236,7 +236,7 @@ def test_the_feed_outlives_a_daemon_that_lies(
             task.cancel()
             await asyncio.wait([task])
 
-    asyncio.run(asyncio.wait_for(follow(), patient(20)))
+    asyncio.run(asyncio.wait_for(follow(), WAIT_S))
     assert lies == 0
     silent = [state for state in states if isinstance(state, DaemonSilent)]
     assert all(len(state.detail) < 500 for state in silent)
@@ -262,7 +262,7 @@ def test_a_stream_that_lags_is_no_silence(tmp_path: Path, monkeypatch: pytest.Mo
             task.cancel()
             await asyncio.wait([task])
 
-    asyncio.run(asyncio.wait_for(follow(), patient(20)))
+    asyncio.run(asyncio.wait_for(follow(), WAIT_S))
     assert states and not any(isinstance(state, DaemonSilent) for state in states)
 
 
@@ -290,7 +290,7 @@ def test_a_report_is_one_that_the_daemon_takes(tmp_path: Path) -> None:
         await asyncio.wait([task])
         server.close()
 
-    asyncio.run(asyncio.wait_for(collect(), patient(20)))
+    asyncio.run(asyncio.wait_for(collect(), WAIT_S))
     error = reports[0]["sinks"][0]["error"]
     assert error.isprintable() and len(error) == 300
 
@@ -300,7 +300,7 @@ def test_a_status_line_has_no_further_assignments(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(patient(5))
+        systemd.settimeout(WAIT_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         Notifier().notify_status("kubernetes: 500: x\nSTOPPING=1\ud800")
         assert systemd.recv(4096) == b"STATUS=kubernetes: 500: x STOPPING=1 "
@@ -444,7 +444,7 @@ def read_node(certificates: Path, answer: Handler, **access: Any) -> str:
         ):
             return (await client.read_node()).uid
 
-    return asyncio.run(asyncio.wait_for(read(), patient(30)))
+    return asyncio.run(asyncio.wait_for(read(), WAIT_S))
 
 
 def test_a_certificate_authority_without_key_identifiers(certificates: Path) -> None:
@@ -542,7 +542,7 @@ def test_cookies_are_not_kept(certificates: Path) -> None:
             await client.read_node()
             await client.read_node()
 
-    asyncio.run(asyncio.wait_for(read_twice(), patient(30)))
+    asyncio.run(asyncio.wait_for(read_twice(), WAIT_S))
     assert len(heads) == 2 and b"cookie" not in heads[1].lower()
 
 
@@ -567,7 +567,7 @@ def test_a_failure_of_one_request_does_not_break_the_next(certificates: Path) ->
                 failures = [each for each in results if isinstance(each, BaseException)]
                 assert all(isinstance(each, ApiUnreachable) for each in failures), failures
 
-    asyncio.run(asyncio.wait_for(read_often(), patient(30)))
+    asyncio.run(asyncio.wait_for(read_often(), WAIT_S))
 
 
 # --- transitions
@@ -642,4 +642,4 @@ def test_pages_without_an_end_are_refused(tmp_path: Path) -> None:
             with pytest.raises(NoTransitions, match="follows"):
                 await reader.read_page(7)
 
-    asyncio.run(asyncio.wait_for(read(), patient(20)))
+    asyncio.run(asyncio.wait_for(read(), WAIT_S))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
 from vitald.catalog import PROFILES, Rule
@@ -431,7 +431,7 @@ async def wait_until(holds: Callable[[], bool]) -> None:
         while not holds():
             await asyncio.sleep(0.01)
 
-    await asyncio.wait_for(look(), patient(10.0))
+    await asyncio.wait_for(look(), WAIT_S)
 
 
 def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:

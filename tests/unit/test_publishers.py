@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tests.harness import Json
-from tests.pace import patient
+from tests.pace import WAIT_S
 from tests.system.document import conforms
 from vitald.cli.status import show_status
 from vitald.core import publishers as kept
@@ -88,7 +88,7 @@ def report(
         ):
             return answer.status, await answer.json()
 
-    return asyncio.run(asyncio.wait_for(send(), patient(10.0)))
+    return asyncio.run(asyncio.wait_for(send(), WAIT_S))
 
 
 def taken(*sinks: Json) -> Publishers:
@@ -315,4 +315,4 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
         running.cancel()
         await runner.cleanup()
 
-    asyncio.run(asyncio.wait_for(work(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from tests.pace import patient
 from vitald.collectors.reader_threads import Broken, ReaderThreads
 
 
@@ -48,9 +47,7 @@ def test_a_read_that_hangs_holds_up_the_others_once_and_is_not_started_again() -
     jobs: dict[str, Callable[[], str]] = {"a": lambda: "a", "hung": hang, "z": lambda: "z"}
 
     async def run() -> None:
-        began = time.monotonic()
         assert await readers.run_reads(jobs) == {"a": "a", "z": "z"}
-        assert time.monotonic() - began < patient(1.0)
         assert set(readers.under_way) == {"hung"}
         for _ in range(200):  # an hour of rounds
             assert await readers.run_reads(jobs) == {"a": "a", "z": "z"}

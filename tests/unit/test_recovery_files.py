@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.pace import patient
 from vitald.model import Repair
 from vitald.programs import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
@@ -240,12 +239,10 @@ def test_a_program_that_is_anybodys_is_not_run(tmp_path: Path) -> None:
 def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     hanging = script(
-        tmp_path / "hanging", f"trap '' TERM; sleep 100 & echo $! > {pid}; wait; sleep 100"
+        tmp_path / "hanging", f"trap '' TERM; sleep 1000 & echo $! > {pid}; wait; sleep 1000"
     )
-    begun = time.monotonic()
     done = programs.run_program((hanging,), 2.0)
     assert "did not end within 2 s" in done.trouble
-    assert time.monotonic() - begun < patient(10.0)
     process = Path(f"/proc/{pid.read_text().strip()}/stat")
     while (
         process.exists() and process.read_text().split()[2] != "Z"
@@ -255,13 +252,11 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
 
 def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    begun = time.monotonic()
     done = programs.run_program(
-        (script(tmp_path / "leaving", f"sleep 100 & echo $! > {pid}; echo said"),), 10.0
+        (script(tmp_path / "leaving", f"sleep 1000 & echo $! > {pid}; echo said"),), 10.0
     )
     assert (done.exit_code, done.output, done.trouble) == (0, b"said\n", "")
-    assert time.monotonic() - begun < patient(5.0)
-    os.kill(int(pid.read_text()), 9)
+    os.kill(int(pid.read_text()), 9)  # which still runs
 
 
 # --- the record

@@ -287,6 +287,7 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     )
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "piece",
     [

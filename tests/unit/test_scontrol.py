@@ -5,14 +5,12 @@ that hangs.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pace import patient
 from tests.unit.builders import FUZZ
 from vitald.slurm import scontrol
 from vitald.slurm.scontrol import SlurmNode
@@ -89,9 +87,7 @@ def test_a_scontrol_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "scontrol"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    begun = time.monotonic()
     assert scontrol.read_node_state("gpu01", 0.2) == "scontrol did not answer within 0.2 s"
-    assert time.monotonic() - begun < patient(5.0)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
@@ -104,7 +104,7 @@ class Client:
         self.process.stdin.write(expression.encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self, within: float = 5.0) -> object:
+    def answer(self, within: float = WAIT_S) -> object:
         """Raises TimeoutError where there is none in time, EOFError where the process is gone."""
         assert self.process.stdout is not None
         until = time.monotonic() + within
@@ -120,7 +120,7 @@ class Client:
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
 
-    def ask(self, expression: str, within: float = 5.0) -> object:
+    def ask(self, expression: str, within: float = WAIT_S) -> object:
         self.start(expression)
         return self.answer(within)
 
@@ -135,14 +135,14 @@ class Client:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait(5.0)
+        self.process.wait(WAIT_S)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 
 
-def until(holds: Callable[[], object], within: float = 3.0) -> None:
-    end = time.monotonic() + within
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, "did not happen in time"
         time.sleep(0.005)
@@ -556,7 +556,7 @@ def test_a_hung_process_dies_by_sigkill(kind: str, node: SimulatedNode, client: 
     ]
     assert len(children) == (kind == "fork")
     client.process.kill()
-    assert client.process.wait(3.0) == -signal.SIGKILL
+    assert client.process.wait(WAIT_S) == -signal.SIGKILL
     until(lambda: not any(parent(child) is not None for child in children))
 
 
@@ -601,7 +601,7 @@ def test_a_call_may_kill_its_process(
     node.set_values(0, {"crash.nvmlDeviceGetTemperature": how})
     with pytest.raises(EOFError):
         client.ask(TEMPERATURE)
-    assert client.process.wait(3.0) == -number
+    assert client.process.wait(WAIT_S) == -number
 
 
 def test_a_gpu_that_is_lost(node: SimulatedNode, client: Client) -> None:
@@ -686,12 +686,10 @@ def test_an_event_reaches_who_listens(node: SimulatedNode, client: Client) -> No
         [[0], XID, 31, 0xFFFFFFFF],
     ]
     assert client.code("wait('a', 20)") == TIMED_OUT
-    client.start("wait('a', 5000)")
+    client.start("wait('a', 1000_000)")
     time.sleep(0.1)
-    begun = time.monotonic()
     node.emit_event(0, XID, 94)
     assert client.answer() == [[0], XID, 94, 0xFFFFFFFF]
-    assert time.monotonic() - begun < patient(1.0)
 
 
 def test_half_an_event_waits_for_the_rest(node: SimulatedNode, client: Client) -> None:
@@ -715,13 +713,11 @@ def test_waiting_on_a_lost_gpu_returns_at_once_every_time(
     node: SimulatedNode, client: Client
 ) -> None:
     client.ask("listen('one', [3], 0x8), listen('other', [4], 0x8)")
-    client.start("wait('one', 5000)")
+    client.start("wait('one', 1000_000)")
     time.sleep(0.1)
-    begun = time.monotonic()
     node.lose(3)
     assert client.answer() == {"code": LOST}
-    assert {client.code("wait('one', 5000)") for _ in range(20)} == {LOST}
-    assert time.monotonic() - begun < patient(1.0)
+    assert {client.code("wait('one', 1000_000)") for _ in range(20)} == {LOST}
     node.emit_event(4, XID, 45)
     assert client.ask("wait('other', 1000)") == [[4], XID, 45, 0xFFFFFFFF]
 

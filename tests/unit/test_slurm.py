@@ -339,6 +339,7 @@ def test_the_end_of_a_job_that_nobody_told(
     )
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "diagnostics",
     [

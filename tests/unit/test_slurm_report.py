@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.slurm.report import report
 
 
@@ -23,11 +22,9 @@ def test_what_is_done_is_in_the_systems_log(
     report("nobody listens")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(path))
-        log.settimeout(5.0)
+        log.settimeout(WAIT_S)
         report("gpu01: resumed\n: healthy")
         line = log.recv(4096).decode()
         assert line.startswith("<28>") and line.endswith("]: gpu01: resumed\\x0a: healthy")
-        begun = time.monotonic()
         for _ in range(2000):
             report("nobody reads")
-        assert time.monotonic() - begun < patient(10.0)

@@ -15,7 +15,7 @@ from typing import Union
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.collectors import uevents
 from vitald.collectors.uevents import Uevents
 
@@ -68,7 +68,7 @@ class Heard:
     def run(self, story: Coroutine[None, None, None]) -> None:
         async def whole() -> None:
             listening = asyncio.create_task(self.uevents.listen())
-            await asyncio.wait_for(story, patient(10))
+            await asyncio.wait_for(story, WAIT_S)
             assert listening.done() == self.gives_up
             listening.cancel()
 
@@ -191,6 +191,6 @@ def test_no_descriptor_to_listen_with(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0.01)
         listening.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), patient(10.0)))
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
     assert "Too many open files" in listener.error
     assert heard.monitors
