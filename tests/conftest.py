@@ -43,7 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Which tests run one after the other, and who begins.
 
     Tests that run at the same time must not see each other. There is one kernel log and one Slurm,
-    and one Kubernetes control plane, which takes half a gigabyte; tests of a file that share a daemon stay together; every other test is on its own. The longest
+    and a test of both waits for neither, as they are one group: a wait for another worker counts
+    as the test's own time. There is one Kubernetes control plane, which takes half a gigabyte;
+    tests of a file that share a daemon stay together; every other test is on its own. The longest
     groups begin, so that none is left over at the end.
     """
     kinds = {item: _kind(item) for item in items}
@@ -94,8 +96,10 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def _group(item: pytest.Item, kind: str) -> str:
-    if kind in ("control_plane", "kernel_log", "slurm"):
+    if kind == "control_plane":
         return kind
+    if kind in ("kernel_log", "slurm"):
+        return "kernel_log_and_slurm"
     return item.path.stem if _shares(item) else ""
 
 

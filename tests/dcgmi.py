@@ -28,7 +28,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests import dcgmi_program
@@ -407,12 +406,7 @@ class Dcgmi:
     def __enter__(self) -> Dcgmi:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     @property

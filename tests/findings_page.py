@@ -35,8 +35,14 @@ _CHAPTERS = {
     "Network": ("ib", "efa", "nic", "net", "network"),
     "Host": ("mce", "edac", "oom", "hung_task", "lockup", "thermal", "host", "clock", "unit"),
     "Disks and file systems": ("fs", "nvme"),
+    "Sensors": ("hwmon", "board"),
+    "How the node is set up": ("tuning",),
     "What should be here": ("expect",),
-    "Diagnostics": ("dcgm", "dcgm_health", "diagnostic", "efa_loopback", "nccl", "nccom"),
+    "Diagnostics": (
+        *("bandwidth", "dcgm", "dcgm_health", "diagnostic", "efa_loopback", "gemm"),
+        "ib_write",
+        *("nccl", "nccl_network", "nccom"),
+    ),
     "vitald itself": ("vitald",),
 }
 
@@ -54,8 +60,8 @@ closes them. After "or": depending on the line itself, or once the fault is conf
 status` shows which one applies. A fault that returns after its remedy requires a stronger one. A
 named person may close any finding: `vitald clear ID --reason TEXT`.
 
-A code that is not here opens no finding, is not printed by current drivers, or is unknown: unknown
-codes are kept, shown and require `inspect`.
+<a id="other-other"></a>A code that is not here opens no finding, or is unknown: unknown codes are
+kept, shown and require `inspect`. Each code has an anchor to link to: that of xid/79 is `#xid-79`.
 """
 
 
@@ -73,17 +79,25 @@ def page(catalog: Catalog) -> str:
             for rule in catalog.rules.values()
             if rule.code.startswith(f"{kind}/") and _asks(rule)
         ]
-        parts.append(
-            f"## {title}\n\n{_switches(rules) if chapter == ('sxid',) else _groups(rules)}"
-        )
+        parts.append(f"## {title}\n\n{_groups(rules)}")
+    unused = [rule for rule in catalog.rules.values() if can_open(rule) and not _asks(rule)]
+    parts.append(f"## Not printed by current drivers\n\n{_groups(unused)}")
     return "\n".join(parts)
+
+
+def can_open(rule: Rule) -> bool:
+    """Whether it can become a finding."""
+    return any(action is not Action.NONE for action in (rule.action, *_others(rule)))
+
+
+def make_anchor(code: str) -> str:
+    """The anchor of a code: alerts and dashboards make the same of the labels `kind` and `code`."""
+    return code.replace("/", "-")
 
 
 def _asks(rule: Rule) -> bool:
     """Whether it can become a finding, on a driver of today."""
-    return rule.fault_class is not FaultClass.UNUSED and any(
-        action is not Action.NONE for action in (rule.action, *_others(rule))
-    )
+    return can_open(rule) and rule.fault_class is not FaultClass.UNUSED
 
 
 def _others(rule: Rule) -> list[Action]:
@@ -115,33 +129,19 @@ def _strength(rule: Rule) -> int:
 
 
 def _asked(rule: Rule) -> str:
-    first = [f"`{rule.action.value}`{rule.when.phrase}"] if rule.action is not Action.NONE else []
-    return " or ".join([*first, *(f"`{action.value}`" for action in _others(rule))])
+    nothing = rule.action is Action.NONE
+    first = "nothing" if nothing else f"`{rule.action.value}`{rule.when.phrase}"
+    return " or ".join([first, *(f"`{action.value}`" for action in _others(rule))])
 
 
 def _lines(advice: str, rules: Sequence[Rule]) -> list[str]:
     if not advice:
-        return [f"- {rule.code}: {rule.title}" for rule in rules]
-    named = "; ".join(f"{rule.code}: {rule.title}" for rule in rules)
-    return [f"- {named}. {advice}"]
+        return [f"- {_name(rule)}" for rule in rules]
+    return ["- " + ";\n  ".join(map(_name, rules)) + f". {advice}"]
 
 
-def _switches(rules: Iterable[Rule]) -> str:
-    """The switches have hundreds of codes, of which the table says little but what to do."""
-    rows = [
-        "Grouped by what the catalogue requires; a line that calls itself fatal requires at least a",
-        "reset. `vitald explain sxid/12020` shows what each one is.",
-        *("", "| do | SXid |", "|---|---|"),
-    ]
-    listed = list(rules)
-    for action in sorted(Action, key=lambda action: -action.rank):
-        numbers = [rule.code.partition("/")[2] for rule in listed if rule.action is action]
-        if numbers:
-            rows.append(
-                f"| {f'`{action.value}`' if action is not Action.NONE else 'only if fatal'} |"
-                f" {' '.join(numbers)} |"
-            )
-    return "\n".join(rows) + "\n"
+def _name(rule: Rule) -> str:
+    return f'<a id="{make_anchor(rule.code)}"></a>{rule.code}: {rule.title}'
 
 
 if __name__ == "__main__":

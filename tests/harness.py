@@ -24,11 +24,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from tests.logged_process import LoggedProcess
 from tests.pace import patient
-from tests.warm import Process, Starter
+from tests.warm import Starter
+from vitald.collectors.inventory.settings import SOFTWARE
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
 
@@ -68,6 +69,16 @@ _FIRST = random.randrange(1000)
 _PORTS = (12000 + 1000 * _WORKER + number % 1000 for number in itertools.count(_FIRST))
 
 
+def is_listening(path: Path) -> bool:
+    """Whether clients can connect: the socket's file is there a moment before."""
+    sockets = Path("/proc/net/unix").read_text().splitlines()[1:]
+    # proc_pid_net(5): the fourth is its flags, of which 0x10000 is __SO_ACCEPTCON (linux/net.h)
+    return any(
+        int(fields[3], 16) & 0x10000 and fields[7:] == [str(path)]
+        for fields in (line.split(maxsplit=7) for line in sockets)
+    )
+
+
 def free_port() -> int:
     """One that nobody listens on, and that no other test is given meanwhile."""
     for port in itertools.islice(_PORTS, 1000):
@@ -81,7 +92,7 @@ def _starter() -> Starter:
     return Starter(PYTHON)
 
 
-class Node:
+class Node(LoggedProcess):
     """A node. `kernel_log` is "file" (a file in the folder) or "kmsg" (this machine's own, records
     of users accepted).
     """
@@ -104,14 +115,13 @@ class Node:
         every second. `sysfs`: what stands for /sys. `looks`: of neuron, network, pci, host those
         that are looked at, every second; without, this machine's own are left alone.
         """
+        super().__init__(folder / "vitald.log")
         self.folder = folder
         self.state, self.runtime = folder / "state", folder / "run"
         self.log = folder / "kernel.log"
-        self.errors = folder / "vitald.log"
         self.port = free_port()
         self.socket = self.runtime / "vitald.sock"
         self.config = folder / "config.toml"
-        self.process: Process | None = None
         self.environment: dict[str, str] = dict(gpus.environment) if gpus is not None else {}
         self.command = [*_VITALD, "run", "--config", str(self.config)]
         self.fds: tuple[int, ...] = ()  # that it is started with
@@ -125,6 +135,9 @@ class Node:
         for section in POLLED:
             if f"[{section}]" not in extra:
                 extra += f'\n[{section}]\nenabled = {str(section in looks).lower()}\nevery = "1s"\n'
+        if "[expect" not in extra:  # what is installed on the tests' machine is none of the node's
+            off = ", ".join(f'{name} = "off"' for name in SOFTWARE)
+            extra += f"\n[expect]\nversions = {{ {off} }}\n"
         if gpus is not None:
             extra = (
                 f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory ='
@@ -144,21 +157,8 @@ listen = "127.0.0.1:{self.port}"
 """
         self.config.write_text(self.settings)
 
-    def __enter__(self) -> Node:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if error is not None and self.errors.exists():
-            print(self.errors.read_text()[-8000:])
-
-    def start(self, wait: bool = True) -> None:
+    def start(self, *, wait: bool = True) -> None:
+        """`wait`: until it has polled every source."""
         environment = {**os.environ, **self.environment}
         program, words = tuple(self.command[:3]), self.command[3:]
         forked = (
@@ -185,24 +185,6 @@ listen = "127.0.0.1:{self.port}"
 
     def _looked(self) -> bool:
         return all(source["state"] != "starting" for source in self.status()["sources"])
-
-    def stop(self, number: int = signal.SIGTERM) -> float:
-        """Seconds that it took to end."""
-        if self.process is None:
-            return 0.0
-        begun = time.monotonic()
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(patient(10.0))
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-            self.process = None
-        return time.monotonic() - begun
-
-    def kill(self) -> None:
-        self.stop(signal.SIGKILL)
 
     def restart(self, number: int = signal.SIGTERM) -> None:
         self.stop(number)
@@ -236,13 +218,7 @@ listen = "127.0.0.1:{self.port}"
         )
         return self.said("reloaded", "reload_refused")[-1]
 
-    def said(self, *names: str) -> list[Json]:
-        """The entries of the daemon's log with these names."""
-        lines = self.errors.read_text().splitlines() if self.errors.exists() else []
-        entries = [
-            json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")
-        ]
-        return [entry for entry in entries if entry.get("event") in names]
+    said = LoggedProcess.read_log
 
     def write(self, *lines: str) -> None:
         """Lines at the end of the followed file."""

@@ -20,8 +20,11 @@ polled_module._OFTEN_S = 0.1  # what hangs is looked after every second, which i
 
 
 def polled(
-    subject: Collector, *kinds: str, boot_id: str = "boot-1", look_s: float = 0.5
+    subject: Collector, *kinds: str, boot_id: str = "boot-1", look_s: float = 60.0
 ) -> PollingSource:
+    """A look may take `look_s`. Only a test of what hangs makes it short, with `patient`: on a busy
+    machine any look takes half a second now and then.
+    """
     return PollingSource(subject, CATALOG, boot_id, every_s=60.0, timeout_s=look_s, kinds=kinds)
 
 

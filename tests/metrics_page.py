@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from tests import golden
 from tests.harness import Node
+from vitald.metrics.labels import FORMER_LABELS, LABELS, find_former_label
+from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 HOW = "python -m tests.metrics_page"
@@ -36,11 +38,11 @@ units: celsius, watts, joules, hertz, seconds, bytes; a ratio is between 0 and 1
 A value that cannot be read has no sample; it is never reported as 0. Besides the families below
 there are the `process_*` metrics of prometheus_client for the daemon itself.
 
-Alert on a required reboot, drills excepted, and on a source that is no longer read:
+Rules for Prometheus are in [alerts](../alerts.md). In rules of your own, leave out drills by
+instance:
 
-```
-vitald_reboot_required == 1 and on() vitald_simulated == 0
-vitald_source_up == 0 or absent(vitald_source_up)
+```promql
+vitald_reboot_required == 1 unless on (instance) vitald_simulated == 1
 ```
 
 Automation that repairs nodes should use `vitald_reboot_confirmed` and
@@ -63,7 +65,9 @@ _GROUPS = (
         "GPUs",
         ("vitald_gpu_",),
         ("gpu", "model", "pci_bus_id", "uuid"),
-        "`gpu` is the number in `/dev/nvidia<gpu>`; `model` ends in `(simulated)` if the GPU is.",
+        "`gpu` is the number in `/dev/nvidia<gpu>`; `model` ends in `(simulated)` if the GPU is.\n"
+        'Counters of links are summed. `[metrics] nvlink = "each"` exports each link, with the\n'
+        "label `link`, and `vitald_gpu_nvlink_up`.",
     ),
     _Group(
         "Neuron devices",
@@ -74,12 +78,14 @@ _GROUPS = (
     _Group(
         "Network adapters",
         ("vitald_nic_", "vitald_infiniband_", "vitald_efa_", "vitald_rdma_"),
-        ("device", "interface", "kind", "pci_bus_id"),
+        ("adapter_kind", "device", "interface", "kind", "pci_bus_id"),
         "`device` is the RDMA device, such as `mlx5_0`. Counters of ports are named as in\n"
         "node_exporter, those of EFA as in the driver. An interface or device that there is not\n"
         "is an empty label.",
     ),
-    _Group("PCI functions", ("vitald_pci_",), ("kind", "part", "pci_bus_id")),
+    _Group(
+        "PCI functions", ("vitald_pci_",), ("component_kind", "kind", "part", "pci_bus_id", "role")
+    ),
     _Group(
         "Host",
         (
@@ -98,8 +104,14 @@ _GROUPS = (
         "Publishing",
         ("vitald_publish_",),
         text="Of `vitald publish`, as it reports every 15 s. Without samples where it never\n"
-        "reported since the daemon started; after 60 s without a report, `vitald_publish_up` is 0.\n"
-        "`result` is `written` or `failed`.",
+        "reported since the daemon started; after 60 s without a report,\n"
+        "`vitald_publish_up` is 0. `result` is `written` or `failed`.",
+    ),
+    _Group(
+        "Jobs",
+        ("vitald_job_",),
+        text="What jobs report over the job socket ([jobs](../jobs.md)), for the node as a whole:\n"
+        "no metric names a job. `tier` is `memory`, `local` or `global`.",
     ),
     _Group("Kernel log and ledger", ("vitald_kernel_", "vitald_ledger_")),
 )
@@ -107,21 +119,30 @@ _REST = _Group("Node", ("vitald_",))
 
 # Labels whose values are a fixed set, all of which the simulated nodes have.
 _ENUMERATED = {"sensor", "domain", "reason", "type", "cause", "spare", "errors", "limit", "fault"}
-_ENUMERATED |= {"memory", "severity", "outcome"}
+_ENUMERATED |= {"memory", "severity", "outcome", "repair"}
 # Of these, the simulated nodes have only some values.
 _PARTIAL = {
     ("vitald_gpu_throttled_seconds_total", "reason"),
     ("vitald_diagnostic_runs_total", "outcome"),
 }
+_MIG_INSTANCE = ("gpu_instance", "compute_instance")
 # Labels of the families that have no sample on the simulated nodes.
 _WITHOUT_SAMPLES = {
-    "vitald_devices": ("kind",),
-    "vitald_devices_most": ("kind",),
-    "vitald_diagnostic_measure": ("check", "name", "device"),
-    "vitald_diagnostic_measure_ratio": ("check", "name", "device"),
-    "vitald_gpu_nvlink_blocks_total": ("link",),
-    "vitald_gpu_nvlink_retried_blocks_total": ("link",),
-    "vitald_gpu_nvlink_raw_errors_total": ("lane", "link"),
+    "vitald_devices": ("component_kind", "kind"),
+    "vitald_devices_most": ("component_kind", "kind"),
+    "vitald_diagnostic_measure": ("check", "device", "measure", "name"),
+    "vitald_diagnostic_measure_ratio": ("check", "device", "measure", "name"),
+    "vitald_gpu_nvlink_raw_errors_total": ("lane",),
+    "vitald_gpu_pipe_active_ratio": ("pipe",),
+    "vitald_gpu_pcie_throughput_bytes_per_second": ("direction",),
+    "vitald_gpu_nvlink_throughput_bytes_per_second": ("direction",),
+    "vitald_gpu_mig_instance_info": (*_MIG_INSTANCE, "profile", "mig_uuid"),
+    "vitald_gpu_mig_memory_used_bytes": _MIG_INSTANCE,
+    "vitald_gpu_mig_memory_total_bytes": _MIG_INSTANCE,
+    **{
+        f"vitald_gpu_mig_{name}_ratio": ("gpu_instance",)
+        for name in ("graphics_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active")
+    },
     "vitald_publish_up": ("sink",),
     "vitald_publish_last_success_timestamp_seconds": ("sink",),
     "vitald_publish_queue": ("sink",),
@@ -165,7 +186,7 @@ class _Family:
 
 def page(help_texts: Mapping[str, str]) -> str:
     """The whole document. Raises KeyError for a family without a HELP text."""
-    families = _families()
+    families = list_families()
     help_texts = {**help_texts, **{name: text for name, (*_, text) in _NOT_SIMULATED.items()}}
     parts = [_TOP]
     placed = {group: _names_in(group, families) for group in _GROUPS}
@@ -173,15 +194,68 @@ def page(help_texts: Mapping[str, str]) -> str:
     rest = [name for name in families if name not in taken]
     for group, names in ((_REST, rest), *placed.items()):
         text = f"{group.text}\n\n" if group.text else ""
-        shared = ", ".join(f"`{label}`" for label in group.labels)
+        shared = ", ".join(_write_label(group.prefixes[0], label) for label in group.labels)
         text += f"Each has the labels {shared}, unless the table says *none*.\n\n" if shared else ""
         rows = (_row(name, families[name], group, help_texts[name]) for name in names)
         head = "| name | type | labels | meaning |\n|---|---|---|---|\n"
         parts.append(f"## {group.title}\n\n{text}{head}{''.join(rows)}")
-    return "\n".join(parts)
+    return "\n".join([*parts, _write_verdict_tier(families), _write_labels()])
 
 
-def _families() -> dict[str, _Family]:
+def _write_verdict_tier(families: Mapping[str, _Family]) -> str:
+    """What `/metrics?collect[]=verdict` has of it."""
+    lines = [
+        "## Verdict tier\n",
+        "`/metrics?collect[]=verdict` has what alerts need, for fleets that cannot keep all",
+        f"metrics of each node: at most {MAX_SERIES} series, whatever is wrong with it. Names,",
+        "labels and values are those above. Where a family has a bound, the worst come first.\n",
+        "| name | series at most | which |\n|---|---|---|",
+        *(
+            f"| `{_find_exported(name, families)}` | {family.limit} | {family.note} |"
+            for name, family in FAMILIES.items()
+        ),
+        f"| together | {sum(family.limit for family in FAMILIES.values())} | |",
+        "\nA counter is two series in OpenMetrics: its value, and when it began.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _find_exported(name: str, families: Mapping[str, _Family]) -> str:
+    """A family's name with the ending that its samples have."""
+    return next(
+        exported for ending in ("", "_total", "_info") if (exported := name + ending) in families
+    )
+
+
+def _write_labels() -> str:
+    """What each label means, and the former names."""
+    lines = [
+        "## Labels\n",
+        "A label means the same wherever it is.\n",
+        "| label | meaning |\n|---|---|",
+        *(f"| `{name}` | {label.meaning} |" for name, label in sorted(LABELS.items())),
+        "\nDeprecated labels stay for one release, beside those that replace them and with the",
+        "same value where the table names no other. They are marked † above.\n",
+        "| deprecated | now | metrics | former values |\n|---|---|---|---|",
+        *(
+            f"| `{former.name}` | `{former.now}` | {_write_prefixes(former.families)} |"
+            f" {former.values} |"
+            for former in FORMER_LABELS
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write_prefixes(prefixes: Iterable[str]) -> str:
+    return ", ".join(f"`{name}*`" if name.endswith("_") else f"`{name}`" for name in prefixes)
+
+
+def list_known_labels(family: str) -> Sequence[str]:
+    """The labels of a family that has no sample on the simulated nodes; else none."""
+    return _WITHOUT_SAMPLES.get(family, ())
+
+
+def list_families() -> dict[str, _Family]:
     """Every family of the golden data but the process's own, by name."""
     found: dict[str, _Family] = {}
     for key, entry in golden.read("metrics").items():
@@ -209,7 +283,7 @@ def _row(name: str, family: _Family, group: _Group, help_text: str) -> str:
 def _labels(name: str, family: _Family, group: _Group) -> Iterator[str]:
     """The labels that the group does not share, with their values where these are a fixed set."""
     if not family.sampled:
-        yield from (f"`{label}`" for label in _WITHOUT_SAMPLES.get(name, ()))
+        yield from (_write_label(name, label) for label in list_known_labels(name))
         return
     if not {*group.labels} <= {*family.labels}:
         yield "*none*"
@@ -217,7 +291,11 @@ def _labels(name: str, family: _Family, group: _Group) -> Iterator[str]:
         if label not in group.labels:
             complete = label in _ENUMERATED and (name, label) not in _PARTIAL
             named = f" ({', '.join(sorted(values))})" if complete else ""
-            yield f"`{label}`{named}"
+            yield f"{_write_label(name, label)}{named}"
+
+
+def _write_label(family: str, label: str) -> str:
+    return f"`{label}`" + ("†" if find_former_label(family, label) else "")
 
 
 def help_texts_of(exposition: str) -> dict[str, str]:

@@ -47,6 +47,7 @@ _EFA_DEVICE = {
 }
 _MLX5_PORT = {
     "port_rcv_data": 7 * 10**12,
+    "port_xmit_data": 6 * 10**12,
     "port_xmit_wait": 10**9,
     "excessive_buffer_overrun_errors": 15,  # a healthy port does not read zero
     "port_rcv_errors": 14,
@@ -128,6 +129,8 @@ class NetworkTree(Tree):
             self.put(
                 name, {f"ports/{port}/hw_counters/{key}": value for key, value in _MLX5_HW.items()}
             )
+            self.pkeys(name, 0xFFFF, port=port)
+            self.gids(name, ipv4=roce, port=port)
         self.interface(interface, folder)
         return name
 
@@ -147,6 +150,7 @@ class NetworkTree(Tree):
             self.write(f"{folder}/{key}", value)
         self.link(f"{folder}/device", function)
         self.link(f"class/infiniband/{name}", folder)
+        self.write(f"{function}/infiniband_verbs/uverbs{len(self.rdma) - 1}/ibdev", name)
 
     def interface(self, name: str, function: str) -> None:
         folder = f"{function}/net/{name}"
@@ -176,6 +180,28 @@ class NetworkTree(Tree):
     def port(self, name: str, number: int = 1, **values: str) -> None:
         self.put(name, {f"ports/{number}/{key}": value for key, value in values.items()})
 
+    def pkeys(self, name: str, *keys: int, port: int = 1) -> None:
+        """The first entries of the table; it has eight here, and 128 on adapters."""
+        for number in range(8):
+            key = keys[number] if number < len(keys) else 0
+            self.put(name, {f"ports/{port}/pkeys/{number}": f"{key:#06x}"})
+
+    def gids(self, name: str, *, ipv4: bool, port: int = 1) -> None:
+        """A link-local address and, of RoCE, that of the interface, for both versions of RoCE."""
+        number = sorted(self.rdma).index(name)
+        addresses = [f"fe80:0000:0000:0000:0a00:00ff:fe00:{number:04x}"] * 2
+        if ipv4:
+            addresses += [f"0000:0000:0000:0000:0000:ffff:0a00:{number + 1:04x}"] * 2
+        folder = self.root / self.path(name) / f"ports/{port}"
+        for entry in range(8):
+            gid = addresses[entry] if entry < len(addresses) else ":".join(["0000"] * 8)
+            self.put(name, {f"ports/{port}/gids/{entry}": gid})
+            kind = f"ports/{port}/gid_attrs/types/{entry}"
+            if entry < len(addresses):
+                self.put(name, {kind: ("IB/RoCE v1", "RoCE v2")[entry % 2]})
+            elif (folder / f"gid_attrs/types/{entry}").exists():
+                self.remove(f"{self.path(name)}/{kind}")  # the kernel answers EINVAL
+
     def net(self, name: str, **values: object) -> None:
         for key, value in values.items():
             self.write(f"class/net/{name}/{key}", value)
@@ -193,7 +219,7 @@ class NetworkTree(Tree):
             device = self.root / self.path(name)
             for pattern, by in (
                 ("ports/*/*counters/*_bytes", 10**6),
-                ("ports/*/counters/port_rcv_data", 10**9),
+                ("ports/*/counters/port_*_data", 10**9),
                 ("hw_counters/*", 30),
             ):
                 for file in device.glob(pattern):
@@ -218,6 +244,7 @@ class NetworkTree(Tree):
         """The device goes, its function stays."""
         self.remove(self.path(name))
         self.remove(f"bus/pci/devices/{self.rdma[name]}/infiniband")
+        self.remove(f"bus/pci/devices/{self.rdma[name]}/infiniband_verbs")
 
     def off_the_bus(self, address: str) -> None:
         for group in ("infiniband", "net"):

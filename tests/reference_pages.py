@@ -4,8 +4,9 @@ The pages of docs/reference/ that are generated from the code:
     python -m tests.reference_pages        writes them
 
 configuration.md comes from the settings, commands.md from the command line's parsers and the tables
-of the man page, api.md from the OpenAPI document, reasons.md from the catalogue. tests/unit/test_reference_pages.py compares the
-files with what is generated. metrics.md is written by tests/metrics_page.py.
+of the man page, api.md from the OpenAPI document, reasons.md from the catalogue.
+tests/unit/test_reference_pages.py compares the files with what is generated. metrics.md is written
+by tests/metrics_page.py.
 """
 
 from __future__ import annotations
@@ -65,17 +66,27 @@ The value 1 is never used on purpose: Python exits with 1 after an uncaught exce
 _EXIT_CODES_OF_VERBS = """\
 | verb | exit codes of its own |
 |---|---|
-| `status`, `check`, `scan` | 0 fit, 10 degraded (`check`: only with `--strict`), 20 not fit, 30 unknown |
+| `status`, `check`, `scan` | 0 fit, 10 degraded (`check`: only with `--strict`), 20 not fit, \
+30 unknown |
 | `check --asks reboot`, `check --asks replacement` | 0: it is due now; 10: it is not; 30 unknown |
+| `wait` | 0: it came; 124: it did not within `--timeout`; 30: no daemon answers for a minute, \
+or until the time-out; with a command, its exit code (126: it cannot be run, 127: it is not \
+found) |
 | `release` | 10: another process still has the devices open |
-| `replay` | 0: the same verdict at every event; 10: something differs; 30: not all of a saved log could be read |
-| `diag run` | 0 pass (with `--no-wait`: requested), 10 `config` or `not_applicable`, 20 fail, 30 no verdict, 130 stopped following; the run goes on |
+| `replay` | 0: the same verdict at every event; 10: something differs; 30: not all of a saved \
+log could be read |
+| `diag run` | 0 pass (with `--no-wait`: requested), 10 `config` or `not_applicable`, 20 fail, \
+30 no verdict, 130 stopped following; the run goes on |
 | `diag read` | 0 pass, 10 `config` or `not_applicable`, 20 fail, 30 no verdict |
 | `slurm prolog` | 0: the job may begin; 20: it may not |
 | `slurm epilog`, `slurm health` | always 0 |
 | `expect`, `components` | 0, whatever they show |
-| `events`, `findings`, `why`, `gpus`, `components`, `explain` | 0 instead of 141: a reader may stop before the end of a list |
-| `run`, `slurm`, `recover` | a lost line on standard error does not change the code; all other verbs exit with 74 then |
+| `events`, `findings`, `why`, `gpus`, `components`, `explain` | 0 instead of 141: a reader may \
+stop before the end of a list |
+| `tell` | 0 also if nothing could be reported: a job must not fail because of it |
+| `tee` | 0, whatever the job's exit code is (`set -o pipefail`), 141 if its reader is gone |
+| `run`, `slurm`, `recover`, `tell`, `tee` | a lost line on standard error does not change the \
+code; all other verbs exit with 74 then |
 
 A command that root runs also exits with 30 if the process behind the socket is neither root nor the
 user `vitald`.
@@ -118,6 +129,7 @@ _FIXED_REASONS = {
     FixedReason.SIMULATED_READINGS: "A source reads a simulated library.",
     FixedReason.DAEMON_SILENT: "The daemon does not answer `vitald publish`.",
     FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
+    FixedReason.VALIDATION_OFF: "No validation is required here, or none can be carried out.",
     FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
     FixedReason.MORE_CHANGES: "An Event that stands for several changes.",
 }
@@ -168,7 +180,20 @@ def configuration() -> str:
             rows.append((f"`{key}`", default, setting.help, "yes" if setting.reload else ""))
         table = _table(("key", "default", "meaning", "reload"), rows)
         parts.append(f"## [{section}]\n\n{' '.join(str(class_.__doc__).split())}\n\n{table}")
+    parts += [_describe_array(section) for section in config.ARRAYS]
     return "\n".join(parts)
+
+
+def _describe_array(section: str) -> str:
+    class_ = config.ARRAYS[section].settings
+    rows = []
+    for key, (attribute, setting) in config.settings_of(section).items():
+        line = config.format_default(section, key, getattr(class_(), attribute), attribute)
+        value = f"`{line.partition(' = ')[2]}`"
+        default = f"none; for example {value}" if line.startswith("#") else value
+        rows.append((f"`{key}`", default, setting.help))
+    table = _table(("key", "default", "meaning"), rows)
+    return f"## [[{section}]]\n\n{' '.join(str(class_.__doc__).split())}\n\n{table}"
 
 
 def _shown_defaults() -> dict[tuple[str, str], tuple[bool, str]]:
@@ -176,6 +201,8 @@ def _shown_defaults() -> dict[tuple[str, str], tuple[bool, str]]:
     shown = {}
     section = ""
     for line in config.example().splitlines():
+        if line.startswith("#[["):
+            break
         if head := re.fullmatch(r"\[(\w+)\]", line):
             section = head[1]
         elif key := re.fullmatch(r"(#?)(\w+)(?: =|\.)(.*)", line):

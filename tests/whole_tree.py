@@ -23,6 +23,7 @@ from tests.trees import Tree
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings
+from vitald.collectors.inventory.settings import OFF, SOFTWARE, ExpectSettings
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.settings import NeuronSettings
@@ -87,7 +88,11 @@ class Watching:
     ) -> None:
         self._clock = clock
         paths = Paths(
-            sysfs=sysfs, procfs=proc.root, state=proc.root / "state", runtime=proc.root / "run"
+            sysfs=sysfs,
+            procfs=proc.root,
+            root=proc.root / "root",
+            state=proc.root / "state",
+            runtime=proc.root / "run",
         )
         settings = SectionValues(
             KernelLogSettings(source="file", path=proc.root / "kernel.log", userspace="ignore"),
@@ -95,6 +100,7 @@ class Watching:
             *(section(deadline_s=5.0) for section in _POLLED),
             # Those of the tests' machine are none of the tree's
             HostSettings(deadline_s=5.0, units=(), units_if_enabled=()),
+            ExpectSettings(versions=dict.fromkeys(SOFTWARE, OFF)),
         )
         no_lane = cast("WorkerThread", None)  # only what reads the real kernel log needs one
         self.node = Sources(paths, settings, CATALOG, boot_id, no_lane, lambda: True)

@@ -7,6 +7,8 @@ Owns     every key, its default, and the message on a wrong one. All mistakes of
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,16 +18,19 @@ from typing import Any
 
 from vitald import catalog, tomlfile
 from vitald.catalog_section import CatalogSettings
-from vitald.checking import read_flag
+from vitald.cloud_section import CloudSettings
 from vitald.collectors.discovery import find_sections
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config_file import (
+    Array,
     ConfigError,
     FileReport,
     list_settings,
+    read_array,
     read_section,
 )
 from vitald.config_sections import (
+    JobSettings,
     LedgerSettings,
     Log,
     Metrics,
@@ -36,15 +41,28 @@ from vitald.config_sections import (
     find_socket,
 )
 from vitald.diagnostics_sections import (
+    Bandwidth,
     Dcgm,
     DcgmHealth,
     Diagnostics,
     EfaLoopback,
+    Gemm,
+    IbWrite,
     Nccl,
+    NcclNetwork,
     Nccom,
+    ValidationSettings,
 )
+from vitald.former_keys import upgrade_tables
+from vitald.nvhcd_section import NvhcdSettings
 from vitald.paths import Paths
-from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
+from vitald.publish_sections import (
+    KubernetesSettings,
+    NotifySettings,
+    PublishSettings,
+    check_kubernetes,
+    check_notify,
+)
 from vitald.settings import (
     MIN_PERIOD_S,
     SectionValues,
@@ -52,6 +70,7 @@ from vitald.settings import (
 )
 
 _LEAST_RUN_S = 60.0
+_HASH_BYTES = 6  # a float64, as a metric's value is, holds 48 bits exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +81,33 @@ class Config:
     collectors: SectionValues = field(default_factory=SectionValues)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     dcgm: Dcgm = field(default_factory=Dcgm)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
     dcgm_health: DcgmHealth = field(default_factory=DcgmHealth)
     efa_loopback: EfaLoopback = field(default_factory=EfaLoopback)
     nccom: Nccom = field(default_factory=Nccom)
     nccl: Nccl = field(default_factory=Nccl)
+    nccl_network: NcclNetwork = field(default_factory=NcclNetwork)
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
+    ib_write: IbWrite = field(default_factory=IbWrite)
+    gemm: Gemm = field(default_factory=Gemm)
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
     publish: PublishSettings = field(default_factory=PublishSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    cloud: CloudSettings = field(default_factory=CloudSettings)
+    nvhcd: NvhcdSettings = field(default_factory=NvhcdSettings)
     socket: Socket = field(default_factory=Socket)
+    job: JobSettings = field(default_factory=JobSettings)
     metrics: Metrics = field(default_factory=Metrics)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     policy: Policy = field(default_factory=Policy)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     log: Log = field(default_factory=Log)
+    notify: tuple[NotifySettings, ...] = ()  # each [[notify]] of the file
     notes: tuple[str, ...] = field(
         default=(), compare=False
     )  # keys that older files have, and what became of them: with file, line and key
+    settings_hash: int = field(default=0, compare=False)  # of what the file sets
 
     @property
     def socket_path(self) -> Path:
@@ -97,7 +126,7 @@ class Config:
     def replace_section(self, name: str, settings: object) -> Config:
         """The same configuration with other settings of one section."""
         sections = {section: self.get_section(section) for section in SECTIONS}
-        return _build_config({**sections, name: settings}, self.notes)
+        return _build_config({**sections, name: settings}, self.notify, self.notes)
 
 
 COLLECTOR_SECTIONS = {section.name: section for section in find_sections()}
@@ -106,21 +135,31 @@ SECTIONS: dict[str, type] = {
     **{name: section.settings for name, section in COLLECTOR_SECTIONS.items()},
     "diagnostics": Diagnostics,
     "dcgm": Dcgm,
+    "validation": ValidationSettings,
     "dcgm_health": DcgmHealth,
     "efa_loopback": EfaLoopback,
     "nccom": Nccom,
     "nccl": Nccl,
+    "nccl_network": NcclNetwork,
+    "bandwidth": Bandwidth,
+    "ib_write": IbWrite,
+    "gemm": Gemm,
     "slurm": SlurmSettings,
     "recovery": Recovery,
     "publish": PublishSettings,
     "kubernetes": KubernetesSettings,
+    "cloud": CloudSettings,
+    "nvhcd": NvhcdSettings,
     "socket": Socket,
+    "job": JobSettings,
     "metrics": Metrics,
     "catalog": CatalogSettings,
     "policy": Policy,
     "ledger": LedgerSettings,
     "log": Log,
 }
+# Arrays of tables: any number of entries, each with all keys
+ARRAYS = {"notify": Array(NotifySettings, check_notify)}
 # Collectors' sections with a period of their own, and those that can be switched off
 POLLED = tuple(
     name
@@ -130,32 +169,13 @@ POLLED = tuple(
 SWITCHED = tuple(name for name in COLLECTOR_SECTIONS if hasattr(SECTIONS[name](), "enabled"))
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A renamed or removed key: its section and name now, or None and why it is gone."""
-
-    since: str  # the version of vitald
-    now: tuple[str, str] | None
-    why: str = ""
-    # Converts the value to that under the new name; raises ValueError.
-    reads: Callable[[object], object] | None = None
-
-
-# Former keys. They are accepted with a note: an upgrade that refused a key which was valid before
-# would stop the daemon on a whole fleet. A word that never was a key is refused.
-MOVED: dict[tuple[str, str], Moved] = {
-    ("kernel_log", "accept_userspace"): Moved(
-        "0.1",
-        ("kernel_log", "userspace"),
-        'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
-        lambda value: "confirmed" if read_flag(value) else "ignore",
-    ),
-}
-
-
 def settings_of(section: str) -> dict[str, tuple[str, Setting]]:
-    """Key in the file -> (attribute, setting)."""
-    return list_settings(section, SECTIONS[section])
+    """Key in the file -> (attribute, setting). Of a section, or of an entry of an array."""
+    return list_settings(section, _find_class(section))
+
+
+def _find_class(section: str) -> type:
+    return SECTIONS[section] if section in SECTIONS else ARRAYS[section].settings
 
 
 def example() -> str:
@@ -171,14 +191,24 @@ def example() -> str:
         keys = settings_of(section)
         lines += [f"# {' '.join(str(class_.__doc__).split())}", f"[{section}]"]
         for key, (attribute, setting_) in keys.items():
-            value = getattr(class_(), attribute)
-            shown = (
-                _EXAMPLES.get((section, key))
-                or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
-            )
             after = " Takes effect on SIGHUP." if setting_.reload else ""
+            shown = format_default(section, key, getattr(class_(), attribute), attribute)
             lines += [f"# {setting_.help}{after}", shown, ""]
+    for section, array in ARRAYS.items():
+        lines += [f"# {' '.join(str(array.settings.__doc__).split())}", f"#[[{section}]]"]
+        for key, (attribute, setting_) in settings_of(section).items():
+            value = getattr(array.settings(), attribute)
+            shown = format_default(section, key, value, attribute)
+            lines += [f"# {setting_.help}", f"{'' if shown[0] == '#' else '#'}{shown}", ""]
     return "\n".join(lines)
+
+
+def format_default(section: str, key: str, value: object, attribute: str) -> str:
+    """A line of the example; it begins with # where the key is not set by default."""
+    if example_line := _EXAMPLES.get((section, key)):
+        return example_line
+    is_time = attribute.endswith("_s") and isinstance(value, float)
+    return f"{key} = {_time(float(str(value))) if is_time else _written(value)}"
 
 
 def _written(value: object) -> str:
@@ -201,6 +231,9 @@ def _time(seconds: float) -> str:
 _EXAMPLES = {
     ("paths", "state"): 'state = "/var/lib/vitald"',
     ("paths", "runtime"): 'runtime = "/run/vitald"',
+    ("diagnostics", "machine"): '#machine = "Standard_ND96isr_H100_v5"',
+    ("diagnostics", "learn_since"): '#learn_since = "2026-11-23"',
+    ("gemm", "library"): '#library = "/usr/local/cuda/lib64/libcublas.so.13"',
     (
         "diagnostics",
         "deep_log",
@@ -224,6 +257,17 @@ _EXAMPLES = {
         "client_certificate",
     ): '#client_certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
     ("kubernetes", "client_key"): '#client_key = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
+    ("notify", "name"): '#name = "oncall"',
+    ("notify", "url"): '#url = "https://alerts.example.com/hook"',
+    ("notify", "url_file"): '# url_file = "/run/credentials/vitald-publish.service/url"',
+    ("notify", "headers_file"): '#headers_file = "/run/credentials/vitald-publish.service/headers"',
+    ("notify", "secret_file"): '#secret_file = "/run/credentials/vitald-publish.service/secret"',
+    (
+        "notify",
+        "routing_key_file",
+    ): '# routing_key_file = "/run/credentials/vitald-publish.service/routing-key"',
+    ("notify", "ca"): '#ca = "/etc/pki/receiver-ca.crt"',
+    ("notify", "command"): '# command = ["/usr/local/bin/notify"]',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -248,82 +292,47 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     """Check tables key by key. `text` only serves to find line numbers. Raises ConfigError."""
     report = FileReport(name, text)
     sections: dict[str, object] = {}
-    for section, table in _upgrade_tables(tables, report).items():
-        if section not in SECTIONS:
-            suggestion = tomlfile.suggest_word(section, SECTIONS)
+    notify: tuple[NotifySettings, ...] = ()
+    upgraded = upgrade_tables(tables, SECTIONS, report)
+    for section, table in upgraded.items():
+        if section in ARRAYS:
+            notify = read_array(section, ARRAYS[section], table, report)
+        elif section not in SECTIONS:
+            suggestion = tomlfile.suggest_word(section, [*SECTIONS, *ARRAYS])
             report.add_error(section, "", f"unknown section{suggestion}")
         else:
             sections[section] = read_section(section, SECTIONS[section], table, report)
-    config = _build_config(sections, tuple(report.notes))
+    config = _build_config(sections, notify, tuple(report.notes))
     report.errors += [f"{name}: {error}" for error in _check_together(config, report.add_error)]
     if report.errors:
         raise ConfigError(report.errors)
-    return config
+    return replace(config, settings_hash=hash_settings(upgraded))
 
 
-def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:
+def hash_settings(tables: tomlfile.Table) -> int:
+    """A number that is the same for files with the same settings, whatever their comments and
+    order: the first 48 bits of a SHA-256; 0 where nothing is set.
+    """
+    if not tables:
+        return 0
+    text = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HASH_BYTES], "big")
+
+
+def _build_config(
+    sections: Mapping[str, Any], notify: tuple[NotifySettings, ...], notes: tuple[str, ...] = ()
+) -> Config:
     """From the settings of each section, by its name."""
     of_collectors = [values for name, values in sections.items() if name in COLLECTOR_SECTIONS]
     others = {name: values for name, values in sections.items() if name not in COLLECTOR_SECTIONS}
-    return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
-
-
-def _upgrade_tables(tables: tomlfile.Table, report: FileReport) -> tomlfile.Table:
-    """The tables of an older file with today's keys: renamed keys have their new name, removed
-    keys are left out, and each gets a note.
-    """
-    upgraded: tomlfile.Table = {
-        section: dict(table) if isinstance(table, dict) else table
-        for section, table in tables.items()
-    }
-    for (section, key), moved in MOVED.items():
-        table = upgraded.get(section)
-        if isinstance(table, dict) and key in table:
-            _move_key(upgraded, (section, key), table.pop(key), moved, report)
-    former = {section for section, _ in MOVED} - {*SECTIONS}
-    return {section: table for section, table in upgraded.items() if table or section not in former}
-
-
-def _move_key(
-    upgraded: tomlfile.Table,
-    former: tuple[str, str],
-    value: Any,
-    moved: Moved,
-    report: FileReport,
-) -> None:
-    """Put the value of a former section and key where `moved` says."""
-    why = f": {moved.why}" if moved.why else ""
-    if moved.now is None:
-        what = f"gone since vitald {moved.since}{why}. It has no effect: remove it"
-        report.add_note(*former, what)
-        return
-    section, key = moved.now
-    table = upgraded.setdefault(section, {})
-    if moved.reads is not None:
-        try:
-            value = moved.reads(value)
-        except ValueError as error:
-            report.add_error(*former, str(error))
-            return
-        if isinstance(table, dict) and table.get(key, value) != value:
-            what = f"says {value!r}, and [{section}] {key} says {table[key]!r}: remove this one"
-            report.add_error(*former, what)
-            return
-    called = f"called [{section}] {key} since vitald {moved.since}{why}"
-    if isinstance(table, dict) and key not in table:
-        table[key] = value
-        report.former[section, key] = former
-        report.add_note(*former, f"{called}. It is read as that: rename it")
-    else:
-        what = f"{called}, which is set as well. It has no effect: remove it"
-        report.add_note(*former, what)
+    return Config(**others, collectors=SectionValues(*of_collectors), notify=notify, notes=notes)
 
 
 def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
     """Check settings that depend on each other; returns the mistakes that have no place."""
     for section in COLLECTOR_SECTIONS.values():
         section.check(config.collectors[section.settings], partial(wrong, section.name))
-    for level in (1, 2):
+    for level in (1, 2, 3):
         if 0.0 < getattr(config.dcgm, f"level_{level}_s") < _LEAST_RUN_S:
             wrong("dcgm", f"level_{level}", f"at least {_LEAST_RUN_S:g} s, or off")
     for name in POLLED:
@@ -358,7 +367,7 @@ def reloaded(old: Config, new: Config) -> Config:
             if setting_.reload
         }
         sections[section] = replace(old.get_section(section), **values)
-    return _build_config(sections)
+    return _build_config(sections, old.notify)
 
 
 def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
@@ -370,4 +379,6 @@ def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
             before = getattr(old.get_section(section), attribute)
             if before != getattr(new.get_section(section), attribute):
                 (applied if setting_.reload else restart).append(f"[{section}] {key}")
+    if old.notify != new.notify:
+        restart.append("[[notify]]")
     return applied, restart

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.checking import Unexpected, read_flag, read_match
+from vitald.checking import Unexpected, read_flag, read_match, read_whole
 from vitald.paths import Paths
 from vitald.settings import (
     one_of,
@@ -19,6 +19,7 @@ from vitald.settings import (
     read_period,
     setting,
 )
+from vitald.slurm.settings import SIGNAL, SIGNAL_WORDS
 
 
 # How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
@@ -33,7 +34,8 @@ class Listen:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _listen(value: object) -> Listen | None:
+def read_listen(value: object) -> Listen | None:
+    """An address and port as text; None for `off`. Raises Unexpected."""
     text = read_nonempty_text(value)
     if text == "off":
         return None
@@ -134,6 +136,20 @@ class SlurmSettings:
         "Give nodes the state and reason that SageMaker HyperPod acts on: fail, Action:Reboot or"
         " Action:Replace.",
     )
+    expedite: bool = setting(
+        False,
+        read_flag,
+        "The epilog drains the node and fails where a job submitted with --requeue=expedite died"
+        " of a fault that makes the node unfit: Slurm 25.11 and later then start the job again"
+        " first.",
+    )
+    signal: str = setting(
+        "off",
+        partial(read_match, pattern=SIGNAL, expected=SIGNAL_WORDS),
+        "The health check sends this to the steps of the node's jobs, once for each reason to save"
+        ' (docs/save.md), such as "USR1"; to the batch script with "B:USR1". A program that does'
+        ' not handle it may be ended by it. "off": never.',
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +170,13 @@ class Recovery:
         tomlfile.parse_duration,
         "A finding must have been open for so long: a fault causes others, and the strongest"
         " decides; an operator may intervene.",
+        reload=True,
+    )
+    save_wait_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "Nothing is done for so long after the request while jobs on the job socket have saved no"
+        ' checkpoint since; jobs of a scheduler are waited for anyway. "0s": no wait.',
         reload=True,
     )
     drain: Method = setting(
@@ -243,11 +266,34 @@ class Socket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """The job socket, job/job.sock in the runtime folder: jobs report their progress there, and are
+    advised to save. Nothing of it changes a finding.
+    """
+
+    enabled: bool = setting(
+        True, read_flag, "Every local user may connect; false: there is no socket."
+    )
+    nccl_ras: int = setting(
+        28028,
+        partial(read_whole, least=0, most=65535),
+        "Port of this node on which NCCL RAS is asked about a job that has stalled, or whose GPUs"
+        " only wait, if its rank 0 is here (NCCL_RAS_ADDR; NCCL's default is 28028). 0: never.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The Prometheus endpoint."""
 
     listen: Listen | None = setting(
-        Listen("127.0.0.1", 9820), _listen, 'Address and port, or "off".'
+        Listen("127.0.0.1", 9820), read_listen, 'Address and port, or "off".'
+    )
+    nvlink: str = setting(
+        "sum",
+        one_of("sum", "each"),
+        '"sum": one value for all NVLinks of a GPU. "each": one for each link, with the label'
+        " link: 90 samples instead of 4 for an H100.",
     )
 
 

@@ -7,36 +7,38 @@ Nothing imports this module but the command line. The order of start and stop ca
 from __future__ import annotations
 
 import asyncio
-import grp
 import os
-import pwd
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.abc
 import structlog
 
-from vitald import __version__, lock
+from vitald import __version__, preconditions
 from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald import log as logs
 from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
-from vitald.collectors.neuron.locations import PLACED
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config
 from vitald.config_file import ConfigError
+from vitald.core.advice import SaveAdvisor
+from vitald.core.cloud_notices import CloudNotices
+from vitald.core.config_health import ConfigHealth
 from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.core.supervisor import Supervisor
+from vitald.core.waiting_monitor import WaitingMonitor
 from vitald.diagnostics import checks
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.manager import DiagnosticsManager
@@ -44,21 +46,22 @@ from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
+from vitald.jobsocket import server as job_server
+from vitald.jobsocket.telemetry import JobTelemetry
 from vitald.ledger import (
-    EventQuery,
     Ledger,
-    LedgerError,
     LedgerNewer,
-    RowList,
-    read_events,
     read_run,
     read_runs,
 )
-from vitald.metrics import exporter
+from vitald.metrics import endpoint, exporter
 from vitald.metrics.diagnostics import RunTally
+from vitald.metrics.gpus import GpuMetrics
 from vitald.model import Action, Source, SourceHealth, SourceState, Status
-from vitald.paths import Paths, is_root
+from vitald.nccl_ras.watch import RasWatch, list_suspected
+from vitald.restored_context import restore_context
 from vitald.server.app import Api, Routes
+from vitald.server.fitness_file import FitnessFile
 from vitald.server.listeners import (
     CannotStart,
     open_api_sockets,
@@ -68,10 +71,13 @@ from vitald.server.listeners import (
 )
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import library
+from vitald.server.routes.advice import AdviceRoutes
 from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes
-from vitald.server.routes.jobs import JobRoutes, read_jobs
+from vitald.server.routes.jobs import JobRoutes
+from vitald.server.routes.notices import NoticeRoutes
 from vitald.server.routes.release import ReleaseRoutes
+from vitald.server.routes.scheduler import SchedulerRoutes
 from vitald.systemd import Notifier
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -80,9 +86,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("daemon")
 _FIRST_SCAN_S = 10.0
 _NOTIFY_S = 5.0
 _PENDING_RESULTS_S = 0.1  # for handing in what ended last
-# Lines with the location of a Neuron device: a node has at most 64, and the driver may be loaded
-# again.
-_MAX_LOCATIONS = 256
 # A thread that prepares a large commit must not hold up the event loop for 5 ms at a time
 _SWITCH_S = 0.0005
 
@@ -93,7 +96,8 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path | None) -> None:
         self.config = config
         self.config_path = config_path
-        self.boot_id = _read_boot_id(config.paths.procfs)
+        self.config_health = ConfigHealth(config.settings_hash)
+        self.boot_id = preconditions.read_boot_id(config.paths.procfs)
         self.node_state = NodeState(
             self.boot_id, time.time(), device_reset=config.policy.device_reset
         )
@@ -133,6 +137,22 @@ class Daemon:
             lambda: self.config.recovery,
             self.past_read,
         )
+        self.fitness_file = FitnessFile(
+            self.node_state, config.paths.runtime, self.reader, self.past_read
+        )
+        self.save_advisor = SaveAdvisor(
+            self.node_state, self.pipeline.store, self.recovery.get_requested_repair
+        )
+        self.cloud_notices = CloudNotices(self.node_state, self.pipeline.store)
+        self.job_telemetry = JobTelemetry(self.node_state, self.pipeline.store)
+        self.waiting_monitor = WaitingMonitor(
+            self.node_state,
+            self.pipeline.store,
+            self.reader,
+            procfs=config.paths.procfs,
+            after_s=config.collectors[NvmlSettings].waiting_after_s,
+            exclude=config.collectors[NvmlSettings].waiting_exclude,
+        )
         self.api = _build_api(self)
         self.collector = _build_metrics(self)
 
@@ -151,7 +171,7 @@ class Daemon:
             config=str(self.config_path or "defaults"),
             profile=self.catalog.profile,
         )
-        async with _hold_folders(self.config.paths):
+        async with preconditions.hold_folders(self.config.paths):
             await self._open_pipeline()
             async with self._serve(), anyio.create_task_group() as tasks:
                 for work in (
@@ -162,6 +182,13 @@ class Daemon:
                     self.housekeeping.run,
                     self._reload_on_signal,
                     self.recovery.run,
+                    self.fitness_file.run,
+                    self.cloud_notices.run,
+                    self.save_advisor.run,
+                    self.job_telemetry.run,
+                    self._ask_nccl,
+                    self._serve_jobs,
+                    self.waiting_monitor.run,
                     self.diagnostics.idle_monitor.run,
                 ):
                     tasks.start_soon(work)
@@ -202,47 +229,16 @@ class Daemon:
             await self.reader.call(self.sources.inventory.scan_bus)
         except ThreadStuck as error:
             log.error("inventory_not_read", error=str(error))
-        await self._restore_context()
+        # Before the boot is reported: it may have to be validated.
+        await self.diagnostics.examine_checks()
+        self.pipeline.set_validation_policy(self.diagnostics.validation_policy)
+        await restore_context(
+            self.pipeline, self.sources, self.node_state, self.save_advisor, self.reader
+        )
         for source in (*self.sources.all, self.diagnostics.source):
             self.node_state.sources[source.name] = SourceHealth(
                 name=source.name, state=SourceState.STARTING, deadline=source.deadline_s
             )
-
-    async def _restore_context(self) -> None:
-        path = self.pipeline.ledger.path
-        try:
-            stored = await self.reader.call(
-                lambda: read_events(
-                    path, EventQuery(code=PLACED, newest=True, limit=_MAX_LOCATIONS)
-                )
-            )
-        except (LedgerError, ThreadStuck) as error:
-            log.error(
-                "places_not_read",
-                error=str(error),
-                effect="lines about a Neuron device name it by its index",
-            )
-            stored = RowList()
-        events = (each.event for each in stored)
-        placed = [
-            event
-            for event in events
-            if event.is_trusted and not event.is_simulated and event.boot_id == self.boot_id
-        ]
-        self.sources.restore_memory(self.pipeline.position, placed)
-        try:
-            jobs = await self.reader.call(lambda: read_jobs(path))
-        except (LedgerError, ThreadStuck) as error:
-            log.error(
-                "jobs_not_read",
-                error=str(error),
-                effect="incidents do not tell of work before this start",
-            )
-            return
-        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.node_state.jobs.restore_jobs(
-            jobs, self.boot_id, booted_at, self.node_state.incidents.values()
-        )
 
     async def _reload_on_signal(self) -> None:
         while True:
@@ -258,11 +254,13 @@ class Daemon:
                 lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
             )
         except (ConfigError, catalogs.CatalogError) as error:
+            self.config_health.note_failure()
             log.error(
                 "reload_refused", errors=error.errors, effect="the old configuration stays in force"
             )
             return
         except ThreadStuck as error:
+            self.config_health.note_failure()
             log.error(
                 "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
             )
@@ -271,11 +269,13 @@ class Daemon:
         logs.configure_log(loaded.log.level, self.config.log.format)
         self.node_state.set_policy(device_reset=loaded.policy.device_reset)
         self.sources.configure(catalog, userspace=loaded.kernel_log.userspace)
-        self.diagnostics.configure(catalog)
+        self.diagnostics.configure(catalog, loaded.validation)
+        self.pipeline.set_validation_policy(self.diagnostics.validation_policy)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
         self.config = configs.reloaded(self.config, loaded)
         await self.pipeline.reload_catalog(catalog)
+        self.config_health.note_success(loaded.settings_hash)
         log.info("reloaded", applied=applied, needs_restart=restart)
 
     def _is_well(self) -> bool:
@@ -345,6 +345,26 @@ class Daemon:
             reported = stuck
             await anyio.sleep(interval)
 
+    async def _ask_nccl(self) -> None:
+        """About jobs that make no progress."""
+        port, node_state = self.config.job.nccl_ras, self.node_state
+        if self.config.job.enabled and port:
+            store, procfs = self.pipeline.store, self.config.paths.procfs
+            await RasWatch(
+                node_state, partial(list_suspected, node_state), store, port, procfs
+            ).run()
+
+    async def _serve_jobs(self) -> None:
+        """The job socket. A thread of its own reads which jobs the clients belong to."""
+        if not self.config.job.enabled:
+            return
+        paths, thread = self.config.paths, WorkerThread("job-identity")
+        path = paths.runtime / job_server.FOLDER / job_server.NAME
+        try:
+            await job_server.JobSocket(path, self.job_telemetry, paths.procfs, thread).run()
+        finally:
+            thread.close()
+
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[None]:
         """The socket and the metrics endpoint."""
@@ -358,10 +378,8 @@ class Daemon:
                 )
             )
             if self.config.metrics.listen is not None:
-                connection_limit = exporter.make_connection_limit()
-                application = exporter.build_application(
-                    exporter.build_registry(self.collector), connection_limit
-                )
+                connection_limit = endpoint.make_connection_limit()
+                application = endpoint.build_application(self.collector, connection_limit)
                 await stack.enter_async_context(
                     serve_application(
                         application, connection_limit, [open_tcp_socket(self.config.metrics.listen)]
@@ -396,8 +414,9 @@ def _build_diagnostics(daemon: Daemon) -> DiagnosticsManager:
             own=(os.getpid(),),
             ignored=config.diagnostics.ignore_processes,
         ),
-        schedule=Schedule(host=_read_machine_id()),
+        schedule=Schedule(host=preconditions.read_machine_id()),
         programs=Programs(),
+        watch_programs=Programs(),
         worker_thread=daemon.diagnostics_thread,
         deep_log=deep_log,
         count=daemon.run_tally.count_run,
@@ -415,8 +434,8 @@ def _build_api(daemon: Daemon) -> Api:
         inventory=daemon.sources.inventory,
         reader=daemon.reader,
         inject_path=daemon.config.kernel_log.path,
-        group=_find_group_id(daemon.config.socket.group),
-        publisher_uid=_find_user_id(daemon.config.publish.user),
+        group=preconditions.find_group_id(daemon.config.socket.group),
+        publisher_uid=preconditions.find_user_id(daemon.config.publish.user),
         diagnostics=daemon.diagnostics,
         is_idle=daemon.diagnostics.idle_monitor.is_idle,
         recovery=daemon.recovery,
@@ -434,6 +453,9 @@ def _build_metrics(daemon: Daemon) -> exporter.NodeStateCollector:
         diagnostics=daemon.diagnostics,
         tally=daemon.run_tally,
         recovery=daemon.recovery,
+        gpu_metrics=GpuMetrics(each_link=daemon.config.metrics.nvlink == "each"),
+        config_health=daemon.config_health,
+        instance_type=read_machine_type(daemon.config.paths.sysfs),
     )
 
 
@@ -450,6 +472,9 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
         ),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
         JobRoutes(daemon.node_state, daemon.pipeline.store, daemon.diagnostics),
+        NoticeRoutes(daemon.cloud_notices),
+        AdviceRoutes(daemon.node_state, daemon.save_advisor),
+        SchedulerRoutes(daemon.node_state, daemon.pipeline.store),
         DiagnosticRoutes(
             daemon.diagnostics,
             daemon.reader,
@@ -457,71 +482,3 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             lambda run_id: read_run(path, run_id) or daemon.diagnostics.find_recent_run(run_id),
         ),
     ]
-
-
-@asynccontextmanager
-async def _hold_folders(paths: Paths) -> AsyncIterator[None]:
-    """Hold the lock files: two daemons must not share a socket or a ledger. Raises CannotStart."""
-    runtime, state = paths.runtime, paths.state
-    with ExitStack() as held:
-        try:
-            runtime.mkdir(mode=0o755 if is_root() else 0o700, parents=True, exist_ok=True)
-            if runtime.stat().st_uid not in (0, os.geteuid()):
-                raise CannotStart(
-                    f"{runtime}: belongs to uid {runtime.stat().st_uid}, not to this user"
-                )
-            _lock_folder(runtime, held)
-        except OSError as error:
-            raise CannotStart(
-                f"{error.filename or runtime}: {error.strerror}: vitald needs a runtime folder"
-                " it can write ([paths] runtime)"
-            ) from error
-        # The ledger reports a state folder that cannot be written.
-        with suppress(OSError):
-            state.mkdir(mode=0o750, parents=True, exist_ok=True)
-            _lock_folder(state, held)
-        yield
-
-
-def _lock_folder(folder: Path, held: ExitStack) -> None:
-    """Raises CannotStart where another daemon holds it, OSError if that cannot be determined."""
-    try:
-        held.enter_context(lock.hold_lock(folder))
-    except BlockingIOError:
-        raise CannotStart(f"another vitald is running with the folder {folder}") from None
-
-
-def _find_group_id(name: str | None) -> int:
-    if name is None:
-        return os.getegid()
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise CannotStart(f"[socket] group: there is no group {name!r} on this node") from None
-
-
-def _find_user_id(name: str) -> int | None:
-    """None where there is no such user on this node: nobody more may do anything then."""
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
-
-
-def _read_machine_id() -> str:
-    """An identifier of this machine that never changes. Images may share a host name."""
-    try:
-        return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
-    except OSError:
-        return socket.gethostname()
-
-
-def _read_boot_id(procfs: Path) -> str:
-    path = procfs / "sys/kernel/random/boot_id"
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise CannotStart(
-            f"{path}: {error.strerror}: without the boot id no record can be told from another"
-            " boot's"
-        ) from error

@@ -35,14 +35,23 @@ def default_runtime() -> Path:
 
 
 def default_state() -> Path:
-    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user, a folder in
-    `$XDG_STATE_HOME`.
+    """What systemd gives (`StateDirectory=`), else `/var/lib/vitald`; for a user with a home, a
+    folder in `$XDG_STATE_HOME`.
     """
     if (given := _given("STATE_DIRECTORY")) is not None:
         return given
-    if is_root():
+    base = os.environ.get("XDG_STATE_HOME") or _find_state_home()
+    if is_root() or not base:
         return Path("/var/lib/vitald")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "vitald"
+    return Path(base) / "vitald"
+
+
+def _find_state_home() -> str:
+    """`~/.local/state`. Empty for a user without an entry in passwd and without `$HOME`, such as
+    that of a service with DynamicUser= where nss-systemd is not installed.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises without one
+    return f"{home}/.local/state" if home.startswith("/") else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,9 @@ class Paths:
     procfs: Path = setting(Path("/proc"), read_path, "Root of procfs.")
     fstab: Path = setting(
         Path("/etc/fstab"), read_path, "The node's fstab: the node needs the local disks in it."
+    )
+    root: Path = setting(
+        Path("/"), read_path, "Root of the node's file system, for /boot and /run/reboot-required."
     )
     state: Path = setting(default_state, read_path, "Folder of the ledger. Must survive a reboot.")
     runtime: Path = setting(

@@ -21,6 +21,7 @@ class FixedReason(Enum):
     SIMULATED_READINGS = "SimulatedReadings"
     DAEMON_SILENT = "DaemonSilent"
     NOT_REQUIRED = "NotRequired"
+    VALIDATION_OFF = "ValidationOff"
     CUSTOM_RULE = "CustomRule"
     MORE_CHANGES = "MoreChanges"
 

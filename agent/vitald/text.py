@@ -24,6 +24,14 @@ def escape_unprintable(text: str, keep: str = "") -> str:
     return text.translate({ord(char): f"\\x{ord(char):02x}" for char in unprintable})
 
 
+def limit_bytes(text: str, limit: int) -> str:
+    """Printable, and at most `limit` bytes of UTF-8; `...` at the end of what is cut off."""
+    encoded = replace_unprintable(text).encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return encoded[: limit - 3].decode(errors="ignore") + "..."
+
+
 def count_more(left: int, before: str = " and ", what: str = "more") -> str:
     """` and 3 more` for what is left out of a list; empty where nothing is."""
     return f"{before}{left} {what}" if left > 0 else ""

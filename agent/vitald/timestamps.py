@@ -23,6 +23,13 @@ def parse_rfc3339(text: str) -> datetime:
     return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
 
 
+def parse_day(text: str) -> float:
+    """The beginning of a day such as 2026-11-18, in UTC, in seconds since 1970. Raises
+    ValueError.
+    """
+    return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc).timestamp()
+
+
 def format_compact(time: float) -> str:
     """`20261118T134640Z`, for the name of a file. `time`: seconds since 1970."""
     return clock.strftime("%Y%m%dT%H%M%SZ", clock.gmtime(time))

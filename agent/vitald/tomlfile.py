@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,6 +40,19 @@ def read_toml(path: Path) -> tuple[str, Table]:
     return text, parse_toml(text, str(path))
 
 
+def share_texts(value: object) -> object:
+    """The same value, with one object for equal texts: tables repeat many, and the parser makes a
+    new object for each.
+    """
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        return {sys.intern(key): share_texts(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [share_texts(each) for each in value]
+    return value
+
+
 def suggest_word(word: str, known: Iterable[str]) -> str:
     """`, did you mean X?`; empty if no known word is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
@@ -67,19 +81,21 @@ def parse_size(value: object) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
-def find_line(text: str, table: str, key: str = "") -> int | None:
-    """The 1-based line of `[table]`, or of `key` in it, which the parser does not keep.
+def find_line(text: str, table: str, key: str = "", number: int = 0) -> int | None:
+    """The 1-based line of `[table]`, or of `key` in it, which the parser does not keep. `number`:
+    of the table in an array, the first one is 1; 0 if it is in none.
 
     Finds the usual layout, one key per line below its header; None for anything else.
     """
     header = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
     wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""")
-    current, found = "", None
-    for number, line in enumerate(text.splitlines(), start=1):
+    is_in_it, found, passed = False, None, 0
+    for line_number, line in enumerate(text.splitlines(), start=1):
         if (match := header.fullmatch(line)) is not None:
-            current = match[1]
-            if current == table and found is None:
-                found = number
-        elif key and current == table and wanted.match(line):
-            return number
+            passed += match[1] == table
+            is_in_it = match[1] == table and number in (0, passed)
+            if is_in_it and found is None:
+                found = line_number
+        elif key and is_in_it and wanted.match(line):
+            return line_number
     return found

@@ -77,7 +77,7 @@ def run() -> Json:
             Node(folder / "node") as daemon,
             Relay(plane) as relay,
             Publisher(
-                folder / "publish", daemon, cluster_node, server=relay.server, token=token
+                folder / "publish", daemon, cluster_node, server=relay.origin, token=token
             ) as publisher,
         ):
             quiet, storm = _measure_requests(daemon, cluster_node, relay)

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -114,12 +113,7 @@ class Machine:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._throw_away()
 
     def boot(self) -> None:
@@ -225,6 +219,10 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(mode)
+
+    def reach(self, path: str) -> Path:
+        """A path of the machine's, also on what only it has mounted, such as /run."""
+        return Path(f"/proc/{self._leader}/root{path}")
 
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""

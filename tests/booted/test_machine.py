@@ -356,6 +356,56 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
     service.undo(drop_in)
 
 
+# In the only folder that the unit may write to. It knows one node, and prints what the health check
+# reads.
+SCONTROL = """#!/bin/sh
+state=/var/lib/vitald-recover/scontrol
+echo "$@" >>$state.log
+case "$*" in
+    show*) cat $state 2>/dev/null || printf 'NodeName=x\\n   State=IDLE\\n' ;;
+    *state=drain*)
+        printf 'NodeName=x\\n   State=IDLE+DRAIN\\n   Reason=%s [root@now]\\n' "${4#reason=}" >$state ;;
+    *state=resume*) rm $state ;;
+esac
+"""
+
+
+def test_slurm_drains_and_resumes_at_once(machine: Machine, service: Service) -> None:
+    """By the path unit, in its sandbox; and a daemon's user who renames files into place without
+    end has the health check run once in five seconds, and does not end the unit.
+    """
+    (machine.root / "usr/local/bin/scontrol").write_text(SCONTROL)
+    machine.run("chmod", "755", "/usr/local/bin/scontrol")
+    log = machine.root / "var/lib/vitald-recover/scontrol.log"
+
+    def asked(what: str) -> int:
+        return log.read_text().count(what) if log.exists() else 0
+
+    machine.run("systemctl", "enable", "--now", "vitald-slurm.path")
+    pci = fresh_pci()
+    begun = time.monotonic()
+    service.injected(pci, 79)
+    machine.until(lambda: asked("state=drain"), 20.0, "the drain")
+    print(f"drained in {time.monotonic() - begun:.2f} s")
+    responses = cast("list[Json]", service.status["responses"])
+    (drill,) = [each for each in responses if each["simulated"]]
+    print(f"steps {drill['steps']}")
+    assert cast("Json", drill["steps"])["drained"]
+    service.clear(pci)
+    machine.until(lambda: asked("state=resume"), 40.0, "the resume")
+
+    before = asked("show node")
+    renamed = "cd /run/vitald; echo x >new; mv new fitness"
+    machine.run("sh", "-c", f"for i in $(seq 200); do {renamed}; sleep 0.05; done", user="vitald")
+    assert 1 <= asked("show node") - before <= 4
+    active = machine.run("systemctl", "is-active", "vitald-slurm.path", check=False)
+    assert active.stdout == "active\n"
+    report = machine.run("journalctl", "-u", "vitald-slurm", "-b", "--no-pager", "-o", "cat").stdout
+    assert "resumed: " in report and "Traceback" not in report and "not kept" not in report
+    machine.run("systemctl", "disable", "--now", "vitald-slurm.path")
+    machine.run("sh", "-c", "rm /var/lib/vitald-recover/* /usr/local/bin/scontrol")
+
+
 def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> None:
     """It does not start, requests are refused and do not hang, and once it is mended nobody has to
     do anything.

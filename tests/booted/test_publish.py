@@ -27,7 +27,12 @@ EXPOSURE = 1.1
 NODE = "node1"
 TOKEN = "/etc/kubernetes/vitald-token"  # readable for root only
 CREDENTIAL = f"[Service]\nLoadCredential=token:{TOKEN}\n"
-OWN = ("vitald.io/Healthy", "vitald.io/RebootRequired", "vitald.io/ReplacementRequired")
+OWN = (
+    "vitald.io/Healthy",
+    "vitald.io/RebootRequired",
+    "vitald.io/ReplacementRequired",
+    "vitald.io/Validated",
+)
 
 
 class Cluster:

@@ -17,8 +17,8 @@ from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, Any]
 PREFIX = "vitald.io"
-HEALTHY, REBOOT, REPLACEMENT = (
-    f"{PREFIX}/{name}" for name in ("Healthy", "RebootRequired", "ReplacementRequired")
+HEALTHY, REBOOT, REPLACEMENT, VALIDATED = (
+    f"{PREFIX}/{name}" for name in ("Healthy", "RebootRequired", "ReplacementRequired", "Validated")
 )
 # The tokens of kubelets are read as the API server starts: a test takes the next of these names.
 NAMES = tuple(f"node-{number:03}" for number in range(200))

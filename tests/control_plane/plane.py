@@ -20,7 +20,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.control_plane.audit import POLICY
@@ -93,12 +92,7 @@ class ControlPlane:
         )
         self.start_api_server()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop_all()
 
     def _stop_all(self) -> None:

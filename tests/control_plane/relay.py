@@ -3,7 +3,7 @@ Stands between a client and the API server, with the server's own certificate: c
 their bytes, and answers in its place what a test wants (429 with Retry-After, 503).
 
     with Relay(plane) as relay:
-        Publisher(folder, daemon, cluster_node, server=relay.server)
+        Publisher(folder, daemon, cluster_node, server=relay.origin)
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 
 from tests.control_plane.plane import ControlPlane
 from tests.harness import free_port
+from tests.loopback import LoopbackServer
 from tests.pace import patient
 
 _NOT_PASSED_ON = {"connection", "transfer-encoding", "content-length", "host"}
@@ -38,7 +37,7 @@ class RelayedRequest:
     seconds: float
 
 
-class Relay:
+class Relay(LoopbackServer):
     """HTTPS on a port of its own; connections are kept open."""
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -46,32 +45,12 @@ class Relay:
         self.requests: list[RelayedRequest] = []
         self.refusals: deque[tuple[int, dict[str, str]]] = deque()
         """Status and headers of the next answers, which the API server does not give."""
-        port = free_port()
-        self.server = f"https://127.0.0.1:{port}"
         relay = self
 
         class Handler(_Handler):
             owner = relay
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._http.daemon_threads = True
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(plane.certificate, plane.certificate.with_suffix(".key"))
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-
-    def __enter__(self) -> Relay:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        super().__init__(Handler, port=free_port(), certificate=plane.certificate)
 
     def forward(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
@@ -127,6 +106,3 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = _relay  # noqa: N815
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """A test's output is no access log."""

@@ -417,7 +417,8 @@ def tell_story(
 
 
 def named(found: Finding) -> str:
-    return f"{'~' if found.is_simulated else ''}{found.code}@{found.component.id or found.component.name}"
+    component = found.component
+    return f"{'~' if found.is_simulated else ''}{found.code}@{component.id or component.name}"
 
 
 def times(count: int) -> str:

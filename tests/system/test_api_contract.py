@@ -69,6 +69,7 @@ schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # or GPU that is not there, the 31st of February, a count that has not settled, a program that is
 # not installed, a sink that is named twice, a reason that cannot be printed.
 REFUSABLE = (
+    "advise",
     "clear",
     "accept",
     "remedy",
@@ -81,6 +82,7 @@ REFUSABLE = (
     "runDiagnostic",
     "cancelDiagnostic",
     "reportSinks",
+    "storeNotices",
     "endRelease",
 )
 

@@ -59,13 +59,15 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/diagnostics/run", {"reason": "mine"}),
         ("/v1/diagnostics/cancel", {"reason": "mine"}),
         ("/v1/jobs", {"event": "begin", "job": "1"}),
+        ("/v1/advice", {"advice": "none", "reason": "mine"}),
+        ("/v1/scheduler", {"scheduler": "slurm", "state": "drained"}),
     ):
         status, answer = request_as_nobody(guarded, "POST", path, body, groups=member)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
     refused = request_as_nobody(guarded, "POST", "/v1/publishers", {"sinks": []}, groups=member)
     assert (refused[0], "may not change" in str(refused[1]["error"])) == (403, True)
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 11
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 13
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
@@ -113,6 +115,8 @@ def test_outside_the_group(guarded: Node) -> None:
         ("POST", "/v1/diagnostics/cancel", {"reason": "mine"}),
         ("POST", "/v1/jobs", {"event": "begin", "job": "1"}),
         ("POST", "/v1/publishers", {"sinks": []}),
+        ("POST", "/v1/notices", {"provider": "aws", "notices": []}),
+        ("POST", "/v1/scheduler", {"scheduler": "slurm", "state": "drained"}),
     ):
         status, answer = request_as_nobody(guarded, method, path, body)
         assert (status, "uid 65534 may not" in str(answer["error"])) == (403, True), path

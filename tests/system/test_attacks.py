@@ -35,7 +35,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import pytest
@@ -126,12 +125,7 @@ class Person:
     def __enter__(self) -> Person:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
@@ -371,12 +365,7 @@ class Told:
         self._ring = Ring()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end = fresh_pid()
         self.write(f"<3>{xid(end, pci=fresh_pci())}")  # not believed, but seen
         wait_for_pid(self.node, end)
@@ -453,13 +442,18 @@ def test_an_announced_drill_lends_nobody_its_trust(strict: Node, kmsg: Write) ->
         kmsg(f"<3>{drill} ")
         for _ in range(3):
             kmsg(f"<3>{drill}")
-    assert sorted(str(event["trust"]) for event in told.events) == ["announced", *["untrusted"] * 4]
-    assert [(one["simulated"], one["count"]) for one in told.findings] == [(True, 1)]
-    assert about(strict.findings(), other) == []
+        strict.until(lambda: strict.events("&code=vitald/unfit"), 10.0, "the unfit node's event")
     for finding in told.findings:
         strict.request(
             "POST", f"/v1/findings/{finding['id']}/clear", {"reason": "the drill is over"}
         )
+    strict.until(lambda: strict.events("&code=vitald/fit"), 10.0, "the event of its end")
+    own = [event for event in told.events if event["trust"] == "daemon"]
+    assert [(event["code"], event["simulated"]) for event in own] == [("vitald/unfit", True)]
+    heard = sorted(str(event["trust"]) for event in told.events if event not in own)
+    assert heard == ["announced", *["untrusted"] * 4]
+    assert [(one["simulated"], one["count"]) for one in told.findings] == [(True, 1)]
+    assert about(strict.findings(), other) == []
 
 
 def _as_nobody(name: bytes, do: Callable[[], object]) -> int:

@@ -15,11 +15,12 @@ import pytest
 from tests.network_tree import EFA, NetworkTree
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import NVIDIA, Tree
+from tests.unit.builders import ROOT
 from vitald.config import Config, Paths
 from vitald.diagnostics.check import Check
-from vitald.diagnostics.checks import dcgm_health, efa_loopback, nccl, nccom
+from vitald.diagnostics.checks import dcgm_health, efa_loopback, ib_write, nccl, nccom
 from vitald.diagnostics.run.process import Programs
-from vitald.diagnostics_sections import DcgmHealth, EfaLoopback, Nccl, Nccom
+from vitald.diagnostics_sections import DcgmHealth, EfaLoopback, IbWrite, Nccl, Nccom
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
 # A pingpong over TCP: the server waits for its client, and says nothing on its own. Its data do not
@@ -29,7 +30,8 @@ import json, os, socket, sys, time
 options = dict(zip(sys.argv[1:-1:2], sys.argv[2::2]))
 adapter = options["-d"].removesuffix("-rdm")
 how = json.load(open(os.environ["HOW"])).get(adapter, {})
-assert (options["-e"], options["-p"], os.environ["FI_EFA_ENABLE_SHM_TRANSFER"]) == ("rdm", "efa", "0"), sys.argv
+assert (options["-e"], options["-p"]) == ("rdm", "efa"), sys.argv
+assert os.environ["FI_EFA_ENABLE_SHM_TRANSFER"] == "0"
 if "-B" in options:
     print("server of", adapter)
     if "server" in how:
@@ -53,6 +55,29 @@ with socket.create_connection((sys.argv[-1], int(options["-P"]))) as server:
         print(f"{size:8}1k      =1k      1m          0.04s{100.0:10.2f}{us:11.2f}{0.04:11.2f}")
     print(f"{'1m':8}1k      =1k      1.9g        0.52s{speed:10.2f}{260.0:11.2f}{0.0:11.2f}")
 """
+# perftest's server and client, which must agree on the port. Its data do not go through an adapter.
+IB_WRITE = """\
+import json, os, socket, sys
+from tests.perftest_program import FAILED, print_bandwidth, print_latency
+options = dict(zip(sys.argv[1:], sys.argv[2:]))
+adapter, port, is_client = options["-d"], int(options["-p"]), sys.argv[-1] == "127.0.0.1"
+how = json.load(open(os.environ["HOW"])).get(adapter, {})
+if not is_client:
+    print("* Waiting for client to connect... *")
+    with socket.create_server(("0.0.0.0", port)) as listening:
+        with listening.accept()[0] as client:
+            while client.recv(100):
+                pass
+    sys.exit(0)
+with socket.create_connection((sys.argv[-1], port)) as server:
+    server.send(b"ready")
+    if "fails" in how:
+        print(FAILED, file=sys.stderr, end="")
+        sys.exit(1)
+    latency = sys.argv[0].endswith("lat")
+    speed = how.get("speed", 390.0)
+    print(print_latency(1.5, adapter) if latency else print_bandwidth(speed, adapter))
+"""
 DCGMI = """\
 import json, os, sys, time
 how = json.load(open(os.environ["HOW"]))
@@ -71,14 +96,17 @@ elif sys.argv[1:] == ["health", "-g", "0", "-c", "-j"]:
         print("Error: Health watches not enabled. Please enable watches. ")
         sys.exit(253)
     time.sleep(how.get("stall", 0))
-    print(json.dumps(how.get("answer") or {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}, indent=1))
+    healthy = {"body": {"Overall Health": {"value": "Healthy"}}}
+    healthy["header"] = ["Health Monitor Report"]
+    print(json.dumps(how.get("answer") or healthy, indent=1))
 else:
     sys.exit(255)
 """
 NCCOM = """\
 import os, sys
 words = sys.argv[1:]
-print("workers:", words[words.index("-r") + 1], "logical:", os.environ.get("NEURON_LOGICAL_NC_CONFIG"), file=sys.stderr)
+logical = os.environ.get("NEURON_LOGICAL_NC_CONFIG")
+print("workers:", words[words.index("-r") + 1], "logical:", logical, file=sys.stderr)
 print("    size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)")
 for size, bus in ((1 << 20, 25.94), (1 << 26, 102.4), (1 << 30, 105.22)):
     print(f"{size:12}{size // 4:12}    fp32    {100.0:10.2f}    {bus / 2:10.2f}    {bus:10.2f}")
@@ -91,12 +119,16 @@ visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
 assert os.environ["NCCL_DEBUG"] == "WARN" and os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 print("# Using devices")
 for rank in range(count):
-    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7 device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3")
+    print(f"#  Rank {rank:2} Group  0 Pid {os.getpid():6} on      node7"
+          f" device {rank:2} [0x{0x18 + rank:02x}] NVIDIA H100 80GB HBM3")
 print("#")
-print("#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong")
-print("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)")
+print("#       size         count      type   redop    root"
+      "     time   algbw   busbw #wrong     time   algbw   busbw #wrong")
+print("#        (B)    (elements)                          "
+      "     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)")
 wrong = 5 if visible == "0,2" else 0
-print(f"  8589934592    2147483648     float     sum      -1    27715  309.94  464.91      0    27689  310.23  465.35 {wrong:6}")
+print("  8589934592    2147483648     float     sum      -1"
+      f"    27715  309.94  464.91      0    27689  310.23  465.35 {wrong:6}")
 print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
 print("# Avg bus bandwidth    : 465.13")
 sys.exit(1 if wrong else 0)
@@ -206,6 +238,36 @@ def test_efa_server_that_dies_and_client_that_hangs(
     report = perform(loopback(tmp_path, deadline_s=2.0))
     assert [fault.code for fault in report.faults] == ["efa_loopback/failed"] * 2
     assert "ended with 61" in report.reason and "within 2 s" in report.reason
+    assert leftover(str(tmp_path)) == []
+
+
+# --- perftest
+
+
+def test_writes_between_the_adapters_are_measured(
+    tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
+    tree = NetworkTree(tmp_path / "sys")
+    for number, bus in enumerate(("9a", "ba")):
+        name = tree.mlx5(f"0000:{bus}:00.0", f"ib{number}")
+        tree.port(name, **{"gids/0": f"fe80:0000:0000:0000:0002:c903:0031:000{number}"})
+    text = IB_WRITE.replace(
+        "import json", f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport json"
+    )
+    for each in ("ib_write_bw", "ib_write_lat"):
+        program(each, text)
+    make = Config(paths=Paths(sysfs=tmp_path / "sys"), ib_write=IbWrite(least_gbps=350.0))
+    report = perform(ib_write.build_check(make))
+    assert (report.outcome, report.reason) == (Outcome.PASS, "")
+    assert {measure.device for measure in report.measures} == {
+        *("mlx5_0", "mlx5_1", "mlx5_0 to mlx5_1", "mlx5_1 to mlx5_0")
+    }
+    (tmp_path / "how").write_text('{"mlx5_0": {"speed": 90.0}, "mlx5_1": {"fails": 1}}')
+    report = perform(ib_write.build_check(make))
+    assert [(fault.code, fault.device) for fault in report.faults] == [
+        ("ib_write/slow", "nic/0000:9a:00.0"),
+        ("ib_write/failed", "nic/0000:ba:00.0"),
+    ]
     assert leftover(str(tmp_path)) == []
 
 

@@ -350,6 +350,8 @@ def test_why(node: Node) -> None:
     "number",
     [
         "first",
+        "job/stalled",
+        "xid/79x",
         "1 2",
         "1/../2",
         "../status",

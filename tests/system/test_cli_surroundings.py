@@ -48,10 +48,13 @@ CALLS = {
     "components": Call(f"components {ASKS}"),
     "expect": Call(f"expect {ASKS}"),
     "recovery": Call("recovery --config /nonexistent"),
+    "page": Call(f"page --listen 0.0.0.0:9821 {ASKS}", USAGE, heard=False),
     "accept": Call(f"accept 2 --for 7d --reason x {ASKS}"),
     "clear": Call(f"clear #NUMBER --reason x {ASKS}"),
     "remedy": Call(f"remedy 1 --reason x {ASKS}"),
     "release": Call(f"release --reason x {ASKS}", UNAVAILABLE, heard=False),
+    "advise": Call(f"advise save --for 5m --reason x {ASKS}"),
+    "wait": Call(f"wait --until unfit --timeout 1s {ASKS}"),
     "report": Call("report --output - --no-logs --timeout 1 --socket SOCKET"),
     "diag": Call(f"diag list {ASKS}"),
     "inject": Call(f"inject xid/94 --device 01:00 --config CONFIG {ASKS}"),
@@ -62,9 +65,14 @@ CALLS = {
     "explain": Call("explain xid 79"),
     "slurm": Call("slurm epilog --config /nonexistent", heard=False),
     "recover": Call("recover --dry-run --config /nonexistent"),
+    "sensors": Call("sensors --output -"),
     "config": Call("config check --json CONFIG"),
     "run": Call("run --config /nonexistent", CONFIG, heard=False),
     "publish": Call("publish --config /nonexistent", CONFIG, heard=False),
+    "nvhcd": Call("nvhcd --config /nonexistent", CONFIG, heard=False),
+    "notify": Call("notify list --config CONFIG"),
+    "tell": Call("tell step=1", heard=False),
+    "tee": Call("tee", heard=False),
     "version": Call("version"),
 }
 NO_COMPILER = {"demo": {"PATH": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}}
@@ -141,9 +149,11 @@ def test_an_output_that_takes_nothing(ill: Node, verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [verb for verb, call in CALLS.items() if ASKS in call.words and verb != "report"]
+    "verb",
+    [verb for verb, call in CALLS.items() if ASKS in call.words and verb not in ("report", "page")],
 )
 def test_without_a_daemon(verb: str) -> None:
+    """A report and a page are made without it, and say so."""
     done = vitald(
         CALLS[verb].words.replace("SOCKET", ABSENT).replace("#NUMBER", "#1").split(), verb
     )

@@ -239,14 +239,16 @@ def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
         )  # 240 KB of it, for a pipe that holds 64
         node.write(xid(1000))
         wait_for_pid(node, 1000)
-        shown = [pid_in(process.stdout.readline())]
-        while shown[-1] < 399:
-            shown.append(pid_in(process.stdout.readline()))
+        shown = [json.loads(process.stdout.readline())]
+        while 399 not in pids(shown[-1:]):
+            shown.append(json.loads(process.stdout.readline()))
         node.until(lambda: node.metric("vitald_api_clients") == 1, 10.0, "the stream to be open")
         node.write(xid(2000))
-        while shown[-1] != 2000:
-            shown.append(pid_in(process.stdout.readline()))
-        assert shown == [*range(400), 1000, 2000]
+        while 2000 not in pids(shown[-1:]):
+            shown.append(json.loads(process.stdout.readline()))
+    assert pids(shown) == [*range(400), 1000, 2000]
+    # Once each, the daemon's own event of the unfit node, too
+    assert [event["code"] for event in shown if event["kind"] != "xid"] == ["vitald/unfit"]
 
 
 def waiting_in(pipe: int) -> int:

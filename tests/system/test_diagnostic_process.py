@@ -615,6 +615,13 @@ async def going(
     yield programs, running
 
 
+def handles_sigterm(pid: int) -> bool:
+    """Whether the process has a handler for it (proc(5), SigCgt)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [caught] = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
     dcgmi.diag(diag(delay_s=300.0))
 
@@ -698,6 +705,7 @@ def test_a_longer_grace_lengthens_nothing(dcgmi: Dcgmi) -> None:
 
     async def execute() -> Output:
         async with going(dcgmi) as (programs, running):
+            await until(lambda: handles_sigterm(dcgmi.runs()[0].pid))
             programs.cancel("first", 0.3)
             programs.cancel("second", 60.0)
             return await running

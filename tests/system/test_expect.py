@@ -21,7 +21,8 @@ CONFIRM = f"{EXPECT}/confirm"
 WHY = "card 15 is out until Monday, ticket 4711"
 # A count is told after three looks, a minute apart: tests do not wait for that.
 HURRY = (
-    "import sys; from dataclasses import replace; from vitald.collectors.inventory import collector;"
+    "import sys; from dataclasses import replace;"
+    " from vitald.collectors.inventory import collector;"
     " collector.COLLECTOR = replace(collector.COLLECTOR, every_s={}); from vitald.cli import main;"
     " sys.exit(main())"
 )
@@ -74,8 +75,8 @@ def test_a_card_too_few(machine: Machine) -> None:
         True,
         "instance type trn2.48xlarge",
     )
-    assert machine.metric('vitald_devices{kind="neuron"}') == 15
-    assert machine.metric('vitald_devices_expected{kind="neuron"}') == 16
+    assert machine.metric('vitald_devices{component_kind="neuron",kind="neuron"}') == 15
+    assert machine.metric('vitald_devices_expected{component_kind="neuron",kind="neuron"}') == 16
     shown = machine.cli("expect")
     assert (shown.returncode, shown.stderr) == (0, "")
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("Neuron devices")]

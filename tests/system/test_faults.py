@@ -917,7 +917,7 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
     node.write(xid(1, code=13, message="Graphics Exception"))
     wait_for_pid(node, 1)
     node.wait(
-        lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0
+        lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 60.0
     )
     node.until(
         lambda: {str(one["code"]) for one in node.findings()} <= {"xid/13"},

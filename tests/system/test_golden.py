@@ -33,7 +33,7 @@ HOW = "python -m tests.system.test_golden"
 Json = dict[str, Any]
 
 # What is the machine's or the build's: only that it is there is held.
-_OPEN = ("version",)
+_OPEN = ("version", "instance_type", "kernel")
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? \S+")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _FATAL = "20034, Fatal, Link 38 LTSSM Fault Up"

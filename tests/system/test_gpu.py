@@ -17,7 +17,12 @@ from vitald.collectors.nvml.client import WorkerProcess, list_device_users
 from vitald.collectors.nvml.collector import Nvml
 from vitald.collectors.nvml.settings import NvmlSettings as Settings
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.config import Config
+from vitald.diagnostics.checks.gemm import GemmCheck
+from vitald.diagnostics.run.process import Programs
+from vitald.diagnostics_sections import Gemm
 from vitald.model import Batch, Readings, SourceState
+from vitald.model.diagnostic import Outcome, RunRequest
 from vitald.worker_thread import WorkerThread
 
 pytestmark = [
@@ -157,3 +162,21 @@ def test_what_a_look_costs() -> None:
         assert await worker.end_process() is None
 
     asyncio.run(asyncio.wait_for(story(), 120))
+
+
+def test_matrix_multiplications_of_every_gpu_agree() -> None:
+    check = GemmCheck(Config(gemm=Gemm(together_s=5.0)))
+    if reason := check.find_obstacle():
+        pytest.skip(reason)
+
+    async def run() -> None:
+        programs = Programs()
+        try:
+            report = await check.run_check(RunRequest(check="gemm"), programs.execute)
+        finally:
+            await programs.close()
+        print(report)
+        assert (report.outcome, report.reason) == (Outcome.PASS, "")
+        assert all(measure.value > 1e12 for measure in report.measures)
+
+    asyncio.run(run())

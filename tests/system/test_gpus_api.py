@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -160,12 +161,13 @@ def test_the_command_line(shared: Pair) -> None:
     done = node.cli("gpus")
     first, titles, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr, first) == (0, "", "SIMULATED: none of these GPUs is real")
-    assert titles.split()[:5] == ["gpu", "minor", "model", "serial", "temp"]
-    assert [row.split()[0] for row in rows] == gpus.addresses
-    for number, (row, serial) in enumerate(zip(rows, gpus.serials)):
-        assert re.sub(r"  +", "|", row).split("|")[1:] == [
+    assert titles.split()[:5] == ["gpu", "pci", "model", "serial", "temp"]
+    assert [row.split()[:2] for row in rows] == [
+        [str(number), address] for number, address in enumerate(gpus.addresses)
+    ]
+    for row, serial in zip(rows, gpus.serials):
+        assert re.sub(r"  +", "|", row.strip()).split("|")[2:] == [
             *(
-                str(number),
                 MODEL.removeprefix("NVIDIA "),
                 serial,
                 "35C",
@@ -190,9 +192,9 @@ def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
         _, titles, *rows = on_terminal(
             node, "gpus", COLUMNS=str(columns), NO_COLOR="1"
         ).splitlines()
-        assert [row.split()[0] for row in rows] == gpus.addresses, columns
+        assert [row.split()[1] for row in rows] == gpus.addresses, columns
         assert max(len(line) for line in (titles, *rows)) <= columns
-        assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
+        assert {"gpu", "pci", "temp", "memory", "ecc", "status"} <= {*titles.split()}
 
 
 def test_one_drill_makes_no_gpu_simulated(
@@ -209,6 +211,30 @@ def test_one_drill_makes_no_gpu_simulated(
         "gpu",
         [False, True],
     )
+
+
+def test_a_drill_marks_its_own_row(
+    tmp_path: Path, shared: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a node with one real GPU, too: its readings stay real."""
+    _, node = shared
+    one, other, *_ = [{**gpu, "simulated": False} for gpu in listed(node)]
+    drill = {
+        "id": 7,
+        "component": one["component"],
+        "code": "xid/79",
+        "simulated": True,
+        "title": "GPU has fallen off the bus",
+    }
+    hit = {**one, "status": "unhealthy", "findings": [7]}
+    for gpus in ([hit, other], [hit]):
+        answer = {"gpus": gpus, "source": None, "findings": [drill]}
+        with pretender(tmp_path / "sock", saying(json.dumps(answer).encode())) as place:
+            assert main(["gpus", "--socket", str(place)]) == 0
+        _, *rows = capsys.readouterr().out.splitlines()[: len(gpus) + 1]
+        marked = ["SIMULATED" in row for row in rows]
+        assert marked == [True, False][: len(gpus)]
+        (tmp_path / "sock").unlink(missing_ok=True)
 
 
 def test_a_drill_is_on_a_gpu_of_this_node(make_pair: Callable[..., Pair]) -> None:
@@ -314,11 +340,11 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
         line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")
     ]
     assert said.endswith(" 1.0")
-    (row,) = [
-        row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])
-    ]
+    rows = node.cli("gpus").stdout.splitlines()
+    (row,) = [row for row in rows if row.startswith(f"  5  {gpus.addresses[5]}")]
     assert row.split()[-10:] == ["-"] * 8 + ["UNHEALTHY", "nvml/gpu_lost"]
     assert gpus.serials[5] in row
+    assert rows[-1].startswith(f"  gpu 5 {gpus.addresses[5]}: SIMULATED NVML cannot reach the GPU")
 
 
 def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
@@ -391,12 +417,7 @@ def test_the_metrics_are_well_formed(shared: Pair, promtool: str) -> None:
     assert node.metric("vitald_simulated") == 1
     for address, uuid in zip(gpus.addresses, gpus.uuids):
         assert all(f'uuid="{uuid}"' in line for line in samples(node, address))
-    links = [
-        line
-        for line in samples(node, gpus.addresses[2])
-        if line.startswith("vitald_gpu_nvlink_up{")
-    ]
-    assert (len(links), all(line.endswith(" 1.0") for line in links)) == (18, True)
+    assert not [line for line in found if 'link="' in line]
     who = f'gpu="2",model="{MODEL} (simulated)",pci_bus_id="{gpus.addresses[2]}"'
     assert (
         node.metric(
@@ -407,6 +428,31 @@ def test_the_metrics_are_well_formed(shared: Pair, promtool: str) -> None:
     assert (
         node.metric(f'vitald_gpu_energy_joules_total{{{who},uuid="{gpus.uuids[2]}"}}') == 900000000
     )
+    assert node.metric(f'vitald_gpu_nvlinks_active{{{who},uuid="{gpus.uuids[2]}"}}') == 18
+
+
+def test_nvlinks_are_counted_together_or_each(make_pair: Callable[..., Pair]) -> None:
+    gpus, node = make_pair()
+    node.configure("[metrics]\n", '[metrics]\nnvlink = "each"\n')
+    node.restart()
+    gpus.set_values(2, {"fi.162.4": 7, "fi.162.9": 5})
+
+    def read_recoveries() -> dict[str, str]:
+        return {
+            line.partition('link="')[2].partition('"')[0]: line.rpartition(" ")[2]
+            for line in samples(node, gpus.addresses[2])
+            if line.startswith("vitald_gpu_nvlink_recoveries_total{")
+        }
+
+    node.until(lambda: read_recoveries().get("9") == "5.0", 20.0, "the recoveries of each link")
+    assert (len(read_recoveries()), read_recoveries()["4"]) == (18, "7.0")
+    links = [line for line in samples(node, gpus.addresses[2]) if "_nvlink_up{" in line]
+    assert (len(links), all(line.endswith(" 1.0") for line in links)) == (18, True)
+    node.configure('nvlink = "each"', 'nvlink = "sum"')
+    node.restart()
+    node.until(lambda: read_recoveries() == {"": "0.0"}, 20.0, "their sum from now on")
+    gpus.set_values(2, {"fi.162.4": 8, "fi.162.9": 7})
+    node.until(lambda: read_recoveries() == {"": "3.0"}, 20.0, "their sum")
 
 
 def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -> None:
@@ -428,7 +474,7 @@ def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -
     readings = cast("Json", listed(node)[0]["readings"])
     assert not [name for name in readings if "nvlink_" in name or "remap" in name]
     row = node.cli("gpus").stdout.splitlines()[2]
-    assert (row.startswith(gpus.addresses[0]), " 0 pages " in row, row.split()[-3]) == (
+    assert (row.split()[1] == gpus.addresses[0], " 0 pages " in row, row.split()[-3]) == (
         True,
         True,
         "-",
@@ -681,7 +727,7 @@ def test_demo(tmp_path: Path) -> None:
     """To its end, with everything that it shows of faults marked as simulated, and nothing left
     behind.
     """
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", "COLUMNS": "120"}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     command = [PYTHON, "-m", "vitald", "demo", "--pause", "0"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
@@ -690,9 +736,7 @@ def test_demo(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert [line[:2] for line in lines if re.match(r"\d\. ", line)] == ["1.", "2.", "3.", "4."]
     for number, line in enumerate(lines):
-        if re.search(r"  #\d+$", line) and not line.startswith(
-            "      and    "
-        ):  # what heads an incident
+        if re.search(r"  #\d+$", line) and not line.startswith(("      and    ", "  gpu ")):
             assert line.startswith("  SIMULATED gpu/"), line
         elif re.match(r"(healthy|degraded|unhealthy|unknown): ", line):
             assert line.partition(": ")[2].startswith("SIMULATED: "), line
@@ -710,4 +754,22 @@ def test_demo(tmp_path: Path) -> None:
         len([line for line in last.splitlines() if line.startswith("  SIMULATED gpu/0000:ab:00.0")])
         == 1
     )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_ended(tmp_path: Path) -> None:
+    """By a signal: nothing stays behind. Its last lines come at once, into a pipe, too. The name is
+    short, for the path of a socket may have 107 bytes.
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
+    command = [PYTHON, "-m", "vitald", "demo", "--pause", "0", "--stay"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith("    curl"):
+                break
+        demo.terminate()
+        assert demo.wait(patient(20.0)) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -247,8 +248,43 @@ def test_the_policy_allows_what_the_profile_writes(
 # --- a real API server
 
 
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+PROMETHEUS_RULE: Json = {
+    "type": "object",
+    "required": ["expr"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("alert", "expr", "for", "keep_firing_for")},
+        "record": {"type": "string"},
+        "labels": TEXTS,
+        "annotations": TEXTS,
+    },
+}
 CUSTOM = {
     "podmonitors": ("monitoring.coreos.com", "v1", "PodMonitor", "Namespaced", {}),
+    # The fields of a rule: prometheus-operator, pkg/apis/monitoring/v1/prometheusrule_types.go.
+    "prometheusrules": (
+        "monitoring.coreos.com",
+        "v1",
+        "PrometheusRule",
+        "Namespaced",
+        {
+            "type": "object",
+            "properties": {
+                "groups": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {
+                            "name": {"type": "string", "minLength": 1},
+                            "interval": {"type": "string"},
+                            "rules": {"type": "array", "items": PROMETHEUS_RULE},
+                        },
+                    },
+                }
+            },
+        },
+    ),
     # As far as the rule uses it: node-readiness-controller, api/v1alpha1.
     "nodereadinessrules": (
         "readiness.node.x-k8s.io",
@@ -297,7 +333,7 @@ CUSTOM = {
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """With the two kinds that other projects define."""
+    """With the kinds that other projects define."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for plural, (group, version, kind, scope, spec) in CUSTOM.items():
         schema = {"type": "object", "properties": {"spec": complete(spec)}}
@@ -336,6 +372,46 @@ def complete(schema: Json) -> Json:
     return kept
 
 
+DOCS = "https://docs.example.com/vitald"
+
+
+@in_cluster
+def test_rules_and_dashboards_are_the_files(control_plane: ControlPlane) -> None:
+    """But for the address of the docs; what is for Prometheus and Grafana stays as it is."""
+    values = {name: EVERYTHING[name] for name in ("prometheusRule", "dashboards", "docsUrl")}
+    rendered = render_chart(control_plane, NAMESPACE, values)
+    (rule,) = (each for each in rendered if each["kind"] == "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load(read_own("prometheus/rules.yml"))
+    assert "{{ $labels.instance }}" in json.dumps(rule["spec"])
+    shown = {}
+    for each in rendered:
+        labels = each["metadata"].get("labels", {})
+        if each["kind"] == "ConfigMap" and "grafana_dashboard" in labels:
+            assert each["metadata"]["annotations"] == {"grafana_folder": "vitald"}
+            shown.update(each["data"])
+    assert shown == {f"vitald-{n}.json": read_own(f"grafana/{n}.json") for n in ("fleet", "node")}
+
+
+def read_own(path: str) -> str:
+    """A file of packaging/, with the links of a site of its own."""
+    text = (ROOT / "packaging" / path).read_text("utf-8")
+    assert DOCS in text
+    return text.replace(DOCS, "https://wiki.example.com/vitald")
+
+
+@in_cluster
+def test_a_packaged_chart_has_them_too(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """As an archive it has no links to files elsewhere."""
+    run_helm(control_plane, "package", str(CHART), "--destination", str(tmp_path))
+    (archive,) = tmp_path.glob("*.tgz")
+    with tarfile.open(archive) as packed:
+        for name, source in (("rules.yml", "prometheus"), ("fleet.json", "grafana")):
+            member = packed.extractfile(f"vitald/files/{name}")
+            assert member is not None
+            assert member.read() == (ROOT / "packaging" / source / name).read_bytes()
+
+
 EVERYTHING: Json = {
     "publisher": {
         **PUBLISHER,
@@ -344,10 +420,17 @@ EVERYTHING: Json = {
             "conditions": ["own", "eks", "npd", "hyperpod"],
             "taint": "NoSchedule",
         },
-        "config": {"recovery": {"mode": "automatic"}},
+        "config": {
+            "recovery": {"mode": "automatic"},
+            "notify": [{"name": "ops", "url": "https://example.com/hook"}],
+        },
+        "notifySecret": "vitald-notify",
     },
     "nodeReadinessRule": {"enabled": True},
-    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podMonitor": {"enabled": True, "verdictOnly": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vitald"}},
+    "docsUrl": "https://wiki.example.com/vitald/",
     "runtimeClassName": "nvidia",
     "gpuOperatorDriver": True,
     "imagePullSecrets": [{"name": "registry"}],

@@ -10,10 +10,16 @@ import urllib.request
 import pytest
 
 from tests.harness import Node
+from tests.pace import patient
 from tests.system.lines import ordinary, wait_for_pid, xid
+from vitald.metrics.verdict_tier import MAX_SERIES
 
-GPU = 'action="{}",code="{}",component="gpu/0000:{}:00.0",kind="xid",simulated="false"'
-REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workload", 13, 66)
+GPU = (
+    'action="{0}",code="{1}",component="gpu/0000:{2}:00.0",kind="xid",pci_bus_id="0000:{2}:00.0"'
+    ',simulated="false",when="{3}"'
+)
+REBOOT = GPU.format("reboot_node", 79, 65, "now")
+RESTART = GPU.format("restart_workload", 13, 66, "now")
 
 
 def complaints(promtool: str, page: str) -> str:
@@ -55,7 +61,8 @@ def test_gauges_rise_and_fall(node: Node) -> None:
             'vitald_status{status="unhealthy"}',
         )
         component = (
-            'vitald_component_status{component="gpu/0000:65:00.0",kind="gpu",status="unhealthy"}'
+            'vitald_component_status{component="gpu/0000:65:00.0",component_kind="gpu",kind="gpu",'
+            'pci_bus_id="0000:65:00.0",status="unhealthy"}'
         )
         return tuple(node.metric(name) for name in (*names, component))
 
@@ -157,6 +164,12 @@ def test_codes_without_end(node: Node) -> None:
     assert len(series) < 2100
     assert sum(float(line.rpartition(" ")[2]) for line in series) == 3000
     assert any('code="other"' in line for line in series)
+    url = f"http://127.0.0.1:{node.port}/metrics?collect[]=verdict"
+    with urllib.request.urlopen(url, timeout=patient(5.0)) as response:
+        verdict = [line for line in response.read().decode().splitlines() if line[0] != "#"]
+    assert len(verdict) <= MAX_SERIES
+    of_findings = [line for line in verdict if line.startswith("vitald_findings{")]
+    assert sum(float(line.rpartition(" ")[2]) for line in of_findings) == 3000
 
 
 def test_nothing_else_is_served(shared_node: Node) -> None:

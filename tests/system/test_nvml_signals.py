@@ -57,6 +57,7 @@ OF_A_GPU |= {
     "nvlink_to_switch",
     "fabric_differs",
     "c2c_links_expected",
+    "without_process",  # absent in a PID namespace, which hides processes
 }
 
 
@@ -340,7 +341,7 @@ SIGNALS |= {
     ),
 }
 
-BUSY = {"throttle": "0x0", "utilization": "90 40", "pstate": 0}
+BUSY = {"throttle": "0x0", "utilization": "90 40", "pstate": 0, "clock.1": 1980}
 SIGNALS |= {
     "PCIe width": Signal(
         "h100",
@@ -398,6 +399,17 @@ SIGNALS |= {
             ({"margin_c": None, "throttle": "0x0"}, ""),
         ],
         gone=("margin_c", "throttle"),
+    ),
+    "clocks": Signal(
+        "h100",
+        [
+            ({**BUSY, "clock.1": 345}, "nvml/clocks_stuck_low observe"),
+            ({**BUSY, "clock.1": 345, "throttle": "0x10"}, ""),
+            ({"clock.1": 345, "throttle": "0x0"}, ""),  # idle, and the driver does not say so
+            ({"clock.1": 345, "throttle": "0x0", "mig_mode": "1 1"}, ""),
+            ({**BUSY, "clock.1": None}, ""),
+        ],
+        gone=("clock.1",),
     ),
     "power": Signal(
         "l40s",
@@ -624,6 +636,7 @@ FAST = {
     "memory_temperature_celsius",
     "power_watts",
     "utilization_ratio",
+    "kernel_ran",
 }
 FAST |= {
     "clock_event_reasons",

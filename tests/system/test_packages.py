@@ -36,7 +36,7 @@ PYTHON = next(
     "",
 )
 MACHINES = {"amd64": 62, "arm64": 183}  # e_machine: EM_X86_64, EM_AARCH64
-COMPILED = {"aiohttp", "frozenlist", "multidict", "propcache", "yarl"}
+COMPILED = {"aiohttp", "frozenlist", "markupsafe", "multidict", "propcache", "yarl"}
 
 
 class Packages:
@@ -151,6 +151,9 @@ def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
         "/usr/lib/sysusers.d/vitald.conf",
         "/usr/lib/tmpfiles.d/vitald.conf",
         "/usr/share/vitald/slurm/prolog",
+        "/usr/share/vitald/prometheus/rules.yml",
+        "/usr/share/vitald/grafana/fleet.json",
+        "/usr/share/vitald/grafana/provisioning/dashboards/vitald.yaml",
         "/usr/share/man/man1/vitald.1.gz",
         "/usr/share/bash-completion/completions/vitald",
         "/usr/share/doc/vitald/README.md",
@@ -225,6 +228,7 @@ def test_permissions_and_owners(packages: Packages) -> None:
         *started,
         *(f"/usr/share/vitald/slurm/{x}" for x in ("prolog", "epilog", "healthcheck")),
         *(f"/usr/share/vitald/{x}" for x in ("npd/vitald-npd", "kured/reboot-sentinel")),
+        *(f"/usr/share/vitald/notify/{x}" for x in ("eventbridge", "set-instance-health", "sns")),
     }
 
 
@@ -263,6 +267,7 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
     for python in PYTHONS:
         lock = (ROOT / f"packaging/requirements/python{python}.txt").read_text()
         pinned = dict(re.findall(r"^([\w-]+)==(\d+)", lock, re.MULTILINE))
+        assert {"grpclib", "h2", "hpack", "hyperframe"} <= set(pinned)  # of the extra nvhcd
         for name, least in wanted:
             assert int(pinned[name]) >= int(least), f"{name} for {python}"
         assert all(
@@ -330,7 +335,8 @@ def test_every_library_comes_from_the_package_but_the_systems_own(
         ).partition("from vitald.cli")[0]
         + "import vitald.daemon, aiohttp, aiohttp._http_parser, multidict._multidict,"
         " yarl._quoting_c, frozenlist._frozenlist\nimport propcache._helpers_c, pynvml,"
-        " structlog, prometheus_client, pyudev, anyio\nprint(*(f'{name} {module.__file__}' for"
+        " structlog, prometheus_client, pyudev, anyio, jinja2, markupsafe._speedups\n"
+        "print(*(f'{name} {module.__file__}' for"
         " name, module in sorted(sys.modules.items()) if getattr(module, '__file__', None)),"
         " sep='\\n')\n"
     )

@@ -108,6 +108,30 @@ def test_a_reboot_is_required_for_what_two_sources_report(
     assert cluster_node.read_status(REPLACEMENT) == "False"
 
 
+def test_the_advice_to_save_is_published_and_removed(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    key = f"{PREFIX}/save-advised"
+
+    def read() -> str | None:
+        return cluster_node.read()["metadata"].get("annotations", {}).get(key)
+
+    assert read() is None
+    node.cli("advise", "save", "--for", "10m", "--reason", "GPU 3 is reset")
+    cluster_node.wait(lambda: read() is not None, BETTER_S + 1.0, "the advice")
+    assert '"why":"GPU 3 is reset"' in str(read())
+    assert cluster_node.read_status() == "True"
+    node.cli("advise", "none", "--reason", "put off")
+    cluster_node.wait(lambda: read() is None, BETTER_S + 1.0, "no advice")
+
+    node.cli("advise", "save", "--for", "10m", "--reason", "again")
+    cluster_node.wait(lambda: read() is not None, BETTER_S + 1.0, "the advice")
+    publisher.stop()
+    done = publisher.run("kubernetes", "--retire")
+    assert done.returncode == 0, done.stderr
+    assert read() is None
+
+
 def test_two_faults_have_one_transition_time(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
@@ -364,7 +388,7 @@ def test_the_api_servers_wish_to_wait_is_respected(
     make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode, relay: Relay
 ) -> None:
     wait_s = 6
-    make_publisher(node, server=relay.server, kubernetes="events = false").start()
+    make_publisher(node, server=relay.origin, kubernetes="events = false").start()
     cluster_node.wait_for_status("True", 15.0)
     relay.refusals.append((429, {"Retry-After": str(wait_s)}))
     node.write(xid(1))

@@ -71,6 +71,10 @@ def test_what_else_it_may_change(node: Node) -> None:
     ):
         status, answer = request_as_nobody(node, "POST", path, body, groups=MEMBER)
         assert (status, "may not change" in str(answer["error"])) == (403, True), answer
+    status, _ = request_as_nobody(
+        node, "POST", "/v1/scheduler", {"scheduler": "slurm", "state": "drained"}, groups=MEMBER
+    )
+    assert status == 403
 
 
 def test_it_needs_the_group_as_everybody_does(node: Node) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
+from tests.job_rank import Rank
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.nvml import as_if_real
@@ -130,7 +131,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     here = site()
     node = quiet(make_node(extra=here.settings), here)
     node.start()
-    assert node.metric('vitald_recovery_requested{action="reboot"}') == 0
+    assert node.metric('vitald_recovery_requested{action="reboot",repair="reboot"}') == 0
     assert node.status()["recovery"] == {"mode": "automatic", "request": None}
     assert recover(node.config)["why"] == "there is no request"
 
@@ -143,7 +144,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
         ((GPU, "xid/79"),),
         f"vitald {node.status()['pid']}",
     )
-    assert node.metric('vitald_recovery_requested{action="reboot"}') == 1
+    assert node.metric('vitald_recovery_requested{action="reboot",repair="reboot"}') == 1
     assert "recovery: a reboot is asked for since " in node.cli("status").stdout
 
     dry = vitald("recover", "--dry-run", config=node.config)
@@ -286,6 +287,30 @@ def test_what_still_runs_is_waited_for(
     assert node.request("POST", "/v1/jobs", {"event": "end", "job": "4711"})[0] == 200
     assert recover(node.config)["outcome"] == "done"
     assert here.done[-1] == "reboot -f"
+
+
+def test_a_job_that_was_advised_to_save_is_waited_for(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    """It is on the job socket, and unknown to a scheduler."""
+    here = site()
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    rank = Rank(node.runtime / "job/job.sock", rank=0, job="1234")
+    node.write(vouched(xid(1)))
+    request_of(node)
+    advice = node.wait(lambda status: status["advice"]["save"])["advice"]
+    assert advice["action"] == "reboot_node" and advice["by"] is not None
+    waits = recover(node.config)
+    assert (waits["step"], [*waits["checks"]]) == ("wait", ["save"])
+    assert waits["why"].startswith("1 jobs on the job socket have not saved since the request")
+    assert "reboot -f" not in here.done
+    for state in ("begin", "end"):
+        rank.send(kind="checkpoint", state=state, step=600, tier="global", seconds=1.5)
+    Node.until(lambda: node.get("/v1/jobs")["reported"][0]["saved"], 10.0, "the checkpoint")
+    assert recover(node.config)["outcome"] == "done"
+    assert here.done[-1] == "reboot -f"
+    rank.close()
 
 
 @pytest.mark.parametrize("when", ["before", "while it drains"])
@@ -737,6 +762,8 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
         and known.reason == f"vitald: {GPU}: GPU has fallen off the bus (xid/79): reboot the node"
     )
     assert slurm.state(job).startswith("RUNNING")
+    steps = node.get("/v1/status")["responses"][0]["steps"]
+    assert "drained" in steps and "back" not in steps
 
     go.touch()
     slurm.wait_job(job, "COMPLETED")

@@ -250,6 +250,8 @@ def test_of_a_daemon_that_was_killed(make_node: Callable[..., Node]) -> None:
         "diagnostics/runs.json",
     ):
         assert found.parts[name] == before.parts[name], name
+    told = json.loads(found.parts["why.json"])
+    assert "xid/79" in {chain["response"]["code"] for chain in told if chain["response"]}
     status = found.json("status.json")
     assert (status["status"], status["remembered"], status["rebootRequired"]) == (
         "unknown",

@@ -123,6 +123,8 @@ def answering(tmp_path: Path) -> Iterator[Callable[[int, Json], FalseDaemon]]:
         ("accept", "1", "--for", "1h", "--reason", "x"),
         ("remedy", "1", "--reason", "x"),
         ("release", "--reason", "x"),
+        ("wait", "--timeout", "30s"),
+        ("advise", "save", "--for", "5m", "--reason", "x"),
         ("expect", "--confirm", "--reason", "x"),
         ("diag", "run", "2", "--reason", "x"),
         ("inject", "xid", "79"),

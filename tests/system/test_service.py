@@ -85,7 +85,8 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     node = shared_node
     node.write(xid(1))
     wait_for_pid(node, 1)
-    before = node.status()
+    before, settings_hash = node.status(), node.metric("vitald_config_hash")
+    assert node.metric("vitald_config_last_reload_successful") == 1
     for text, said in (
         (
             "[kernel_log]\nusrspace = 'ignore'\n[metric]\n",
@@ -99,14 +100,21 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
         assert entry["event"] == "reload_refused"
         for part in said:
             assert part in str(entry["errors"])
+        assert node.metric("vitald_config_last_reload_successful") == 0
+        assert node.metric("vitald_config_hash") == settings_hash != 0
     node.config.unlink()
     assert node.reload()["event"] == "reload_refused"
     after = node.status()
     assert [after[key] for key in ("status", "action", "profile", "pid")] == [
         before[key] for key in ("status", "action", "profile", "pid")
     ]
-    node.config.write_text(node.settings)
+    refused_since = node.metric("vitald_config_last_reload_success_timestamp_seconds") or 0.0
+    node.config.write_text(f"# a comment changes no hash\n{node.settings}")
     assert node.reload()["event"] == "reloaded"
+    assert node.metric("vitald_config_last_reload_successful") == 1
+    assert node.metric("vitald_config_hash") == settings_hash
+    read_at = node.metric("vitald_config_last_reload_success_timestamp_seconds") or 0.0
+    assert read_at > refused_since > 0
 
 
 def test_many_hang_ups(shared_node: Node) -> None:
@@ -174,7 +182,9 @@ def second(node: Node, folder: Path, **changed: str) -> subprocess.CompletedProc
     path.write_text(text)
     command = [PYTHON, "-m", "vitald", "run", "--config", str(path)]
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(5))
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
+        )
     except subprocess.TimeoutExpired:
         pytest.fail("the second daemon runs beside the first")
 
@@ -301,7 +311,15 @@ def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("vitald", 15), ("vitald-recover", 15), ("vitald-publish", 11)]
+    ("name", "most"),
+    [
+        ("vitald", 15),
+        ("vitald-recover", 15),
+        ("vitald-slurm", 18),
+        ("vitald-sensors", 18),
+        ("vitald-publish", 11),
+        ("vitald-nvhcd", 4),
+    ],
 )
 def test_how_exposed_the_units_are(name: str, most: int) -> None:
     """In tenths. What is left is said in the unit, line by line. A booted machine says the same:

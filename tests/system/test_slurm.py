@@ -22,6 +22,7 @@ from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from vitald.slurm.drain import drain_node
+from vitald.slurm.job_signals import FILE as SIGNALS
 from vitald.slurm.reasons import format_reason
 from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
 from vitald.slurm.settings import Settings
@@ -45,7 +46,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -71,7 +72,7 @@ class Slurm:
     packaging/slurm.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, proctrack: str = "linuxproc") -> None:
         self.folder = folder
         self.config = folder / "config.toml"  # a link to that of the node that a test runs
         self.said = folder / "said"
@@ -83,11 +84,14 @@ class Slurm:
             (folder / name).mkdir(mode=0o700)
         self.said.touch()
         (folder / "slurm.conf").write_text(
-            CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port()))
+            CONF.format(
+                host=HOST, folder=folder, ports=(free_port(), free_port()), proctrack=proctrack
+            )
         )
         (folder / "munge/key").write_bytes(os.urandom(128))
         (folder / "munge/key").chmod(0o400)
-        self._script("vitald", f'cd {ROOT} && exec {PYTHON} -m vitald "$@"')
+        here = f"export PYTHONPATH={ROOT}/agent\n"  # not of another checkout
+        self._script("vitald", f'{here}cd {ROOT} && exec {PYTHON} -m vitald "$@"')
         for name in ("prolog", "epilog", "healthcheck"):
             only = f'[ -e "{self._healthy}" ] || exit 0\n' if name == "healthcheck" else ""
             where = (
@@ -177,9 +181,13 @@ class Slurm:
         ).strip()
 
     def wait_job(self, job: str, *states: str) -> str:
-        Node.until(
-            lambda: self.state(job).partition(" ")[0] in states, 20.0, f"job {job} to be {states}"
-        )
+        """Running is one whose prolog has ended: before, Slurm says `RUNNING Prolog`."""
+
+        def is_so() -> bool:
+            shown = self.state(job)
+            return shown.partition(" ")[0] in states and shown != "RUNNING Prolog"
+
+        Node.until(is_so, 20.0, f"job {job} to be {states}")
         return self.state(job)
 
     def health_checks(self, *, wanted: bool) -> None:
@@ -217,6 +225,7 @@ class Slurm:
         self.wait(lambda node: node.states == {"IDLE"}, "the node to be idle again")
         self.config.unlink(missing_ok=True)
         self.record.unlink(missing_ok=True)
+        self.record.with_name(SIGNALS).unlink(missing_ok=True)
         self.said.write_text("")
 
 
@@ -705,3 +714,115 @@ def test_a_drill_replaces_no_instance(slurm: Slurm, on: Callable[..., Node]) -> 
         {"IDLE", "DRAIN"},
         True,
     )
+
+
+def expedite_jobs(slurm: Slurm) -> None:
+    """Let the epilog find a scontrol that shows jobs as Slurm 25.11 shows those submitted with
+    --requeue=expedite: the Slurm here has no such jobs. All else is this Slurm's.
+    """
+    program = slurm.folder / "newer/scontrol"
+    program.parent.mkdir(exist_ok=True)
+    real = shutil.which("scontrol")
+    program.write_text(
+        f"""#!/bin/sh
+[ "$2" = job ] || exec {real} "$@"
+{real} "$@" | sed '/^JobId=/s/$/ ExpeditedRequeue=Yes/'
+"""
+    )
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("case", ["requested", "not requested", "off"])
+def test_an_epilog_that_fails_for_an_expedited_requeue(
+    slurm: Slurm, on: Callable[..., Node], case: str
+) -> None:
+    """Slurm drains the node whose epilog failed, and our reason stays; health checks resume it."""
+    expedite_jobs(slurm)
+    node = on("" if case == "off" else "expedite = true\n")
+    epilog = slurm.folder / "epilog"
+    text = epilog.read_text()
+    if case != "not requested":
+        path = f"export PATH={slurm.folder}/newer:/usr/bin:/bin\nexport "
+        epilog.write_text(text.replace("export ", path, 1))
+    try:
+        go = slurm.folder / "go"
+        go.unlink(missing_ok=True)
+        job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3")
+        Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
+        node.write(xid(1))
+        wait_for_pid(node, 1)
+        go.touch()
+        slurm.wait_job(job, "FAILED")
+        busy = {"COMPLETING", "ALLOCATED", "MIXED"}
+        slurm.wait(lambda known: not known.states & busy, "the epilog to end")
+        said = slurm.said.read_text()
+    finally:
+        epilog.write_text(text)
+    log = (slurm.folder / "slurmctld.log").read_text()
+    has_failed = f"JobId={job} epilog error on {HOST}, draining the node" in log
+    assert has_failed is (case == "requested")
+    assert ("the epilog fails, so that Slurm requeues it" in said) is has_failed
+    known = slurm.known()
+    assert (known.held, known.reason) == ((True, FALLEN) if has_failed else (False, ""))
+    slurm.health_checks(wanted=True)
+    slurm.wait(lambda known: known.reason == FALLEN, "the node to be drained with our reason")
+    for finding in node.findings():
+        clear = f"/v1/findings/{finding['id']}/clear"
+        assert node.request("POST", clear, {"reason": "rebooted"})[0] == 200
+    slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed")
+
+
+ADVISE = ("advise", "save", "--for", "10m", "--reason", "GPU 3 is reset at noon")
+
+
+@pytest.mark.parametrize(
+    ("signal", "script"),
+    [
+        (
+            "B:USR1",
+            "trap 'echo saved > {folder}/checkpoint; exit 0' USR1; touch {folder}/began\n"
+            "while :; do sleep 0.05; done",
+        ),
+        # A step: the batch script itself gets nothing.
+        (
+            "USR1",
+            "trap 'echo wrong > {folder}/checkpoint' USR1\n"
+            "srun -n1 sh -c \"trap 'echo saved > {folder}/checkpoint; exit 0' USR1;"
+            ' touch {folder}/began; while :; do sleep 0.05; done"',
+        ),
+    ],
+)
+def test_a_job_is_signalled_once_and_saves(
+    slurm: Slurm, on: Callable[..., Node], signal: str, script: str, tmp_path: Path
+) -> None:
+    node = on(f'signal = "{signal}"\n')
+    job = slurm.submit(script.format(folder=tmp_path))
+    Node.until((tmp_path / "began").exists, 20.0, "the job to run")
+    slurm.by_hand("healthcheck")
+    assert slurm.state(job).startswith("RUNNING") and not (tmp_path / "checkpoint").exists()
+
+    assert node.cli(*ADVISE).returncode == 0
+    done = slurm.by_hand("healthcheck")
+    assert f"job {job}: SIGUSR1 sent, so that it saves: GPU 3 is reset at noon" in done.stderr
+    slurm.wait_job(job, "COMPLETED")
+    assert (tmp_path / "checkpoint").read_text() == "saved\n"
+    assert "SIGUSR1" not in slurm.by_hand("healthcheck").stderr
+
+
+def test_a_job_that_goes_on_is_not_signalled_again(
+    slurm: Slurm, on: Callable[..., Node], tmp_path: Path
+) -> None:
+    """By the health check that Slurm calls every second."""
+    node = on('signal = "B:USR1"\n')
+    job = slurm.submit(
+        f"trap 'echo saved >> {tmp_path}/checkpoint' USR1; touch {tmp_path}/began\n"
+        "while :; do sleep 0.05; done"
+    )
+    Node.until((tmp_path / "began").exists, 20.0, "the job to run")
+    assert node.cli(*ADVISE).returncode == 0
+    slurm.health_checks(wanted=True)
+    Node.until((tmp_path / "checkpoint").exists, 20.0, "the job to save")
+    for _ in range(2):
+        assert "SIGUSR1" not in slurm.by_hand("healthcheck").stderr
+    assert slurm.state(job).startswith("RUNNING")
+    assert (tmp_path / "checkpoint").read_text() == "saved\n"

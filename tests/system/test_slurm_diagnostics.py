@@ -9,15 +9,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.conftest import require
-from tests.dcgmi import Answer, Dcgmi, Fault, diag
+from tests.dcgmi import Answer, Dcgmi, Fault, diag, health
 from tests.harness import Json, Node
 from tests.pace import patient
 from tests.system.lines import remap
+from tests.system.test_audit import INJECTED, wait_for_answer
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
 from vitald.simulator.node import SimulatedNode
@@ -58,7 +59,9 @@ def on(
     jobs ask for.
     """
 
-    def begin(settings: str = "", dcgm: str = 'level_2 = "off"') -> Node:
+    def begin(
+        settings: str = "", dcgm: str = 'level_2 = "off"', watches: str = "enabled = false"
+    ) -> Node:
         extra = f"""
 [slurm]
 {settings}
@@ -69,7 +72,7 @@ program = "{dcgmi.path}"
 level_1 = "off"
 {dcgm}
 [dcgm_health]
-enabled = false
+{watches}
 """
         node = make_node(gpus=gpus, extra=extra)
         slurm.config.unlink(missing_ok=True)
@@ -105,6 +108,25 @@ def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:
     return job, go
 
 
+def test_a_value_that_is_injected_into_dcgm_drains_the_node(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """As an audit does it (docs/audit.md); `-s` prints the time."""
+    node = on(dcgm='level_2 = "off"\nmost = 1', watches='every = "2s"\nsettle = "0.1s"')
+    slurm.health_checks(wanted=True)
+    wait_for_answer(node, "pass")
+    began = time.monotonic()
+    dcgmi.answer("health -c", Answer(stdout=INJECTED))
+    drained = slurm.wait(lambda known: known.held, "the node to be drained")
+    print(
+        f"\nDCGM, read every 2 s; Slurm's health check every 1 s: drained after"
+        f" {time.monotonic() - began:.1f} s"
+    )
+    assert drained.reason.startswith("vitald: gpu/") and "(dcgm_health/pcie)" in drained.reason
+    dcgmi.answer("health -c", Answer(stdout=health()))
+    slurm.wait(lambda known: known.states == {"IDLE"}, "the node to be resumed")
+
+
 # --- a job comes while a diagnostic runs
 
 
@@ -134,6 +156,47 @@ def test_a_job_finds_nothing_of_the_diagnostic(
     assert (over["preempted"], over["outcome"]) == (f"job {job}", "inconclusive")
     assert (node.status()["status"], node.findings()) == ("healthy", [])
     assert slurm.said.read_text() == ""
+
+
+def time_job(slurm: Slurm) -> tuple[float, str]:
+    """Seconds from the submission of a job to its first command, and what else runs then."""
+    began = time.time()
+    at, _, processes = slurm("srun", "-n1", "sh", "-c", PROCESSES).partition("\n")
+    return float(at) - began, processes
+
+
+def test_nothing_of_the_suite_delays_a_job_by_more_than_2_s(
+    slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
+) -> None:
+    """Each check of the weekly suite, as a program that ignores SIGTERM and has a child, beside the
+    time that Slurm takes on an idle node.
+    """
+    deaf = dcgmi.folder / "deaf"
+    deaf.write_text("#!/bin/sh\ntrap '' TERM INT HUP\nsleep 61 &\nwhile :; do wait; done\n")
+    deaf.chmod(0o755)
+    suite = ("bandwidth", "nccl")
+    node = on(
+        dcgm='level_2 = "off"\n' + "".join(f'[{name}]\nprogram = "{deaf}"\n' for name in suite)
+    )
+    dcgmi.answer("diag -r 3", Answer(hang=True, ignores_term=True, leaves="session"))
+    idle_s = min(time_job(slurm)[0] for _ in range(3))
+    Node.until(lambda: jobs(node, "running") == {}, 15.0, "the node to be idle")
+    delays = {}
+    for ask in ({"check": "dcgm", "level": 3}, *({"check": name, "level": 0} for name in suite)):
+        run = asked(node, **cast("dict[str, Any]", ask))
+        running(node, run)
+        if ask["check"] == "dcgm":
+            with_child(node, dcgmi)
+        took_s, processes = time_job(slurm)
+        delays[ask["check"]] = took_s - idle_s
+        assert "slurmd" in processes and str(dcgmi.folder) not in processes
+        over = ended(node, run)
+        assert str(over["preempted"]).startswith("job "), over
+        Node.until(lambda: jobs(node, "running") == {}, 15.0, "the job's end")
+    shown = ", ".join(f"{name} {delay:.2f} s" for name, delay in delays.items())
+    print(f"a job starts in {idle_s:.2f} s on an idle node; while a check runs, later by: {shown}")
+    assert max(delays.values()) <= patient(2.0), delays
+    assert (node.status()["status"], node.findings()) == ("healthy", [])
 
 
 def test_what_made_room_has_settled_nothing(

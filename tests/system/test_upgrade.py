@@ -23,7 +23,7 @@ from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
 from tests.whole_tree import Proc
 from vitald import __version__
-from vitald.cli import client
+from vitald.cli import connection
 from vitald.ledger import FILE, sums
 from vitald.ledger.schema import VERSION, is_summed
 
@@ -181,12 +181,12 @@ def fake_systemctl(folder: Path, state: str, code: int, text: str) -> str:
 def test_who_asks_is_told_why_nobody_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, code: int, text: str, answer: str
 ) -> None:
-    monkeypatch.setattr(client, "_SYSTEMD_FOLDER", tmp_path)
-    monkeypatch.setattr(client, "_SYSTEMCTL", fake_systemctl(tmp_path, state, code, text))
-    monkeypatch.setattr(client, "_SYSTEM_SOCKET", tmp_path / "none.sock")
-    assert answer in str(client._explain_no_answer(tmp_path / "none.sock", FileNotFoundError()))
+    monkeypatch.setattr(connection, "_SYSTEMD_FOLDER", tmp_path)
+    monkeypatch.setattr(connection, "_SYSTEMCTL", fake_systemctl(tmp_path, state, code, text))
+    monkeypatch.setattr(connection, "_SYSTEM_SOCKET", tmp_path / "none.sock")
+    assert answer in str(connection._explain_no_answer(tmp_path / "none.sock", FileNotFoundError()))
     assert "could not start" not in str(
-        client._explain_no_answer(tmp_path / "another.sock", FileNotFoundError())
+        connection._explain_no_answer(tmp_path / "another.sock", FileNotFoundError())
     )
 
 
@@ -196,10 +196,10 @@ def test_a_systemd_that_does_not_answer_is_not_waited_for(
     slow = tmp_path / "systemctl"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(client, "_SYSTEMD_FOLDER", tmp_path)
-    monkeypatch.setattr(client, "_SYSTEMCTL", str(slow))
-    monkeypatch.setattr(client, "_SYSTEMCTL_TIMEOUT_S", 0.2)
-    assert client._explain_daemon_exit() == ""
+    monkeypatch.setattr(connection, "_SYSTEMD_FOLDER", tmp_path)
+    monkeypatch.setattr(connection, "_SYSTEMCTL", str(slow))
+    monkeypatch.setattr(connection, "_SYSTEMCTL_TIMEOUT_S", 0.2)
+    assert connection._explain_daemon_exit() == ""
 
 
 # --- another version at the other end

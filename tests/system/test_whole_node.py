@@ -113,8 +113,12 @@ def test_a_fault_of_each_source_comes_and_goes(
 ) -> None:
     breaks, mends, code, component, reboot = FAULTS[source]
     node = make()
-    kind, _, _ = component.partition("/")
-    labels = f'component="{component}",kind="{kind}",status="healthy"'
+    kind, _, id_ = component.partition("/")
+    address = id_ if ":" in id_ else ""
+    labels = (
+        f'component="{component}",component_kind="{kind}",kind="{kind}",pci_bus_id="{address}"'
+        ',status="healthy"'
+    )
     series = f"vitald_component_status{{{labels}}}"
     assert node.metric(series) == 1
     breaks(tree)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from aiohttp import web
@@ -23,6 +22,7 @@ from vitald.model.diagnostic import (
     Fault,
     Measure,
     Outcome,
+    PassRecord,
     Refusal,
     Remedy,
     Report,
@@ -32,9 +32,11 @@ from vitald.model.diagnostic import (
     Stage,
     Test,
 )
+from vitald.model.validation import Validation, ValidationStage
 from vitald.server import serialize
 from vitald.server.app import Api
-from vitald.server.routes.diagnostics import DiagnosticRoutes, serialize_outline
+from vitald.server.diagnostics_view import serialize_outline
+from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.worker_thread import WorkerThread
 
 T = TypeVar("T")
@@ -146,7 +148,9 @@ class FakeDiagnostics:
         self.active: tuple[ActiveRun, ...] = ()
         self.scheduled: tuple[ScheduledRun, ...] = ()
         self.last_runs: dict[tuple[str, int], Run] = {}
+        self.passes: tuple[PassRecord, ...] = ()
         self.blocked = ""
+        self.validation = Validation(stage=ValidationStage.NONE, level=2)
         self.asked: list[RunRequest] = []
         self.cancelled: list[tuple[str | None, str, str]] = []
         self.refusal: Refusal | None = None
@@ -226,12 +230,7 @@ class Served:
         self._do(self._start())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)

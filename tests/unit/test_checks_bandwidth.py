@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Output, ProgramEnd
+from vitald.diagnostics.limits import Limits
 from vitald.model.diagnostic import Outcome, Remedy
 
-NODE = AllReduce(check="made", program="made_perf", unit=1e9, expected=100.0)
+LIMITS = Limits("made", Config())
+NODE = AllReduce(check="made", program="made_perf", unit=1e9, expected=100.0, limits=LIMITS)
 WHOLE = Figures(
     sizes=(8, 16), bus_bandwidths=(90.0, 120.5), algorithm_bandwidths=(50.0, 60.0), average=105.25
 )
@@ -16,7 +21,7 @@ ENDED = Output(ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0)
 
 
 def test_it_runs_on_idle_devices_by_one_period() -> None:
-    check = BandwidthCheck(every_s=3600.0, expected_s=15.0)
+    check = BandwidthCheck(LIMITS, every_s=3600.0, expected_s=15.0)
     assert check.levels == (0,)
     assert (check.every_s(0), check.expected_s(0), check.needs_idle(0)) == (3600.0, 15.0, True)
 
@@ -42,7 +47,7 @@ def test_the_best_size_is_held_against_what_is_expected() -> None:
         NODE.find_slow_reason(slow)
         == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
     )
-    unlimited = AllReduce(check="made", program="made_perf", unit=1e9, expected=0.0)
+    unlimited = replace(NODE, expected=0.0)
     assert unlimited.find_slow_reason(slow) == ""
 
 

@@ -11,20 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.dcgmi import health
 from tests.trees import NVIDIA, Tree
 from tests.unit.builders import FUZZ, catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
-from vitald.diagnostics.checks.dcgm_health import (
-    BoardTraits,
-    DcgmHealthCheck,
-    build_check,
-    judge_answer,
-    read_answer,
-)
+from vitald.diagnostics.checks.dcgm_health import DcgmHealthCheck, build_check
+from vitald.diagnostics.dcgm.health_answer import read_answer
+from vitald.diagnostics.dcgm.health_faults import judge_answer
+from vitald.diagnostics.dcgm.health_scope import BoardTraits
 from vitald.diagnostics_sections import Dcgm
 from vitald.diagnostics_sections import DcgmHealth as Settings
-from vitald.model import Action
+from vitald.model import Action, When
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Report
 from vitald.model.event import Fields
 
@@ -248,7 +246,7 @@ def test_every_device_and_system_is_told_and_a_warning_weighs_less(tmp_path: Pat
         ("dcgm_health/thermal", 0): Action.OBSERVE,
         ("dcgm_health/pcie", 5): Action.OBSERVE,
         ("dcgm_health/inforom", 5): Action.INSPECT,
-        ("dcgm_health/thermal", None): Action.OBSERVE,
+        ("dcgm_health/thermal", None): Action.INSPECT,
         ("dcgm_health/nvswitch_fatal_errors", None): Action.INSPECT,
     }
     assert {fault.device for fault in report.faults} == {"", "cpu/1", "NvSwitch 2"}
@@ -403,6 +401,146 @@ def test_what_is_set_aside_hides_nothing_else(tmp_path: Path) -> None:
     report = settled(tmp_path, printed(json.dumps(both)))
     assert [(fault.code, fault.gpu) for fault in report.faults] == [("dcgm_health/memory", 1)]
     assert "set aside" in report.reason
+
+
+# --- incidents of one system
+
+
+def incident(text: str, value: str = "Failure", system: str = "NVLINK system") -> str:
+    return health({0: {system: (value, text)}})
+
+
+def judged(tmp_path: Path, *outputs: Output, machine: str = "x86_64") -> Report:
+    """As `settled`, with the words of the catalogue."""
+    clock = Clock()
+    watched = check(tmp_path, clock, machine)
+    watched.use_catalog(catalogue())
+    perform(watched, DONE)
+    clock.now += 600.0
+    return perform(watched, *outputs)
+
+
+# The messages and their advice are those of DCGM 4.6.0, dcgmlib/dcgm_errors.h.
+REPLAYS = (
+    "Detected more than 31 PCIe replays per minute for GPU 0 : {figure} Reconnect PCIe card. Run"
+    " system side PCIE diagnostic utilities to verify hops off the GPU board. If issue is on the"
+    " board, run the field diagnostic."
+)
+IMEX_NOT_READ = (
+    "IMEX daemon status is -3 (not READY) Check IMEX installation, configuration, domain and daemon"
+    " status, and network connectivity."
+)
+FABRIC = "GPU 0: Fabric State is Not Started (1)."
+
+
+@pytest.mark.parametrize(
+    ("figure", "action", "unusable"),
+    [(32, Action.OBSERVE, False), (310, Action.OBSERVE, False), (99999, Action.INSPECT, True)],
+)
+def test_pcie_replays_far_above_the_limit_make_a_gpu_unusable(
+    figure: int, action: Action, unusable: bool, tmp_path: Path
+) -> None:
+    text = REPLAYS.format(figure=figure)
+    (fault,) = judged(tmp_path, printed(incident(text, "Warning", "PCIe system"))).faults
+    assert fault.code == "dcgm_health/pcie" and fault.times_limit == round(figure / 31, 1)
+    fields: Fields = {"severity": fault.severity or 0, "timesLimit": fault.times_limit}
+    ruling = catalogue().find_rule(fault.code).apply_to(fields)
+    assert (ruling.action, ruling.unusable) == (action, unusable)
+
+
+@pytest.mark.parametrize("system", ["memory", "nvlink", "pcie", "inforom", "thermal", "power"])
+@pytest.mark.parametrize(("severity", "unusable"), [(4, True), (1, False)])
+def test_a_failed_system_makes_its_device_unusable_and_a_warning_does_not(
+    severity: int, unusable: bool, system: str
+) -> None:
+    ruling = catalogue().find_rule(f"dcgm_health/{system}").apply_to({"severity": severity})
+    assert ruling.unusable is unusable
+    assert ruling.action is (Action.INSPECT if unusable else Action.OBSERVE)
+    assert ruling.when is When.NOW
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "unusable"),
+    [
+        ("GPU 0's NvLink link 2 is currently down", "nvlink", True),
+        ("Detected 1 datalink layer replay error counter NvLink errors on GPU 0's NVLink (should be"
+         " 0)", "nvlink_errors", False),
+        ("Detected 2 link recovery failed events counter NvLink errors on GPU 0's NVLink (should be"
+         " 0)", "nvlink", True),
+        ("104.2 nvlink_crc_flit NvLink errors found occuring per second on GPU 0, exceeding the"
+         " limit of 100 per second.", "nvlink", True),
+        ("IMEX domain status is DOWN (unhealthy)", "imex", False),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_incident_names_its_entry(
+    text: str, code: str, unusable: bool, tmp_path: Path
+) -> None:
+    (fault,) = judged(tmp_path, printed(incident(text)), machine="aarch64").faults
+    assert fault.code == f"dcgm_health/{code}"
+    assert catalogue().find_rule(fault.code).apply_to({"severity": 4}).unusable is unusable
+
+
+def test_imex_that_cannot_be_asked_is_set_aside_and_hides_no_link_that_is_down(
+    tmp_path: Path,
+) -> None:
+    report = judged(tmp_path, printed(incident(IMEX_NOT_READ)), machine="aarch64")
+    assert (report.outcome, report.faults) == (Outcome.PASS, ())
+    assert "set aside: GPU 0 NVLINK system: IMEX daemon status is -3" in report.reason
+    both = f"{IMEX_NOT_READ}, GPU 0's NvLink link 2 is currently down Run a field diagnostic"
+    report = judged(tmp_path, printed(incident(both)), machine="aarch64")
+    assert [fault.code for fault in report.faults] == ["dcgm_health/nvlink"]
+    assert "IMEX" not in report.faults[0].text and "IMEX" in report.reason
+
+
+def test_a_fabric_state_counts_only_where_there_may_be_an_nvswitch(tmp_path: Path) -> None:
+    pcie, sxm = tmp_path / "pcie", tmp_path / "sxm"
+    gpus(pcie, 0x2331)
+    report = judged(pcie, printed(incident(FABRIC)))
+    assert report.outcome is Outcome.PASS and "this node has no NVSwitch" in report.reason
+    gpus(sxm, 0x2330)  # as in a virtual machine that is not given the switches
+    assert [fault.code for fault in judged(sxm, printed(incident(FABRIC))).faults] == [
+        "dcgm_health/nvlink"
+    ]
+
+
+# A100 PCIe 80 GB, A30, A40, RTX A6000, H100 PCIe, H100 NVL, H200 NVL.
+@pytest.mark.parametrize("board", [0x20B5, 0x20B7, 0x2235, 0x2230, 0x2331, 0x2321, 0x233B])
+def test_a_link_that_is_down_only_degrades_where_it_may_have_no_bridge(
+    board: int, tmp_path: Path
+) -> None:
+    """NVML calls the links of an empty connector inactive, and DCGM calls each of them down."""
+    gpus(tmp_path, board)
+    text = "GPU 0's NvLink link 4 is currently down Check DCGM and system logs for errors."
+    (fault,) = judged(tmp_path, printed(incident(text))).faults
+    assert fault.code == "dcgm_health/nvlink_unbridged"
+    ruling = catalogue().find_rule(fault.code).apply_to({"severity": fault.severity})
+    assert (ruling.action, ruling.unusable) == (Action.INSPECT, False)
+    recovery = "Detected 2 link recovery failed events counter NvLink errors on GPU 0's NVLink"
+    (fault,) = judged(tmp_path, printed(incident(recovery))).faults
+    assert fault.code == "dcgm_health/nvlink", "a link that failed had a bridge"
+
+
+@pytest.mark.parametrize(("board", "switch"), [(0x2330, True), (0x2330, False), (0x9999, False)])
+def test_a_link_that_is_down_makes_a_gpu_unusable_where_links_are_wired(
+    board: int, switch: bool, tmp_path: Path
+) -> None:
+    gpus(tmp_path, board, switch=switch)
+    (fault,) = judged(tmp_path, printed(LINK_DOWN)).faults
+    assert fault.code == "dcgm_health/nvlink"
+
+
+def test_a_value_that_is_injected_once_is_read_before_it_has_aged_out() -> None:
+    """DCGM samples every 30 s and compares the oldest value of the last minute with the newest: an
+    injected value shows until the next sample, and again once it is the oldest.
+    """
+    every_s = Settings().every_s
+    for tenths in range(300):
+        injected = tenths / 10  # after a sample at 0; the next ones are at 30 and 60
+        for phase in range(10):
+            reads = [injected + every_s * (number + phase / 10) for number in range(10)]
+            shows = [read < 30.0 or 60.0 < read < injected + 60.0 for read in reads]
+            assert any(shows), (injected, phase)
+            assert shows.index(True) * every_s <= 60.0
 
 
 # --- whether it can run

@@ -16,7 +16,8 @@ from tests.unit.builders import FUZZ, catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
-from vitald.diagnostics.checks.nccl import NcclCheck, build_check, read_output
+from vitald.diagnostics.checks.nccl import NcclCheck, build_check
+from vitald.diagnostics.nccl_output import find_blamed_gpu, read_output
 from vitald.diagnostics_sections import Nccl as Settings
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
@@ -368,13 +369,13 @@ def test_anything_printed_is_read(text: str) -> None:
     assert len(found.complaints) <= 40
     assert all(bus >= 0.0 for bus in found.bus_bandwidths)
     for line in found.complaints:
-        nccl.find_blamed_gpu(line, found, (1, 3))
+        find_blamed_gpu(line, found, (1, 3))
 
 
 @FUZZ
 @given(st.text(max_size=60), st.from_regex(r"bus ?id:? ?(0x)?[0-9a-f:.]{1,18}", fullmatch=True))
 def test_any_line_blames_somebody_or_nobody(words: str, bus: str) -> None:
-    found = nccl.find_blamed_gpu(f"{words} {bus} NCCL WARN", read_output(HEAD), ())
+    found = find_blamed_gpu(f"{words} {bus} NCCL WARN", read_output(HEAD), ())
     assert found is None or 0 <= found < 1000
 
 

@@ -1,4 +1,4 @@
-"""What several verbs share: how an action on a finding is shown, and how a configuration is read."""
+"""What several verbs share: how an action on a finding is shown, how a configuration is read."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, build_parser, client, demo, main, render, words
+from vitald.cli import VERBS, build_parser, connection, demo, layout, main, render, words
 from vitald.cli.recover import start_attempt
 from vitald.config import load
 from vitald.simulator.profiles import list_profiles
@@ -63,7 +63,7 @@ WRONG = [
         for verb in ("clear", "remedy")
         for value in ("first", "-1", "1.5", "#", "\u0661", "")
     ),
-    (("why", "first", *NOBODY), "argument ID: expected a finding's number"),
+    (("why", "first", *NOBODY), "argument ID: expected a finding's number such as 12, or a code"),
     *(
         (
             ("clear", "1", "--reason", value, *NOBODY),
@@ -110,6 +110,18 @@ WRONG = [
         ("release", "--device", "GPU0", "--reason", "x", *NOBODY),
         "argument --device: expected a PCI address such as 0000:65:00.0, not 'GPU0'",
     ),
+    (("advise", "save", "--reason", "x", *NOBODY), "advise save needs an end: --for TIME"),
+    (("advise", "none", "--for", "5m", "--reason", "x", *NOBODY), "--for is for advise save"),
+    (
+        ("advise", "save", "--for", "2d", "--reason", "x", *NOBODY),
+        "argument --for: expected a time such as 90s, 10m or 24h, from 1m to 24h",
+    ),
+    (
+        ("wait", "--timeout", "soon", *NOBODY),
+        "argument --timeout: expected a time such as 90s, 10m or 24h, from 1s to 30d",
+    ),
+    (("wait", "--until", "ready", *NOBODY), "argument --until: invalid choice: 'ready'"),
+    (("wait", *NOBODY, "--"), "no command after --"),
     (("expect", "--confirm", *NOBODY), "--reason TEXT"),
     (("expect", "--reason", "x", *NOBODY), "--reason is for --confirm"),
     (
@@ -142,6 +154,10 @@ WRONG = [
         for verb in (("explain", "xid/79"), ("scan", "-"), ("replay", "x"), ("diag", "read", "-"))
     ),
     (("replay",), "LEDGER|FILE"),
+    (("tell",), "KEY=VALUE"),
+    (("tell", "stepp=1"), "expected KEY=VALUE with a key of step, loss"),
+    (("tell", "loss=1"), "expected one of error=, checkpoint=, phase=, step="),
+    (("tell", "phase=lunch"), "expected one of init, train, eval, checkpoint, wait, end"),
     (("diag",), "WHAT"),
     (("diag", "walk"), "WHAT"),
     *(
@@ -175,6 +191,14 @@ WRONG = [
     ),
     (("report", "--timeout", "0", *NOBODY), "argument --timeout: expected a number of seconds"),
     (("slurm", "lunch"), "prolog"),
+    *(
+        (("page", "--listen", value), "an address and port such as 127.0.0.1:9821")
+        for value in ("off", "", "9821", "localhost:9821", "127.0.0.1:70000")
+    ),
+    *(
+        (("page", "--listen", value), "can be reached from other machines")
+        for value in ("0.0.0.0:9821", "[::]:9821", "192.0.2.1:9821")
+    ),
     (("publish", "--retire"), "vitald publish kubernetes --retire"),
     (("publish", "kubernetes"), "vitald publish kubernetes --retire"),
     (("publish", "s3", "--retire"), "argument sink"),
@@ -185,6 +209,11 @@ WRONG = [
     ),
     (("demo", "--profile", "tpu"), "argument --profile"),
     (("demo", "--pause", "long"), "argument --pause: expected a number of seconds"),
+    (("nvhcd", "--listen"), "argument --listen"),
+    (("notify",), "WHAT"),
+    (("notify", "send", "x"), "argument WHAT"),
+    (("notify", "test"), "NAME"),
+    (("notify", "test", "x", "--config", os.devnull), "no receiver 'x'"),
     (("config",), "WHAT"),
     (("config", "write"), "argument WHAT"),
     (("config", "example", "FILE"), "FILE"),
@@ -210,12 +239,16 @@ def test_usage_errors(
 
 
 def test_every_verb_has_wrong_words() -> None:
-    """Of `recover`, `recovery`, `run` and `version` there is nothing but files to be wrong."""
+    """Of `recover`, `recovery`, `run`, `sensors`, `tee` and `version` there is nothing but files to
+    be wrong.
+    """
     assert set(VERBS) - {arguments[0] for arguments, _ in WRONG} == {
         "gpus",
         "recover",
         "recovery",
         "run",
+        "sensors",
+        "tee",
         "version",
     }
 
@@ -258,6 +291,7 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         ("clear", "#1", "--reason", "x"),
         ("remedy", "#1", "--reason", "x"),
         ("why", "#1"),
+        ("why", "job/stalled"),
         ("events", "--since", "2026-11-18T13:46:40Z"),
         ("events", "--since", "7", "--limit", "5000"),
     ):
@@ -309,9 +343,11 @@ def test_the_group_is_named(tmp_path: Path) -> None:
     ):
         if os.geteuid() == 0 or gid == os.getgid():
             os.chown(place, -1, gid)
-            assert str(client._explain_no_answer(place, PermissionError())).endswith(f": {said}")
+            assert str(connection._explain_no_answer(place, PermissionError())).endswith(
+                f": {said}"
+            )
     assert "the socket's group" in str(
-        client._explain_no_answer(tmp_path / "absent", PermissionError())
+        connection._explain_no_answer(tmp_path / "absent", PermissionError())
     )
 
 
@@ -324,15 +360,15 @@ def test_long_lines_are_broken_between_words(columns: int) -> None:
         (f"  not present: {text}", 6),
         (text, 4),
     ):
-        parts = [*render.fold_line(line, columns)]
+        parts = [*layout.fold_line(line, columns)]
         assert max(map(len, parts)) <= columns
         assert " ".join(" ".join(parts).split()) == " ".join(line.split())
         assert {len(part) - len(part.lstrip()) for part in parts[1:]} == {hang}
     table = "gpu           model  serial"
-    assert [*render.fold_line(table, 80)] == [table]
+    assert [*layout.fold_line(table, 80)] == [table]
     coloured = f"\x1b[1m{'x' * 70}\x1b[0m yy"
-    assert [*render.fold_line(coloured, 80)] == [coloured]  # what colours take is not seen
-    assert [*render.fold_line("x" * 200, 80)] == ["x" * 200]  # an address can be copied
+    assert [*layout.fold_line(coloured, 80)] == [coloured]  # what colours take is not seen
+    assert [*layout.fold_line("x" * 200, 80)] == ["x" * 200]  # an address can be copied
 
 
 def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_a_whole_kind_that_cannot_be_observed(told: Told) -> None:
 def test_who_is_switched_off(told: Told) -> None:
     told.source("nvml")
     off = components.describe_components(told.board, told.inventory)["off"]
-    assert off == ["neuron", "network", "pci", "host", "hwmon"]
+    assert off == ["neuron", "network", "pci", "host", "hwmon", "board", "tuning", "mounts"]
 
 
 # --- the command line

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -28,10 +30,12 @@ from vitald.config_sections import (
 EXAMPLE = ROOT / "config.example.toml"
 
 # Every key: what the file says, and what the code then has.
+SUITE = ("efa_loopback", "nccom", "nccl", "nccl_network", "bandwidth", "ib_write", "gemm")
 KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("paths", "sysfs"): ('"/host/sys"', Path("/host/sys")),
     ("paths", "procfs"): ('"/host/proc"', Path("/host/proc")),
     ("paths", "fstab"): ('"/host/etc/fstab"', Path("/host/etc/fstab")),
+    ("paths", "root"): ('"/host"', Path("/host")),
     ("paths", "state"): ('"/data/vitald"', Path("/data/vitald")),
     ("paths", "runtime"): ('"/data/run"', Path("/data/run")),
     ("kernel_log", "source"): ('"kmsg"', "kmsg"),
@@ -45,6 +49,9 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("nvml", "inventory"): ('"1h"', 3600.0),
     ("nvml", "deadline"): ('"20s"', 20.0),
     ("nvml", "give_up"): ('"2m"', 120.0),
+    ("nvml", "profiling"): ("true", True),
+    ("nvml", "waiting_after"): ('"15m"', 900.0),
+    ("nvml", "waiting_exclude"): ('["/vllm*"]', ("/vllm*",)),
     ("nvml", "driver_root"): ('"/opt/driver"', Path("/opt/driver")),
     ("nvml", "library"): ('"/opt/lib/libnvidia-ml.so.1"', Path("/opt/lib/libnvidia-ml.so.1")),
     **{
@@ -72,33 +79,52 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("diagnostics", "idle"): ('"10m"', 600.0),
     ("diagnostics", "ignore_processes"): ('["/opt/our/exporter"]', ("/opt/our/exporter",)),
     ("diagnostics", "keep"): ('"7d"', 7 * 86400.0),
+    ("diagnostics", "machine"): ('"p5.48xlarge"', "p5.48xlarge"),
+    ("diagnostics", "learn_after"): ("0", 0),
+    ("diagnostics", "learn_since"): ('"2026-11-23"', "2026-11-23"),
+    ("diagnostics", "learn_percent"): ("20", 20.0),
+    ("diagnostics", "suspicion"): ('"7d"', 7 * 86400.0),
     ("diagnostics", "deep_log"): ('"/data/deep.log"', Path("/data/deep.log")),
     ("dcgm", "enabled"): ("false", False),
     ("dcgm", "program"): ('"/opt/dcgmi"', "/opt/dcgmi"),
     ("dcgm", "level_1"): ('"off"', 0.0),
     ("dcgm", "level_2"): ('"12h"', 43200.0),
-    ("dcgm", "most"): ("3", 3),
+    ("dcgm", "level_3"): ('"off"', 0.0),
+    ("dcgm", "most"): ("2", 2),
+    ("validation", "level"): ("3", 3),
+    ("validation", "after"): ('["reboot", "cleared"]', ("reboot", "cleared")),
     **{("dcgm", f"deadline_{level}"): ('"7m"', 420.0) for level in (1, 2, 3, 4)},
     ("dcgm_health", "enabled"): ("false", False),
+    ("dcgm_health", "settle"): ('"90s"', 90.0),
+    **{(section, "every"): ('"6h"', 21600.0) for section in ("dcgm_health", *SUITE)},
+    **{(section, "deadline"): ('"9m"', 540.0) for section in ("dcgm_health", *SUITE)},
     **{
-        (section, "every"): ('"6h"', 21600.0)
-        for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")
+        (section, key): ("80", 80.0)
+        for section in ("efa_loopback", "ib_write")
+        for key in ("least_gbps", "most_latency_us")
     },
     **{
-        (section, "deadline"): ('"9m"', 540.0)
-        for section in ("dcgm_health", "efa_loopback", "nccom", "nccl")
+        (section, "least_gbytes"): ("300", 300.0)
+        for section in ("nccom", "nccl", "nccl_network", "bandwidth")
     },
-    **{("efa_loopback", key): ("80", 80.0) for key in ("least_gbps", "most_latency_us")},
-    **{(section, "least_gbytes"): ("300", 300.0) for section in ("nccom", "nccl")},
-    ("nccl", "program"): ('"/opt/all_reduce_perf"', "/opt/all_reduce_perf"),
+    **{
+        (section, "program"): ('"/opt/our/program"', "/opt/our/program")
+        for section in ("nccl", "nccl_network", "bandwidth")
+    },
+    ("gemm", "together"): ('"2m"', 120.0),
+    ("gemm", "library"): ('"/opt/lib/libcublas.so.13"', Path("/opt/lib/libcublas.so.13")),
+    ("gemm", "least_tflops"): ("600", 600.0),
     ("slurm", "unknown"): ('"refuse"', "refuse"),
     ("slurm", "level_1_age"): ('"1h"', 3600.0),
     ("slurm", "budget"): ('"3s"', 3.0),
     ("slurm", "level_2_after_failure"): ("false", False),
     ("slurm", "reason"): ('"health"', "health"),
     ("slurm", "hyperpod"): ("true", True),
+    ("slurm", "expedite"): ("true", True),
+    ("slurm", "signal"): ('"USR1"', "USR1"),
     ("recovery", "mode"): ('"automatic"', "automatic"),
     ("recovery", "after"): ('"10m"', 600.0),
+    ("recovery", "save_wait"): ('"10m"', 600.0),
     ("recovery", "drain"): ('["/opt/drain", "-v"]', Method(argv=("/opt/drain", "-v"))),
     ("recovery", "replace"): ('"kubernetes"', Method(word="kubernetes")),
     ("recovery", "reboot"): ('["/sbin/reboot"]', Method(argv=("/sbin/reboot",))),
@@ -114,6 +140,11 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("publish", "drills"): ("true", True),
     **{("publish", what): (f'"/data/{what}"', Path(f"/data/{what}")) for what in ("state", "nfd")},
     ("publish", "textfile"): ('"/data/v.prom"', Path("/data/v.prom")),
+    ("cloud", "provider"): ('"aws"', "aws"),
+    ("cloud", "every"): ('"10s"', 10.0),
+    ("cloud", "imminent"): ('"1h"', 3600.0),
+    ("nvhcd", "unknown"): ('"refuse"', "refuse"),
+    ("cloud", "endpoint"): ('"http://127.0.0.1:8080"', "http://127.0.0.1:8080"),
     ("kubernetes", "node"): ('"gpu-17"', "gpu-17"),
     ("kubernetes", "server"): ('"https://[::1]:6443"', "https://[::1]:6443"),
     **{
@@ -131,9 +162,20 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     **{("kubernetes", key): ("false", False) for key in ("labels", "annotation", "events")},
     ("socket", "path"): ('"/data/v.sock"', Path("/data/v.sock")),
     ("socket", "group"): ('"slurm"', "slurm"),
+    ("job", "enabled"): ("false", False),
+    ("job", "nccl_ras"): ("28029", 28029),
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),
+    ("metrics", "nvlink"): ('"each"', "each"),
     ("catalog", "profile"): ('"hyperpod"', "hyperpod"),
+    ("board", "max_age"): ('"1h"', 3600.0),
     ("network", "port_down_replace_after"): ('"6h"', 21600.0),
+    ("network", "verbs_every"): ('"10m"', 600.0),
+    ("expect", "interfaces"): ('["ens5", "bond0.100"]', ("ens5", "bond0.100")),
+    ("expect", "mounts"): ('["/fsx", "/data"]', ("/fsx", "/data")),
+    ("expect", "versions"): (
+        '{ runc = "1.2.8", dcgm = "published" }',
+        {"runc": "1.2.8", "dcgm": "published"},
+    ),
     ("expect", "link_rate"): ('{ "mlx5_*" = 400, eth1 = 2.5 }', {"mlx5_*": 400e9, "eth1": 2.5e9}),
     ("catalog", "overrides"): (
         '{ "xid/63" = { action = "reboot_node" } }',
@@ -480,7 +522,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
 
 def test_what_the_example_comments_out_is_right_too() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
-    text = re.sub(r"^#(?=\w)", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
+    text = re.sub(r"^#(?=\w|\[\[)", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
     assert read(text).socket.group == "slurm"
 
 
@@ -500,6 +542,21 @@ def test_a_service_uses_the_folders_that_systemd_made_for_it(
     )
     monkeypatch.setenv("RUNTIME_DIRECTORY", "relative")
     assert read("").paths.runtime != Path("relative")
+
+
+def test_a_user_without_a_home_has_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of vitald-nvhcd.service (DynamicUser=) where nss-systemd is not installed."""
+
+    def find_no_entry(_: int) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.setattr(os, "geteuid", lambda: 62535)
+    monkeypatch.setattr(pwd, "getpwuid", find_no_entry)
+    for name in ("HOME", "STATE_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert read("").paths.state == Path("/var/lib/vitald")
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert read("").paths.state == Path("/home/alice/.local/state/vitald")
 
 
 @pytest.mark.parametrize(

@@ -162,16 +162,54 @@ def test_the_version_is_asked_once_for_each_program(
 @pytest.mark.parametrize(
     ("output", "remedy", "words"),
     [
-        (Output(ended=ProgramEnd.NOT_STARTED, why="permission denied"), Remedy.FIX_CONFIG, "permission denied"),
-        (Output(ended=ProgramEnd.DEADLINE, exit_code=203, why="1800 s are over", stdout=json.dumps(refused("Error: x"))), Remedy.RETRY, "1800 s are over"),
-        (Output(ended=ProgramEnd.CANCELLED, exit_code=203, why="a job began"), Remedy.RETRY, "a job began"),
-        (Output(ended=ProgramEnd.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout), Remedy.RETRY, "a job began"),
+        (
+            Output(ended=ProgramEnd.NOT_STARTED, why="permission denied"),
+            Remedy.FIX_CONFIG,
+            "permission denied",
+        ),
+        (
+            Output(
+                ended=ProgramEnd.DEADLINE,
+                exit_code=203,
+                why="1800 s are over",
+                stdout=json.dumps(refused("Error: x")),
+            ),
+            Remedy.RETRY,
+            "1800 s are over",
+        ),
+        (
+            Output(ended=ProgramEnd.CANCELLED, exit_code=203, why="a job began"),
+            Remedy.RETRY,
+            "a job began",
+        ),
+        (
+            Output(ended=ProgramEnd.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout),
+            Remedy.RETRY,
+            "a job began",
+        ),
         (Output(ended=ProgramEnd.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
-        (Output(ended=ProgramEnd.EXITED, exit_code=222, stdout=json.dumps(refused("Error: x Return: (-34) in use"))), Remedy.RETRY, "another diagnostic"),
-        (Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}", dropped=50_000_000), Remedy.RETRY, "50000000 bytes"),
+        (
+            Output(
+                ended=ProgramEnd.EXITED,
+                exit_code=222,
+                stdout=json.dumps(refused("Error: x Return: (-34) in use")),
+            ),
+            Remedy.RETRY,
+            "another diagnostic",
+        ),
+        (
+            Output(
+                ended=ProgramEnd.EXITED,
+                exit_code=0,
+                stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}",
+                dropped=50_000_000,
+            ),
+            Remedy.RETRY,
+            "50000000 bytes",
+        ),
         (Output(ended=ProgramEnd.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
     ],
-)  # fmt: skip
+)
 def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> None:
     report = Engine(output).run()
     assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy)
@@ -228,16 +266,18 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_when_it_runs(tmp_path: Path) -> None:
     check = build_check(config(tmp_path, dcgm=Dcgm(level_1_s=60.0, level_2_s=7200.0)))
-    assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 0.0, 0.0]
+    assert [check.every_s(level) for level in check.levels] == [60.0, 7200.0, 604800.0, 0.0]
+    assert build_check(config(tmp_path, dcgm=Dcgm(level_3_s=0.0))).every_s(3) == 0.0
     assert [check.needs_idle(level) for level in check.levels] == [False, True, True, True]
     assert [check.expected_s(level) for level in check.levels] == [10.0, 180.0, 1200.0, 5400.0]
     assert build_check(config(tmp_path, dcgm=Dcgm(most=1))).every_s(2) == 0.0
+    assert build_check(config(tmp_path, dcgm=Dcgm(most=2))).every_s(3) == 0.0
 
 
 def test_every_file_of_the_folder_is_a_check() -> None:
     folder = Path(checks.__file__).parent
     built = checks.build_checks(Config())
-    assert next(iter(built)) == "dcgm"
+    assert "dcgm" in built
     assert len(built) == len([path for path in folder.glob("*.py") if path.stem != "__init__"])
     for name, check in built.items():
         assert check.name == name

@@ -160,7 +160,8 @@ def subjects(tree: Tree, folder: Path) -> Iterator[PolledCollector]:
     settings = HostSettings(mounts=("/",), units=("kubelet.service",), units_if_enabled=())
     host = Host(tree.root, proc, folder, settings, Fstab(folder / "fstab"))
     host.units.show = lambda _: (
-        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\nNRestarts=2\nResult=success"
+        "Id=kubelet.service\nLoadState=loaded\nActiveState=active\nSubState=running\n"
+        "NRestarts=2\nResult=success"
     )
     host.clock.adjtimex = lambda: Timex(maxerror=250_000, offset=100)
     host.filesystems.statvfs = lambda _: os.statvfs_result(
@@ -233,18 +234,18 @@ def test_samples(board: NodeState, machine: NeuronTree) -> None:
     )
     for name, value in {
         "vitald_neuron_devices": 16,
-        'vitald_pci_link_lanes{kind="nic",part="fabric",pci_bus_id="0000:9f:00.0"}': 16,
-        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",severity="fatal"}': (
-            0
-        ),
-        'vitald_nic_link{kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
+        'vitald_pci_link_lanes{component_kind="nic",kind="nic",part="fabric",role="fabric",'
+        'pci_bus_id="0000:9f:00.0"}': 16,
+        'vitald_pci_aer_errors_total{kind="neuron",part="neuron",pci_bus_id="0000:cc:00.0",'
+        'severity="fatal"}': 0,
+        'vitald_nic_link{adapter_kind="ib",kind="ib",pci_bus_id="0000:1a:00.0",state="up"}': 1,
         'vitald_nic_rate_bytes_per_second{kind="ib",pci_bus_id="0000:1a:00.0"}': 50e9,
         'vitald_nic_carrier_down_changes_total{kind="net",pci_bus_id="0000:02:00.0",port="1"}': 2,
         'vitald_infiniband_link_downed_total{kind="ib",pci_bus_id="0000:1a:00.0",port="2"}': 2,
         'vitald_efa_retrans_bytes_total{kind="efa",pci_bus_id="0000:9f:00.0"}': 0,
         "vitald_rdma_ports_up": 2,
-        'vitald_devices{kind="neuron"}': 16,
-        'vitald_devices_expected{kind="nvme"}': 1,
+        'vitald_devices{component_kind="neuron",kind="neuron"}': 16,
+        'vitald_devices_expected{component_kind="disk",kind="nvme"}': 1,
         'vitald_edac_correctable_errors_total{dimm="MC0.dimm0"}': 5,
         'vitald_cpu_package_throttled_seconds_total{package="package0"}': 1.5,
         'vitald_filesystem_avail_bytes{device="nvme1n1p1"}': 500 * 4096,

@@ -39,6 +39,7 @@ from vitald.model.diagnostic import (
     Fault,
     Measure,
     Outcome,
+    PassRecord,
     Refusal,
     Report,
     Run,
@@ -422,10 +423,12 @@ def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("list") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^dcgm +1 +never +- +1 h +not scheduled$", shown, re.MULTILINE)
-    assert re.search(r"^dcgm +3 +never +- +- +on request$", shown, re.MULTILINE)
+    assert re.search(r"^dcgm +1 +never +- +- +1 h +not scheduled$", shown, re.MULTILINE)
+    assert re.search(r"^dcgm +3 +never +- +- +- +on request$", shown, re.MULTILINE)
     assert re.search(
-        r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE
+        r"^nccl +- +never +- +- +- +cannot run: all_reduce_perf is not installed$",
+        shown,
+        re.MULTILINE,
     )
     assert shown.endswith("\nno runs yet\n")
 
@@ -438,6 +441,10 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     fake.scheduled = (
         ScheduledRun(check="dcgm", level=1, at=now + 3000.5),
         ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
+    )
+    fake.passes = (
+        PassRecord(check="dcgm", level=1, every_s=3600.0, passed_at=now - 7100.0, since=now - 7100),
+        PassRecord(check="dcgm", level=2, every_s=86400.0, passed_at=None, since=now - 3 * 86400),
     )
     fake.active = (
         ActiveRun(
@@ -453,15 +460,17 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     assert cli("list") == 0
     shown = capsys.readouterr().out
     assert re.search(
-        r"^dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)$", shown, re.MULTILINE
-    ), shown
-    assert re.search(
-        r"^dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815$",
+        r"^dcgm +1 +made room, 2 min ago +2 h ago +10 s +1 h +in (50 min|49 min 59 s)$",
         shown,
         re.MULTILINE,
     ), shown
     assert re.search(
-        r"^dcgm_health +- +never +- +10 min +runs: \d s of about 60 s$", shown, re.MULTILINE
+        r"^dcgm +2 +fail, 5 min ago +never, OLD +60 s +24 h +now, waits for idle devices: job 815$",
+        shown,
+        re.MULTILINE,
+    ), shown
+    assert re.search(
+        r"^dcgm_health +- +never +- +- +10 min +runs: \d s of about 60 s$", shown, re.MULTILINE
     ), shown
     assert "what needs idle devices waits: job 815" in shown
     assert "\nruns   dcgm_health  a-1, asked by schedule\n" in shown
@@ -661,4 +670,8 @@ def test_status_tells_of_diagnostics(
     fake.active = (replace(fake.active[0], stage=Stage.WAITING, waits_for="idle devices: job 815"),)
     assert "  diagnostic dcgm level 1 waits for idle devices: job 815: vitald diag list\n" in told()
     fake.active, fake.last_runs = (), {("dcgm", 2): run_of()}
+    recent = PassRecord(check="nccl", level=0, every_s=604800.0, passed_at=1.0, since=time.time())
+    fake.passes = (recent,)
     assert "diagnostic" not in told()
+    fake.passes = (recent, replace(recent, check="dcgm", level=3, since=time.time() - 15 * 86400))
+    assert told().count("  diagnostic dcgm level 3 has not passed for 15 d (every 7 d): vit") == 1

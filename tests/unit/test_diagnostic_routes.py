@@ -30,6 +30,7 @@ from vitald.model.diagnostic import (
     ActiveRun,
     Measure,
     Outcome,
+    PassRecord,
     Refusal,
     Report,
     Run,
@@ -84,6 +85,10 @@ def full_of(fake: FakeDiagnostics) -> None:
     fake.scheduled = (
         ScheduledRun(check="dcgm", level=1, at=BEGAN),
         ScheduledRun(check="dcgm_health", level=0, at=BEGAN + 5, waits_for="job 815"),
+    )
+    fake.passes = (
+        PassRecord(check="dcgm", level=1, every_s=3600.0, passed_at=BEGAN, since=BEGAN),
+        PassRecord(check="dcgm", level=3, every_s=604800.0, passed_at=None, since=BEGAN),
     )
     fake.remembered = [run_of(FAILED, raw='{"DCGM GPU Diagnostic": 1}', exit_code=226), slow_link()]
     fake.last_runs = {
@@ -406,11 +411,19 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
         *(0.0, 1.0),
     ]
     assert told['vitald_diagnostic_next_timestamp_seconds{check="dcgm",level="1"}'] == BEGAN
-    test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
+    passed = "vitald_diagnostic_last_pass_timestamp_seconds"
+    assert told[f'{passed}{{check="dcgm",level="1"}}'] == BEGAN
+    assert f'{passed}{{check="dcgm",level="3"}}' not in told
+    ratio = told['vitald_diagnostic_pass_age_ratio{check="dcgm",level="3"}']
+    assert ratio == pytest.approx((time.time() - BEGAN) / 604800.0, rel=0.01)
+    test = (
+        'vitald_diagnostic_test_status{{check="dcgm",gpu="{0}",gpu_index="{0}",level="2",'
+        'status="{1}",test="{2}",test_status="{1}"}}'
+    )
     assert told[test.format(3, "fail", "Page Retirement/Row Remap")] == 1.0
     assert told[test.format(0, "pass", "Page Retirement/Row Remap")] == 1.0
     assert told[test.format("", "pass", "CUDA Main Library")] == 1.0
-    measured = 'vitald_diagnostic_measure{}{{check="nccl",device="{}",name="{}"}}'
+    measured = 'vitald_diagnostic_measure{0}{{check="nccl",device="{1}",measure="{2}",name="{2}"}}'
     assert told[measured.format("", "", "busbw_bytes_per_second")] == 101.5e9
     assert told[measured.format("_ratio", "", "busbw_bytes_per_second")] == pytest.approx(0.29)
     assert told[measured.format("_ratio", "rdmap0s6", "latency_seconds")] == pytest.approx(
@@ -458,8 +471,8 @@ def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> 
     assert len(told) < 1000
     assert "\x1b" not in text
     test = (
-        'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="the'
-        ' last"}}'
+        'vitald_diagnostic_test_status{{check="dcgm",gpu="{0}",gpu_index="{0}",level="2",'
+        'status="{1}",test="the last",test_status="{1}"}}'
     )
     assert told[test.format(7, "fail")] == told[test.format(8, "other")] == 1.0
     assert test.format(7, "pass") not in told

@@ -19,15 +19,19 @@ from vitald.catalog import Clears
 from vitald.config import Config
 from vitald.core.jobs import BEGAN, ENDED, Job
 from vitald.core.node_state import NodeState
-from vitald.diagnostics import device_access, events, planner, runner, source
+from vitald.core.suspicion import Suspicion
+from vitald.diagnostics import check_set, device_access, events, planner, runner, source
 from vitald.diagnostics.check import Command, Execute, Output, ProgramEnd
 from vitald.diagnostics.idle.detector import IdleContext, Use, UseKind
+from vitald.diagnostics.limits import Limits
 from vitald.diagnostics.manager import DiagnosticsManager
+from vitald.diagnostics.measured_devices import identify_device
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Schedule
 from vitald.diagnostics_sections import Diagnostics as Settings
 from vitald.model import Action, Batch, Component, Event, Finding
 from vitald.model.diagnostic import (
     ActiveRun,
+    Measure,
     Outcome,
     Refusal,
     Remedy,
@@ -36,6 +40,7 @@ from vitald.model.diagnostic import (
     RunRequest,
     Stage,
 )
+from vitald.model.validation import MissedValidation
 from vitald.server.routes.jobs import JobRoutes
 from vitald.worker_thread import WorkerThread
 
@@ -53,6 +58,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         (runner, "_WATCH_PERIOD_S"),
     ):
         monkeypatch.setattr(module, name, 0.01)
+    monkeypatch.setattr(check_set, "_REFRESH_S", 0.0)
     monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
 
 
@@ -88,6 +94,13 @@ class Tested:
 
     async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
         return await self.how(ask, execute)
+
+
+@dataclass
+class Learning(Tested):
+    """A check whose limits may be learned."""
+
+    limits: Limits = field(default_factory=lambda: Limits("nccl", Config()))
 
 
 class Programs:
@@ -148,7 +161,11 @@ class Node:
         self.running: set[str] = set()
         self.told_released = ""
         self.remembered: list[Run] = []
+        self.passes: list[Run] = []
+        self.first_runs: dict[tuple[str, int], float] = {}
         self.cleared_at = Clears(diagnostic=2)
+        self.missed_validation: MissedValidation | None = None
+        self.suspicion = Suspicion()
         self.on_findings: Callable[[], object] = lambda: None
         self.driver: (
             dict[str, Sequence[float]] | None
@@ -192,19 +209,26 @@ class Node:
     def read_runs(self) -> Sequence[Run]:
         return self.remembered
 
+    def read_passes(self) -> Sequence[Run]:
+        return self.passes
+
+    def read_first_runs(self) -> dict[tuple[str, int], float]:
+        return self.first_runs
+
 
 class House:
     """A manager, and all that it talks to. `batches` is what it handed in."""
 
-    def __init__(self, *checks: Tested, enabled: bool = True) -> None:
+    def __init__(self, *checks: Tested, enabled: bool = True, **settings: Any) -> None:
         self.programs, self.detector, self.node = Programs(), Detector(), Node()
+        self.watch_programs = Programs()
         self.batches: list[Batch] = []
         self.counted: list[Run] = []
         self.ledger_open = asyncio.Event()
         self.ledger_open.set()
         self.lane = WorkerThread("test")
         self.manager = DiagnosticsManager(
-            Config(diagnostics=Settings(enabled=enabled, idle_s=300.0)),
+            Config(diagnostics=Settings(enabled=enabled, idle_s=300.0, **settings)),
             {check.name: check for check in checks or (Tested(),)},
             catalog=catalogue(),
             waits_for_idle=lambda: False,
@@ -213,6 +237,7 @@ class House:
             detector=cast("Any", self.detector),
             schedule=Schedule(host="a"),
             programs=cast("Any", self.programs),
+            watch_programs=cast("Any", self.watch_programs),
             worker_thread=self.lane,
             count=self.counted.append,
             stored=self._stored,
@@ -837,16 +862,99 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
     told(work)
 
 
+def test_an_old_pass_is_shown_whatever_ran_since() -> None:
+    """The pass lies before the runs that are read back, and a restart in between."""
+
+    async def work() -> None:
+        house = House(Tested(periods={2: 86400.0, 3: 7 * 86400.0}))
+        now = time.time()
+
+        def former(level: int, days: float, report: Report = PASSED) -> Run:
+            began = now - days * 86400.0
+            return Run(
+                id=f"{level}-{days}",
+                ask=ask(level, by=SCHEDULE),
+                began=began,
+                ended=began + 1.0,
+                report=report,
+                command="dcgmi",
+            )
+
+        failed = Report(outcome=Outcome.INCONCLUSIVE)
+        house.node.passes = [former(3, 5.0)]
+        house.node.remembered = [former(3, days / 10, failed) for days in range(1, 11)]
+        house.node.first_runs = {("dcgm", 2): now - 10.0}
+        async with house.open():
+            await house.until(lambda: house.manager.passes, "what it remembers")
+            by_level = {record.level: record for record in house.manager.passes}
+            assert by_level[3].get_age_s(now) == pytest.approx(5 * 86400.0, abs=2.0)
+            # Level 3 contains level 2, which itself never passed.
+            assert by_level[2].passed_at == by_level[3].passed_at
+            assert by_level[2].is_old(now) and not by_level[3].is_old(now)
+            await house.ended(house.manager.request_run(ask(2)))
+            assert not any(record.is_old(time.time()) for record in house.manager.passes)
+            assert "dcgm_health" not in {record.check for record in house.manager.passes}
+
+    told(work)
+
+
+def test_a_check_learns_its_limit_from_the_passes_that_are_read_back() -> None:
+    async def work() -> None:
+        config = Config(diagnostics=Settings(learn_after=3))
+        check = Learning(name="nccl", levels=(0,), limits=Limits("nccl", config))
+        house = House(check)
+        measure = Measure(name="busbw_bytes_per_second", value=400e9)
+        house.node.passes = [
+            Run(
+                id=f"{number}",
+                ask=RunRequest(check="nccl"),
+                began=float(number),
+                ended=number + 1.0,
+                report=Report(outcome=Outcome.PASS, measures=(measure,)),
+            )
+            for number in range(3)
+        ]
+        async with house.open():
+            await house.until(lambda: check.limits.find_least(measure.name, 0.0), "a limit")
+            learned = check.limits.find_least(measure.name, 0.0)
+            assert learned is not None and learned.value == pytest.approx(340e9)
+
+    told(work)
+
+
+def test_a_measure_remembers_which_device_it_was_taken_on() -> None:
+    class Places:
+        def __init__(self, **identities: str) -> None:
+            self.identities = {gpu(int(number[3:])): text for number, text in identities.items()}
+
+        def find_gpu(self, index: int, serial: str = "") -> Component | None:
+            return gpu(index) if gpu(index) in self.identities else None
+
+        def list_gpus(self) -> set[Component]:
+            return set(self.identities)
+
+        def get_identity(self, component: Component) -> str:
+            return self.identities[component] or component.name
+
+    here = Places(gpu0="GPU-a", gpu1="GPU-b")
+    assert identify_device(here, "GPU 1") == "GPU-b" and identify_device(here, "GPU 7") == ""
+    assert identify_device(here, "mlx5_0") == "", "not known to the node's registry by this name"
+    both = identify_device(here, "")
+    assert both and both != identify_device(Places(gpu0="GPU-a", gpu1="GPU-c"), "")
+    assert identify_device(Places(gpu0="GPU-a", gpu1=""), "") == "", "of one only the slot is known"
+    assert identify_device(Places(gpu1=""), "GPU 1") == "" == identify_device(Places(), "")
+
+
 def test_what_only_a_person_may_ask_for_is_shown() -> None:
     async def work() -> None:
         house = House()
-        house.node.cleared_at = Clears(diagnostic=3)
+        house.node.cleared_at = Clears(diagnostic=4)
         house.node.open = [
             finding(Action.INSPECT, code="xid/157", number=12, last=time.time() + 60.0)
         ]
         async with house.open():
             await house.until(lambda: house.batches[-1].detail, "the hint")
-            assert house.batches[-1].detail == "needs a person: finding #12: vitald diag run 3"
+            assert house.batches[-1].detail == "needs a person: finding #12: vitald diag run 4"
 
     told(work)
 

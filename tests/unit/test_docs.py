@@ -1,4 +1,4 @@
-"""Links of the documentation: each leads to a file and a heading that exist, and each page is linked."""
+"""Links of the documentation: each leads to an existing file and heading; each page is linked."""
 
 from __future__ import annotations
 
@@ -79,9 +79,11 @@ def test_broken_links_and_unlinked_pages_are_found(tmp_path: Path) -> None:
     (tmp_path / "docs/reference").mkdir(parents=True)
     readme = tmp_path / "README.md"
     readme.write_text(
-        "# A page: it's `here`\n\n```sh\n# not a heading\necho [no](link.md)\n```\n\n## Twice\n\n## Twice\n\n"
+        "# A page: it's `here`\n\n```sh\n# not a heading\necho [no](link.md)\n```\n\n"
+        "## Twice\n\n## Twice\n\n"
         '<a id="xid-79"></a>[a](#a-page-its-here) [b](#twice-1) [c](docs/a.md#top) [d](#xid-79)\n'
-        "[e](#not-a-heading) [f](docs/b.md) [g](docs/a.md#bottom) ![h](docs/a.svg) [i](https://example.com/#x)\n"
+        "[e](#not-a-heading) [f](docs/b.md) [g](docs/a.md#bottom) ![h](docs/a.svg)"
+        " [i](https://example.com/#x)\n"
     )
     (tmp_path / "docs/a.md").write_text("# Top\n\n[itself](a.md)\n")
     (tmp_path / "docs/reference/c.md").write_text(

@@ -27,6 +27,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Batch, Position
 from vitald.server.app import Handler
 from vitald.server.peer import Peer
+from vitald.server.request import set_client
 from vitald.server.routes.expect import ExpectRoutes
 
 TRAINIUM2, EFA, ENA = 0x7364, 0xEFA2, 0xEC20
@@ -410,7 +411,7 @@ def test_the_socket_shows_it_and_lets_a_person_confirm(machine: Machine) -> None
 
     @web.middleware
     async def as_root(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request["peer"] = Peer(1, 0, frozenset())
+        set_client(request, Peer(1, 0, frozenset()), is_publisher=False)
         return await handler(request)
 
     async def ask(method: str, path: str) -> dict[str, Any]:

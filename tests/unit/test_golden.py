@@ -515,6 +515,7 @@ def entries_of(profile: str) -> Json:
     found["aliases"] = plain(rules.correlation._aliases)
     found |= {f"ladder {name}": plain(one) for name, one in rules.escalation_policies.items()}
     found |= {f"instance {name}": plain(one) for name, one in rules.instances.items()}
+    found |= {f"minimum {name}": plain(one) for name, one in rules.minimums.items()}
     return {**found, "lemon": plain(rules.lemon)}
 
 
@@ -636,6 +637,7 @@ WITHOUT_DAEMON = (
     *(("gpus",), ("components",), ("expect",), ("diag", "list"), ("diag", "status")),
     *(("clear", "1", "--reason", "x"), ("remedy", "1", "--reason", "x")),
     ("diag", "run", "1", "--reason", "x"),
+    ("advise", "none", "--reason", "x"),
     *(("accept", "1", "--for", "1d", "--reason", "x"), ("release", "--reason", "x")),
 )
 ALONE = (

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
+from tests.pace import patient
 from tests.trees import Tree
 from tests.unit.test_host import KINDS, ROOT, Clock, clock, drive, host, statvfs, tree
-from vitald.collectors.host.filesystems import Mount, _parse_mount
 from vitald.collectors.host.fstab import Fstab, parse_fstab
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
+from vitald.collectors.mount_table import Mount, parse_mount
 from vitald.model import Action, Event
 
 __all__ = ["clock", "tree"]  # fixtures
@@ -145,7 +146,7 @@ def test_inodes_that_are_made_as_needed_are_not_counted(tree: Tree) -> None:
 
 
 def test_a_line_of_mountinfo() -> None:
-    found = _parse_mount(
+    found = parse_mount(
         "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root"
         " rw,errors=continue"
     )
@@ -441,7 +442,7 @@ def test_a_drive_without_a_sensor(tree: Tree) -> None:
 
 def test_a_drive_that_does_not_answer_is_named(tree: Tree) -> None:
     tree.hang("sys/class/nvme/nvme0/hwmon3/temp1_input")
-    with Looking(polled(host(tree), *KINDS, look_s=0.3)) as looking:
+    with Looking(polled(host(tree), *KINDS, look_s=patient(1.0))) as looking:
         looking.until(lambda batch: any(event.code == "host/hung" for event in batch.events))
         (event,) = [event for event in looking.events if event.code == "host/hung"]
         assert event.component.name == "disk/nvme0"

@@ -1,4 +1,4 @@
-"""Temperatures and fans, from trees that stand for /sys/class/hwmon."""
+"""Temperatures, fans and power supplies, from trees that stand for /sys/class/hwmon."""
 
 from __future__ import annotations
 
@@ -142,3 +142,117 @@ def test_a_machine_without_sensors_has_none(tmp_path: Path) -> None:
     with Looking(polled(Hwmon(Tree(tmp_path).root))) as looking:
         looking.look()
         assert looking.last.state is SourceState.ABSENT
+
+
+SUPPLY = "node/ipsps1-4-0058"
+
+
+@pytest.fixture
+def supply(tree: Tree) -> Tree:
+    """A power supply on PMBus, as inspur-ipsps1 shows it, that has its input and its fan."""
+    tree.write("class/hwmon/hwmon5/name", "ipsps1")
+    (tree.root / "devices/i2c-4/4-0058").mkdir(parents=True)
+    tree.link("class/hwmon/hwmon5/device", "devices/i2c-4/4-0058")
+    set_sensor(tree, "hwmon5/in", 1, label="vin", input=230_000, alarm=0)
+    set_sensor(tree, "hwmon5/in", 2, label="vout1", input=12_100, lcrit_alarm=0, max_alarm=0)
+    set_sensor(tree, "hwmon5/curr", 1, label="iin", input=2_500, max_alarm=0)
+    set_sensor(tree, "hwmon5/power", 1, label="pin", input=575_000_000, alarm=0)
+    set_sensor(tree, "hwmon5/power", 2, label="pout1", input=540_500_000, cap_alarm=1)
+    set_sensor(tree, "hwmon5/fan", 1, input=8_000, alarm=0, fault=0)
+    return tree
+
+
+def test_a_power_supply_shows_its_power_and_no_alarm(supply: Tree) -> None:
+    with Looking(polled(Hwmon(supply.root))) as looking:
+        looking.look()
+        values = looking.readings(SUPPLY).values
+    assert values["power_watts"] == (575.0, 540.5)
+    assert (values["supply_alarms"], values["supply_alarm_names"]) == (0.0, "")
+
+
+@pytest.mark.parametrize(
+    ("sensor", "number", "file", "names"),
+    [
+        ("in", 1, "alarm", "vin alarm"),
+        ("in", 2, "lcrit_alarm", "vout1 lcrit_alarm"),
+        ("in", 2, "fault", "vout1 fault"),
+        ("curr", 1, "max_alarm", "iin max_alarm"),
+        ("power", 1, "alarm", "pin alarm"),
+        ("fan", 1, "fault", "fan1 fault"),
+        ("fan", 1, "alarm", "fan1 alarm"),
+    ],
+)
+def test_a_power_supply_raises_its_alarm(
+    supply: Tree, sensor: str, number: int, file: str, names: str
+) -> None:
+    set_sensor(supply, f"hwmon5/{sensor}", number, **{file: 1})
+    with Looking(polled(Hwmon(supply.root))) as looking:
+        looking.look()
+        values = looking.readings(SUPPLY).values
+    assert (values["supply_alarms"], values["supply_alarm_names"]) == (1.0, names)
+
+
+def test_alarms_of_voltages_that_a_board_does_not_use_mean_nothing(tree: Tree) -> None:
+    set_sensor(tree, "hwmon1/in", 3, input=3_300, alarm=1)  # as nct6775 shows without limits
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        assert "supply_alarms" not in looking.readings(BOARD).values
+
+
+def test_a_fan_that_turned_and_has_a_fault_has_failed(tree: Tree) -> None:
+    set_sensor(tree, "hwmon1/fan", 3, input=0, fault=1)  # a header without a fan
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        assert looking.readings(BOARD).values["stopped_fans"] == 0.0
+        set_sensor(tree, "hwmon1/fan", 1, fault=1)
+        looking.look()
+        position = looking.position
+        assert looking.readings(BOARD).values["stopped_names"] == "fan1"
+    with Looking(polled(Hwmon(tree.root)), position) as looking:  # after a restart of the daemon
+        looking.look()
+        readings = looking.readings(BOARD)
+    assert (readings.values["stopped_fans"], readings.values["stopped_names"]) == (1.0, "fan1")
+    assert readings.missing["fan1"] == "the chip reports a fault of this fan"
+
+
+@pytest.mark.parametrize(
+    ("files", "high"),
+    [
+        ({"input": 85_000, "max_alarm": 1}, 1.0),
+        ({"input": 85_000, "alarm": 1}, 1.0),
+        ({"input": 85_000}, 0.0),  # a processor under load
+        ({"input": 41_000, "max_alarm": 1}, 0.0),  # an alarm that the value does not bear out
+        ({"input": 100_000, "max_alarm": 1}, 0.0),  # it is critical
+    ],
+)
+def test_a_sensor_above_its_upper_limit(tree: Tree, files: dict[str, int], high: float) -> None:
+    set_sensor(tree, "hwmon0/temp", 4, **files)
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        values = looking.readings(CORETEMP).values
+    assert values["high_sensors"] == high
+    assert values["high_names"] == ("Core 2" if high else "")
+
+
+def test_an_adapter_shows_itself_and_its_transceiver(tree: Tree) -> None:
+    """As mlx5 lays them out since Linux 6.7: one critical limit each, no alarm."""
+    tree.write("class/hwmon/hwmon6/name", "mlx5")
+    (tree.root / "devices/pci0000:3a/0000:3b:00.0").mkdir(parents=True)
+    tree.link("class/hwmon/hwmon6/device", "devices/pci0000:3a/0000:3b:00.0")
+    for number, label, value in ((1, "sensor0", 61_000), (2, "sensor64", 71_000)):
+        set_sensor(tree, "hwmon6/temp", number, label=label, input=value, crit=70_000)
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        values = looking.readings("node/mlx5-0000:3b:00.0").values
+    assert (values["critical_sensors"], values["critical_names"]) == (1.0, "sensor64")
+
+
+def test_the_number_of_sensors_of_a_chip_is_bounded(tree: Tree) -> None:
+    for number in range(1, 301):
+        set_sensor(tree, "hwmon0/temp", number, input=40_000)
+    with Looking(polled(Hwmon(tree.root))) as looking:
+        looking.look()
+        values = looking.readings(CORETEMP).values
+    temperatures = values["temperature_celsius"]
+    assert isinstance(temperatures, tuple)
+    assert len(temperatures) == 256

@@ -597,6 +597,46 @@ def test_a_pod_that_does_not_come_from_the_api_server_has_another_sort_of_uid() 
     assert find_pod("0::/system.slice/podman-9f2c.scope\n") == ""
 
 
+@pytest.mark.parametrize(
+    "cgroups",
+    [
+        "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n",
+        "0::/system.slice/node1_slurmstepd.scope/job_7/step_batch/user/task_special\n",
+        "0::/../../system.slice/slurmstepd.scope/job_7/step_0\n",
+        "11:memory:/slurm/uid_1000/job_7/step_0\n1:name=systemd:/system.slice/slurmd.service\n0::/\n",
+        "4:cpu,cpuacct:/slurm_node1/uid_1000/job_7\n",
+    ],
+)
+def test_slurms_own_cgroup_names_the_job(cgroups: str) -> None:
+    assert find_slurm_job(cgroups) == "7"
+
+
+OWN = "/user.slice/user-1000.slice/user@1000.service"  # which systemd delegates to the user
+
+
+@pytest.mark.parametrize("above", [OWN, f"{OWN}/app.slice", "/docker/9f2c"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "system.slice/slurmstepd.scope/job_7/step_0",
+        "slurmstepd.scope/job_7",
+        "slurm/uid_1000/job_7",
+        f"kubepods.slice/kubepods-pod{SYSTEMD_POD}.slice/cri-containerd-9f2c.scope",
+        f"kubelet/kubepods/pod{POD}/9f2c",
+    ],
+)
+def test_a_cgroup_that_a_user_named_says_nothing(above: str, named: str) -> None:
+    for hierarchy in ("0::", "1:name=systemd:"):
+        cgroups = f"{hierarchy}{above}/{named}\n"
+        assert (find_slurm_job(cgroups), find_pod(cgroups)) == ("", "")
+
+
+def test_a_pod_within_a_pod_is_the_outer_one() -> None:
+    inner = POD.replace("1", "2")
+    assert inner != POD
+    assert find_pod(f"0::/kubepods/pod{POD}/9f2c/kubepods/pod{inner}/1\n") == POD
+
+
 @given(st.text(max_size=300))
 @FUZZ
 def test_no_cgroup_confuses(text: str) -> None:

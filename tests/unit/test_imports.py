@@ -87,6 +87,8 @@ PURE = [
     "vitald.reasons",
     *RULES,
     *named("vitald.judge"),
+    "vitald.core.story",
+    "vitald.core.waiting",
     *GRAMMARS,
     *ROOTS_RULES,
 ]
@@ -105,12 +107,15 @@ LAYERS = (
         "config_sections",
         "diagnostics_sections",
         "publish_sections",
+        "cloud_section",
+        "nvhcd_section",
     ),
-    *("catalog_section", "config_file", "config"),
+    *("catalog_section", "config_file", "former_keys", "config"),
     *("ledger", "core"),
-    *("diagnostics", "recovery"),
+    *("diagnostics", "recovery", "sensors"),
+    *("jobsocket", "nccl_ras"),
     *("server", "metrics", "publish"),
-    *("simulator", "daemon", "cli", "__main__"),
+    *("simulator", "preconditions", "restored_context", "daemon", "cli", "__main__"),
 )
 
 
@@ -242,16 +247,22 @@ ASKING = {
     "components": ["components", "--socket", "/nonexistent"],
     "expect": ["expect", "--socket", "/nonexistent"],
     "release": ["release", "--socket", "/nonexistent"],
+    "advise": ["advise", "none", "--reason", "x", "--socket", "/nonexistent"],
+    "wait": ["wait", "--timeout", "1s", "--socket", "/nonexistent"],
     "demo": ["demo", "--profile", "no such"],
     "diag": ["diag", "list", "--socket", "/nonexistent"],
     "slurm": ["slurm", "health", "--socket", "/nonexistent"],
     "recover": ["recover", "--dry-run", "--config", "/nonexistent"],
     "recovery": ["recovery", "--config", "/nonexistent"],
+    "sensors": ["sensors", "--output", "/nonexistent/sensors.json"],
     "explain": ["explain", "xid/79"],
     "scan": ["scan", "/dev/null"],
     "config": ["config", "check", "/dev/null"],
     "report": ["report", "--socket", "/nonexistent", "--output", "/dev/null"],
     "inject": ["inject", "xid/79", "--socket", "/nonexistent"],
+    "notify": ["notify", "list", "--config", "/dev/null"],
+    "tell": ["tell", "step=1"],
+    "tee": ["tee"],
     "version": ["version"],
 }
 
@@ -274,7 +285,7 @@ def loaded_by(arguments: list[str]) -> set[str]:
 
 
 def test_every_verb_is_looked_at_but_those_that_serve() -> None:
-    assert set(ASKING) == set(VERBS) - {"run", "publish"}
+    assert set(ASKING) == set(VERBS) - {"run", "publish", "nvhcd", "page"}
 
 
 @pytest.mark.parametrize("verb", list(ASKING))
@@ -283,7 +294,12 @@ def test_a_verb_loads_no_server(verb: str) -> None:
     assert f"vitald.cli.{VERBS[verb][0]}" in loaded
     assert (
         forbidden(
-            loaded, *SERVER, "vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer"
+            loaded,
+            *SERVER,
+            "jinja2",
+            "vitald.daemon",
+            "vitald.core.pipeline",
+            "vitald.core.ledger_writer",
         )
         == []
     )

@@ -23,7 +23,7 @@ from vitald.model.codes import CLOCK_STEPPED
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
 from vitald.server.peer import Peer
-from vitald.server.request import RequestRefused
+from vitald.server.request import RequestRefused, set_client
 from vitald.server.routes.jobs import JobRoutes
 
 DAY = 86400.0
@@ -242,7 +242,7 @@ async def served(uid: int = 0) -> AsyncIterator[Served]:
     async def outermost(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        request["peer"] = Peer(1, uid, frozenset())
+        set_client(request, Peer(1, uid, frozenset()), is_publisher=False)
         try:
             return await handler(request)
         except RequestRefused as refused:
@@ -332,6 +332,7 @@ def test_a_diagnostic_after_a_job_that_failed_or_left_something() -> None:
                 [2],
                 "job 7 of alice ended with signal 9 and left #2",
             )
+            assert answer["unfit"] == [2], "it requires a reboot"
             answer = await run(left=True, exitCode=0, diagnose=True)
             assert answer["diagnostic"]["why"] == "job 7 of alice left #2"
             assert {(ask.check, ask.level, ask.by) for ask in here.diagnostics.asked} == {
@@ -359,6 +360,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
                 "ok": True,
                 "job": None,
                 "left": [],
+                "unfit": [],
                 "diagnostic": None,
             }
             assert not here.board.jobs.recent

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.clock import Clock
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
+from tests.pace import patient
 from tests.unit.builders import catalogue
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
-from vitald.collectors.network import adapter, efa, port_history
+from vitald.collectors.network import adapter, efa, port_history, port_tables
 from vitald.collectors.network import port as ports
 from vitald.collectors.network.collector import KINDS, Network
 from vitald.collectors.network.port import Carrier, Link
@@ -28,23 +30,10 @@ from vitald.collectors.network.settings import NetworkSettings as Settings
 from vitald.model import ComponentKind, Event, Position, SourceState
 
 
-class Clock:
-    """The real one, and what was turned on."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.ahead
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     turned = Clock()
-    for module in (polled_module, adapter, efa, port_history):
+    for module in (polled_module, adapter, efa, port_history, port_tables):
         monkeypatch.setattr(module, "time", turned)
     return turned
 
@@ -513,6 +502,22 @@ def test_two_ports_down_are_not_all_while_a_third_is_up(
     }
 
 
+def test_bytes_of_a_port_are_four_times_its_counter(tree: NetworkTree, make_node: MakeNode) -> None:
+    """sysfs-class-infiniband: octets divided by 4. EFA's driver counts bytes."""
+    infiniband(tree)
+    tree.efa(EFA[0])
+    node = make_node(tree)
+    node.rounds(1)
+    values = node.looking.readings(f"nic/{MLX5[0]}").values
+    assert values["received_bytes"] == 4 * (7 * 10**12 + 10**9)
+    assert values["transmitted_bytes"] == 4 * (6 * 10**12 + 10**9)
+    assert node.looking.readings(f"nic/{EFA[0]}").values["tx_bytes"] == 10**12 + 10**6
+    tree.write(f"{tree.path('mlx5_0')}/ports/1/counters/port_rcv_data", 2**32 - 1)
+    node.looking.look()
+    node.looking.look()
+    assert "stands at" in node.looking.readings(f"nic/{MLX5[0]}").missing["received_bytes"]
+
+
 def test_a_function_with_two_ports_has_a_value_for_each(
     tree: NetworkTree, make_node: MakeNode
 ) -> None:
@@ -587,6 +592,110 @@ def test_siblings_that_do_not_agree_say_nothing(tree: NetworkTree, make_node: Ma
         tree.port(name, rate="200 Gb/sec (4X HDR)")
     node = make_node(tree)
     assert node.told(6) == set()
+
+
+# --- partitions and addresses
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected", "found"),
+    [
+        ((0x7FFF,), "0xffff", {"ib/pkeys_differ"}),  # a limited member
+        ((0xFFFF, 0x8001), "0xffff", {"ib/pkeys_differ"}),
+        ((), "0xffff", {"ib/no_pkey", "ib/pkeys_differ"}),
+    ],
+)
+def test_a_port_in_other_partitions_than_its_siblings(
+    tree: NetworkTree,
+    make_node: MakeNode,
+    keys: tuple[int, ...],
+    expected: str,
+    found: set[str],
+) -> None:
+    infiniband(tree)
+    tree.pkeys("mlx5_3", *keys)
+    node = make_node(tree)
+    assert node.told(10) == set()  # as while a node boots
+    assert node.told(2) == {(code, _NIC_3) for code in found}
+    event = next(event for event in node.looking.events if event.code == "ib/pkeys_differ")
+    assert event.fields["pkeys_expected"] == expected
+    tree.pkeys("mlx5_3", 0xFFFF)
+    over = node.rounds(5)
+    assert {(event.code, event.fields.get("recovered")) for event in over} == {
+        (code, True) for code in found
+    }
+
+
+def test_partitions_set_late_in_a_boot_are_no_fault(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    tree.pkeys("mlx5_3")
+    node = make_node(tree)
+    node.rounds(4)
+    tree.pkeys("mlx5_3", 0xFFFF)
+    assert node.told(30) == set()
+
+
+def test_siblings_in_different_partitions_are_not_compared(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
+    """Compute and storage ports of one model, each in partitions of their own."""
+    infiniband(tree)
+    for name in ("mlx5_3", "mlx5_4"):
+        tree.pkeys(name, 0x8005)
+    assert make_node(tree).told(30) == set()
+
+
+def test_a_port_that_is_down_has_no_tables(tree: NetworkTree, make_node: MakeNode) -> None:
+    infiniband(tree)
+    tree.pkeys("mlx5_3")
+    tree.port("mlx5_3", state="2: INIT", phys_state="5: LinkUp")
+    node = make_node(tree)
+    assert "ib/no_pkey" not in {code for code, _ in node.told(30)}
+    assert "pkeys" not in node.values(MLX5[3])
+
+
+def test_a_table_that_cannot_be_read_is_not_compared(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
+    infiniband(tree)
+    tree.put("mlx5_3", {"ports/1/pkeys/0": "none"})
+    node = make_node(tree)
+    assert node.told(30) == set()
+    assert "pkeys_empty" not in node.values(MLX5[3])
+
+
+def test_a_roce_port_without_the_address_that_its_siblings_have(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
+    roce(tree)
+    tree.gids("mlx5_3", ipv4=False)
+    node = make_node(tree)
+    assert node.told(20) == set()  # addresses come late in a boot
+    assert node.told(2) == {("ib/gids_lacking", _NIC_3)}
+    (event,) = (event for event in node.looking.events if event.code == "ib/gids_lacking")
+    assert event.fields["gid_kinds_lacking"] == "IB/RoCE v1 IPv4, RoCE v2 IPv4"
+    tree.gids("mlx5_3", ipv4=True)
+    assert [event.fields.get("recovered") for event in node.rounds(5)] == [True]
+
+
+def test_an_address_that_only_some_ports_have_is_not_expected(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
+    roce(tree)
+    for name in ("mlx5_3", "mlx5_4"):
+        tree.gids(name, ipv4=False)
+    assert make_node(tree).told(40) == set()
+
+
+def test_tables_are_read_every_two_minutes(
+    tree: NetworkTree, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infiniband(tree)
+    node = make_node(tree)
+    node.rounds(1)
+    asked = listen(monkeypatch)
+    node.rounds(4)
+    assert len([path for path in asked if "/pkeys/" in path]) == 8 * len(MLX5)
 
 
 # --- Ethernet
@@ -930,7 +1039,7 @@ def test_a_port_that_a_boot_brings_back_is_told_to_be_well(
 
 def hangs(node: Looking, *, over: bool = False) -> list[str]:
     """Look until a hang is told, or that it is over; and of which component."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + patient(10.0)
     while time.monotonic() < deadline:
         node.look()
         if found := [
@@ -946,7 +1055,7 @@ def hangs(node: Looking, *, over: bool = False) -> list[str]:
 def test_an_adapter_that_does_not_answer_is_named_and_the_others_go_on(tree: NetworkTree) -> None:
     infiniband(tree)
     path = "class/infiniband/mlx5_3/ports/1/counters/symbol_error"
-    with Looking(polled(Network(tree.root, Settings()), *KINDS, look_s=0.3)) as node:
+    with Looking(polled(Network(tree.root, Settings()), *KINDS, look_s=patient(1.0))) as node:
         node.look()
         tree.hang(path)
         assert hangs(node) == [MLX5[3]]

@@ -41,7 +41,7 @@ def watching(
     *,
     places: NeuronLocations | None = None,
     boot_id: str = "boot-1",
-    look_s: float = 0.5,
+    look_s: float = 60.0,
 ) -> Looking:
     subject = Neuron(tree.root, PciInventory(tree.root), places or NeuronLocations())
     return Looking(polled(subject, "neuron", boot_id=boot_id, look_s=look_s), after)
@@ -589,7 +589,7 @@ def test_fewer_devices_than_functions_where_no_place_is_known(tmp_path: Path) ->
 
 
 def test_a_look_that_hangs_delays_nobody_and_is_told(tree: NeuronTree) -> None:
-    with watching(tree, look_s=2.0) as node:
+    with watching(tree, look_s=patient(2.0)) as node:
         node.look()
         tree.hang(tree.path(9, "stats/hardware/mem_ecc_uncorrected"))
         tree.ecc(10, "sram_ecc_uncorrected", 1)

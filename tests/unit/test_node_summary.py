@@ -20,7 +20,8 @@ from tests.system.document import conforms
 from tests.unit.builders import catalogue, finding, gpu
 from vitald.cli import client, main
 from vitald.core.node_state import NodeState
-from vitald.model import Action, Finding, Requirement, SourceHealth, SourceState, When
+from vitald.model import Acceptance, Action, Finding, Requirement, SourceHealth, SourceState, When
+from vitald.model.validation import Validation, ValidationStage
 from vitald.server import examples
 from vitald.server.request import RequestRefused
 from vitald.server.routes import summary as routes
@@ -82,7 +83,9 @@ def ask(
 
     async def send() -> tuple[int, Json]:
         app = web.Application(middlewares=[outermost])
-        SummaryRoutes(context).add_routes(app)
+        SummaryRoutes(context, lambda: Validation(stage=ValidationStage.NONE, level=2)).add_routes(
+            app
+        )
         async with (
             TestClient(TestServer(app)) as connected,
             connected.get(f"/v1/summary{query}") as answer,
@@ -140,6 +143,14 @@ def test_a_drill_for_those_who_ask_for_drills() -> None:
     answer = summarize(finding(**DRILL), query="?drills=true")
     assert brief(answer) == ("unhealthy", "Xid79", "Xid79", None)
     assert [one["simulated"] for one in answer["findings"]] == [True]
+
+
+def test_an_accepted_finding_is_marked() -> None:
+    required = Requirement(Action.REBOOT_NODE, When.NOW)
+    accepted = Acceptance(by="op", reason="a job", since=0.0, until=9e9, asked=required)
+    answer = summarize(finding(accepted=accepted), finding(number=2))
+    assert {one["id"]: one["accepted"] for one in answer["findings"]} == {1: True, 2: False}
+    assert brief(summarize(finding(accepted=accepted))) == ("degraded", "Degraded", None, None)
 
 
 def test_a_code_of_the_site_has_the_site_s_word() -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import mmap
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,10 +20,11 @@ from tests.looking import CATALOG
 from vitald.collectors.nvml import calls, tiers
 from vitald.collectors.nvml import codes as nvml_codes
 from vitald.collectors.nvml.node import GpuNode
+from vitald.collectors.nvml.pid_namespace import is_initial_pid_namespace
 from vitald.collectors.nvml.query import PolledGpu
 from vitald.collectors.nvml.readings import READINGS
 from vitald.collectors.nvml.worker import NvmlWorker
-from vitald.metrics import gpus
+from vitald.metrics.gpus import GpuMetrics
 from vitald.model import Event, Readings
 from vitald.server import serialize
 
@@ -65,7 +67,7 @@ def fields(known: Mapping[Any, float]) -> Callable[..., list[Field]]:
     return lambda ids: [Field(known.get(one)) for one in ids]
 
 
-class Look:
+class GpuPoll:
     """One worker with one GPU."""
 
     def __init__(self, **answers: Any) -> None:
@@ -89,7 +91,9 @@ def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     every = [name for given in tiers.READINGS_BY_CALL.values() for name in given]
     assert len(every) == len(set(every))
     assert [
-        call.name for tier in (calls.FAST, calls.SLOW, calls.INVENTORY) for call in tier
+        call.name
+        for tier in (calls.FAST, calls.SLOW, calls.INVENTORY, calls.PROFILING)
+        for call in tier
     ] == list(tiers.READINGS_BY_CALL)
 
 
@@ -101,16 +105,16 @@ def test_a_reading_belongs_to_one_call_and_each_call_is_a_function() -> None:
     ],
 )
 def test_a_call_that_fails_leaves_none_of_its_readings(code: int, reason: str) -> None:
-    look = Look(nvmlDeviceGetMemoryInfo=failing(code), nvmlDeviceGetPowerUsage=95000)
+    poll = GpuPoll(nvmlDeviceGetMemoryInfo=failing(code), nvmlDeviceGetPowerUsage=95000)
     for _ in range(2):
-        answer = look.read("memory", "power")
+        answer = poll.read("memory", "power")
         assert answer["values"] == {"power_watts": 95.0}
         assert answer["missing"] == dict.fromkeys(tiers.SLOW["memory"], reason)
 
 
 def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
-    look = Look(nvmlDeviceGetFieldValues=fields({94: 3.0, 180: 0.0}))
-    answer = look.read("pcie_errors")
+    poll = GpuPoll(nvmlDeviceGetFieldValues=fields({94: 3.0, 180: 0.0}))
+    answer = poll.read("pcie_errors")
     assert answer["values"] == {"pcie_replays": 3.0, "pcie_fatal_errors": 0.0}
     assert set(answer["missing"]) == {
         "pcie_correctable_errors",
@@ -120,8 +124,8 @@ def test_a_field_that_the_gpu_does_not_have_is_said_by_its_name() -> None:
 
 
 def test_what_is_not_asked_of_a_lost_gpu_is_missing_too() -> None:
-    look = Look(nvmlDeviceGetTemperature=failing(15), nvmlDeviceGetPowerUsage=95000)
-    answer = look.read("temperature", "power")
+    poll = GpuPoll(nvmlDeviceGetTemperature=failing(15), nvmlDeviceGetPowerUsage=95000)
+    answer = poll.read("temperature", "power")
     assert (answer["values"], answer["missing"]) == (
         {},
         {"temperature_celsius": "lost", "power_watts": "lost"},
@@ -129,15 +133,17 @@ def test_what_is_not_asked_of_a_lost_gpu_is_missing_too() -> None:
 
 
 def test_a_limit_of_0_is_no_limit() -> None:
-    look = Look(nvmlDeviceGetTemperatureThreshold=lambda number: {0: 92, 1: 0, 2: 0, 3: 85}[number])
-    answer = look.read("limits")
+    poll = GpuPoll(
+        nvmlDeviceGetTemperatureThreshold=lambda number: {0: 92, 1: 0, 2: 0, 3: 85}[number]
+    )
+    answer = poll.read("limits")
     assert answer["values"] == {"shutdown_celsius": 92, "gpu_max_celsius": 85}
     assert answer["missing"] == dict.fromkeys(
         ("slowdown_celsius", "memory_max_celsius"), "the driver gives no limit"
     )
 
 
-def links(states: Iterable[Any], **more: Any) -> Look:
+def links(states: Iterable[Any], **more: Any) -> GpuPoll:
     known = list(states)
 
     def state(link: int) -> int:
@@ -145,7 +151,7 @@ def links(states: Iterable[Any], **more: Any) -> Look:
             raise pynvml.NVMLError(999)
         return int(known[link])
 
-    return Look(
+    return GpuPoll(
         nvmlDeviceGetFieldValues=fields({91: float(len(known))}),
         nvmlDeviceGetNvLinkState=state,
         **more,
@@ -153,9 +159,9 @@ def links(states: Iterable[Any], **more: Any) -> Look:
 
 
 def test_one_link_that_errs_does_not_drop_the_others() -> None:
-    look = links([1, None, 0, 1])
+    poll = links([1, None, 0, 1])
     for times in range(1, 4):
-        answer = look.read("nvlinks")
+        answer = poll.read("nvlinks")
         one = answer["values"]["nvlink_active"]
         assert (one[0], one[2], one[3], math.isnan(one[1])) == (1.0, 0.0, 1.0, True)
         assert answer["values"]["nvlinks_active"] == 2.0
@@ -164,13 +170,13 @@ def test_one_link_that_errs_does_not_drop_the_others() -> None:
 
 
 def test_links_that_the_driver_does_not_list_any_more_are_not_active() -> None:
-    look = links([1] * 18)
-    assert look.read("nvlinks")["values"]["nvlinks_active"] == 18.0
-    look.library.answers |= {
+    poll = links([1] * 18)
+    assert poll.read("nvlinks")["values"]["nvlinks_active"] == 18.0
+    poll.library.answers |= {
         "nvmlDeviceGetFieldValues": fields({91: 0.0}),
         "nvmlDeviceGetNvLinkState": failing(nvml_codes.INVALID_ARGUMENT),
     }
-    values = look.read("nvlinks")["values"]
+    values = poll.read("nvlinks")["values"]
     assert (values["nvlinks"], values["nvlinks_active"], values["nvlink_active"]) == (
         0.0,
         0.0,
@@ -186,11 +192,11 @@ def test_no_more_links_are_active_than_the_driver_lists(
     count: float, inactive: int | None, active: int
 ) -> None:
     """Also where it goes on saying of each that it is."""
-    look = links([1] * 18)
-    look.read("nvlinks")
-    look.library.answers["nvmlDeviceGetNvLinkState"] = lambda link: int(link != inactive)
-    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: count})
-    values = look.read("nvlinks")["values"]
+    poll = links([1] * 18)
+    poll.read("nvlinks")
+    poll.library.answers["nvmlDeviceGetNvLinkState"] = lambda link: int(link != inactive)
+    poll.library.answers["nvmlDeviceGetFieldValues"] = fields({91: count})
+    values = poll.read("nvlinks")["values"]
     assert (values["nvlinks"], values["nvlinks_active"], len(values["nvlink_active"])) == (
         count,
         active,
@@ -214,13 +220,13 @@ def test_the_generation_of_the_links_is_asked(code: int, version: float, counter
         for number in (161, 162, 163, 206, 207, 213, 214, 219, 221)
         for link in range(2)
     }
-    look = links([1, 1], nvmlDeviceGetNvLinkVersion=lambda link: code if link else 0)
-    look.library.answers["nvmlDeviceGetFieldValues"] = fields({91: 2.0, **every})
-    assert look.read("nvlink_layout", inventory=True)["values"] == {
+    poll = links([1, 1], nvmlDeviceGetNvLinkVersion=lambda link: code if link else 0)
+    poll.library.answers["nvmlDeviceGetFieldValues"] = fields({91: 2.0, **every})
+    assert poll.read("nvlink_layout", inventory=True)["values"] == {
         "nvlink_version": version,
         "nvlink_switched": 0.0,
     }
-    answer = look.read("nvlink_errors")
+    answer = poll.read("nvlink_errors")
     assert counter in answer["values"]
     other = "nvlink_symbol_errors" if counter == "nvlink_crc_errors" else "nvlink_crc_errors"
     assert answer["missing"][other] == "not supported"
@@ -239,21 +245,21 @@ def test_the_generation_of_the_links_is_asked(code: int, version: float, counter
 def test_the_temperature_by_the_newer_call_where_the_former_is_gone(
     former: Any, newer: Any, values: dict[str, Any], missing: dict[str, str]
 ) -> None:
-    answer = Look(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read(
+    answer = GpuPoll(nvmlDeviceGetTemperature=former, nvmlDeviceGetTemperatureV=newer).read(
         "temperature"
     )
     assert (answer["values"], answer["missing"]) == (values, missing)
 
 
 def test_links_to_the_processor() -> None:
-    look = Look(
+    poll = GpuPoll(
         nvmlDeviceGetFieldValues=fields({170: 2.0, (171, 0): 1.0, (171, 1): 0.0, (232, 1): 7.0})
     )
-    answer = look.read("c2c_links")
+    answer = poll.read("c2c_links")
     assert answer["values"]["c2c_active"] == [1.0, 0.0]
     assert math.isnan(answer["values"]["c2c_replays"][0])
     assert set(answer["missing"]) == {"c2c_error_interrupts", "c2c_replays_back_to_back"}
-    assert Look(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {
+    assert GpuPoll(nvmlDeviceGetFieldValues=fields({170: 0.0})).read("c2c_links")["values"] == {
         "c2c_links": 0.0
     }
 
@@ -276,10 +282,10 @@ def test_every_kind_of_event_may_be_supported() -> None:
 
 @pytest.mark.parametrize("celsius", [255, 2**32 - 6])
 def test_a_temperature_that_no_board_has_is_no_value(celsius: int) -> None:
-    look = Look(
+    poll = GpuPoll(
         nvmlDeviceGetTemperature=celsius, nvmlDeviceGetFieldValues=fields({82: float(celsius)})
     )
-    answer = look.read("temperature", "memory_temperature")
+    answer = poll.read("temperature", "memory_temperature")
     assert (answer["values"], set(answer["missing"].values())) == (
         {},
         {"the driver gives no value"},
@@ -297,7 +303,7 @@ def test_where_in_a_rack_a_gpu_is() -> None:
             bytes([0]),
         )
 
-    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    values = GpuPoll(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
     assert values == {
         "chassis_serial": "1820324000001",
         "chassis_slot": 200.0,
@@ -313,7 +319,7 @@ def test_where_in_a_rack_a_gpu_is() -> None:
     assert values.items() <= node.read(0).values.items()
     (sample,) = [
         one
-        for metric in gpus.collect_metrics([node.read(0)])
+        for metric in GpuMetrics(each_link=True).collect_metrics([node.read(0)])
         for one in metric.samples
         if one.name == "vitald_gpu_place_info"
     ]
@@ -334,7 +340,7 @@ def test_where_in_a_rack_a_gpu_is_by_a_former_driver(code: int) -> None:
             bytes([1]),
         )
 
-    values = Look(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
+    values = GpuPoll(nvmlDeviceGetPlatformInfo=answer).read("platform")["values"]
     assert values == {
         "chassis_serial": "182032ff",
         "chassis_slot": 9.0,
@@ -343,15 +349,15 @@ def test_where_in_a_rack_a_gpu_is_by_a_former_driver(code: int) -> None:
     }
 
 
-def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> Look:
-    look = Look(nvmlDeviceGetFieldValues=fields(known))
-    look.gpu.links, look.gpu.nvlink5, look.gpu.driver = 2, True, driver
-    return look
+def nvlink5(driver: tuple[int, ...], known: Mapping[Any, float]) -> GpuPoll:
+    poll = GpuPoll(nvmlDeviceGetFieldValues=fields(known))
+    poll.gpu.links, poll.gpu.nvlink5, poll.gpu.driver = 2, True, driver
+    return poll
 
 
 def test_recoveries_are_counted_whatever_came_of_them() -> None:
-    look = nvlink5((580, 95, 5), {(213, 0): 3.0, (214, 0): 1.0, (215, 0): 4.0})
-    values = look.read("nvlink_errors")["values"]
+    poll = nvlink5((580, 95, 5), {(213, 0): 3.0, (214, 0): 1.0, (215, 0): 4.0})
+    values = poll.read("nvlink_errors")["values"]
     said = {
         name: values[f"nvlink_{name}"][0]
         for name in ("recoveries", "recovery_failures", "recovery_attempts")
@@ -370,10 +376,10 @@ def test_recoveries_are_counted_whatever_came_of_them() -> None:
     ],
 )
 def test_a_bit_error_rate_is_unpacked(packed: int, rate: float) -> None:
-    look = nvlink5(
+    poll = nvlink5(
         (580, 95, 5), {(220, 1): float(packed), (222, 0): 4095.0, (222, 1): float(packed)}
     )
-    values = look.read("nvlink_quality")["values"]
+    values = poll.read("nvlink_quality")["values"]
     assert math.isnan(values["nvlink_effective_ber"][0])
     assert (values["nvlink_effective_ber"][1], values["nvlink_symbol_ber"]) == (
         rate,
@@ -403,8 +409,8 @@ def test_the_history_of_corrections() -> None:
     for nothing.
     """
     known = {(235 + at, link): 0.0 for at in range(16) for link in range(2)}
-    look = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
-    values = look.read("nvlink_corrections")["values"]
+    poll = nvlink5((580, 95, 5), {**known, (235, 0): 1000.0, (235, 1): 500.0, (238, 1): 2.0})
+    values = poll.read("nvlink_corrections")["values"]
     assert values["nvlink_fec_history"] == [1500.0, 0.0, 0.0, 2.0, *[0.0] * 12]
     assert values["nvlink_fec_highest_bin"] == [0.0, 3.0]
     del known[240, 1]
@@ -421,11 +427,11 @@ def test_the_history_of_corrections() -> None:
 
 def test_why_no_link_says_a_counter() -> None:
     """Not "not supported" where each of them fails."""
-    look = nvlink5((580, 95, 5), {})
-    look.library.answers["nvmlDeviceGetFieldValues"] = lambda ids: [
+    poll = nvlink5((580, 95, 5), {})
+    poll.library.answers["nvmlDeviceGetFieldValues"] = lambda ids: [
         Field(1.0 if one[0] == 206 else 0.0, 0 if one[0] == 206 else 999) for one in ids
     ]
-    answer = look.read("nvlink_errors")
+    answer = poll.read("nvlink_errors")
     assert answer["values"] == {"nvlink_malformed_packets": [1.0, 1.0]}
     assert answer["missing"]["nvlink_recoveries"] == "fails with NVML error 999"
 
@@ -441,7 +447,7 @@ def test_why_no_link_says_a_counter() -> None:
     ],
 )
 def test_the_reasons_that_clocks_are_held_down_for(mask: int, reasons: set[str]) -> None:
-    values = Look(nvmlDeviceGetCurrentClocksEventReasons=mask).read("clock_events")["values"]
+    values = GpuPoll(nvmlDeviceGetCurrentClocksEventReasons=mask).read("clock_events")["values"]
     assert {
         name for name, value in values.items() if value and name != "clock_event_reasons"
     } == reasons
@@ -449,7 +455,7 @@ def test_the_reasons_that_clocks_are_held_down_for(mask: int, reasons: set[str])
 
 
 def test_the_margin_of_the_memory_may_be_below_0() -> None:
-    answer = Look(nvmlDeviceGetFieldValues=fields({193: -8.0, 195: -4.0})).read("t_limits")
+    answer = GpuPoll(nvmlDeviceGetFieldValues=fields({193: -8.0, 195: -4.0})).read("t_limits")
     assert answer["values"] == {"shutdown_margin_celsius": -8.0, "memory_max_margin_celsius": -4.0}
 
 
@@ -466,7 +472,7 @@ def test_what_the_driver_keeps_for_itself_is_not_used(
             raise pynvml.NVMLError(code)
         return mock.Mock(used=5.0, reserved=2.0, free=93.0, total=100.0)
 
-    answer = Look(nvmlDeviceGetMemoryInfo=info).read("memory")
+    answer = GpuPoll(nvmlDeviceGetMemoryInfo=info).read("memory")
     assert (
         answer["values"]["memory_used_bytes"],
         answer["values"].get("memory_reserved_bytes"),
@@ -498,7 +504,7 @@ def test_the_flags_of_old_stand_for_no_advice_that_cannot_be_read(
             Field(codes_[one], codes_[one] if one == 230 or codes_[one] > 1 else 0) for one in ids
         ]
 
-    got = Look(nvmlDeviceGetFieldValues=answer).read("recovery_action")
+    got = GpuPoll(nvmlDeviceGetFieldValues=answer).read("recovery_action")
     assert got["values"].get("recovery", got["missing"].get("recovery")) == said
     assert not got["values"].keys() & got["missing"].keys()
 
@@ -509,7 +515,7 @@ def test_one_counter_that_cannot_be_read_does_not_take_the_others_away() -> None
             raise pynvml.NVMLError(3)
         return 3 if kind else 0
 
-    answer = Look(nvmlDeviceGetTotalEccErrors=count).read("ecc")
+    answer = GpuPoll(nvmlDeviceGetTotalEccErrors=count).read("ecc")
     assert answer["values"] == {"ecc_corrected": 0, "ecc_uncorrected": 3}
     assert answer["missing"] == dict.fromkeys(
         ("ecc_corrected_lifetime", "ecc_uncorrected_lifetime"), "not supported"
@@ -523,13 +529,13 @@ def test_one_counter_that_cannot_be_read_does_not_take_the_others_away() -> None
 def test_who_a_gpu_is_though_it_does_not_say_all_of_it(
     code: int, faults: list[str], failing_: dict[str, int]
 ) -> None:
-    look = Look(
+    poll = GpuPoll(
         nvmlDeviceGetUUID="GPU-0",
         nvmlDeviceGetName="NVIDIA H100",
         nvmlDeviceGetInforomImageVersion=failing(code),
     )
     for _ in range(nvml_codes.MIN_FAILURES):
-        answer = look.read("identity", inventory=True)
+        answer = poll.read("identity", inventory=True)
         assert (answer["values"], answer["faults"]) == (
             {"uuid": "GPU-0", "name": "NVIDIA H100"},
             faults,
@@ -543,19 +549,19 @@ def test_who_a_gpu_is_though_it_does_not_say_all_of_it(
 )
 def test_why_none_of_several_fields_is_there(codes_: set[int], reason: str) -> None:
     known = [*codes_, *codes_]
-    look = Look(
+    poll = GpuPoll(
         nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, known[at % 2]) for at, _ in enumerate(ids)]
     )
-    answers = [look.read("pcie_errors") for _ in range(nvml_codes.MIN_FAILURES)]
+    answers = [poll.read("pcie_errors") for _ in range(nvml_codes.MIN_FAILURES)]
     assert {answer["missing"]["pcie_replays"] for answer in answers} == {reason}
     assert answers[-1]["failing"] == ({"pcie_errors": 999} if codes_ == {999} else {})
 
 
 def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
-    look = Look(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
-    look.gpu.links, look.gpu.nvlink5 = 2, True
+    poll = GpuPoll(nvmlDeviceGetFieldValues=lambda ids: [Field(0.0, 999) for _ in ids])
+    poll.gpu.links, poll.gpu.nvlink5 = 2, True
     for _ in range(nvml_codes.MIN_FAILURES):
-        answer = look.read("limit_times", "nvlink_quality", "nvlink_corrections")
+        answer = poll.read("limit_times", "nvlink_quality", "nvlink_corrections")
     assert (answer["failing"], answer["missing"]["board_limit_seconds"]) == (
         {},
         "fails with NVML error 999",
@@ -571,16 +577,16 @@ def test_what_is_not_judged_is_no_reason_for_a_finding() -> None:
     ],
 )
 def test_all_ones_stand_for_no_value(call: str, values: Any) -> None:
-    look = Look()
+    poll = GpuPoll()
     with mock.patch.object(pynvml, call, lambda *_: values):
         worker = NvmlWorker("", mmap.mmap(-1, 4096))
         with pytest.raises(pynvml.NVMLError) as refused:
-            worker.ask_driver(call, look.gpu.handle)
+            worker.ask_driver(call, poll.gpu.handle)
     assert (refused.value.value, nvml_codes.REASONS[refused.value.value]) == (
         nvml_codes.NO_VALUE,
         "the driver gives no value",
     )
-    field = Look(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
+    field = GpuPoll(nvmlDeviceGetFieldValues=fields({82: 2.0**32 - 1})).read("memory_temperature")
     assert (field["values"], field["missing"]) == (
         {},
         {"memory_temperature_celsius": "the driver gives no value"},
@@ -597,8 +603,8 @@ def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
             3,
         )
 
-    look = Look(nvmlDeviceGetSramEccErrorStatus=sram)
-    answer = look.read("sram_status")
+    poll = GpuPoll(nvmlDeviceGetSramEccErrorStatus=sram)
+    answer = poll.read("sram_status")
     none = {"sram_threshold_exceeded", "sram_uncorrected_parity"}
     assert answer["missing"] == dict.fromkeys(none, "the driver gives no value")
     assert answer["values"]["sram_uncorrected_parity_lifetime"] == 3
@@ -606,11 +612,11 @@ def test_all_ones_in_a_struct_are_no_verdict_on_a_board() -> None:
     def flag(words: Any) -> None:
         words[0] = 2**32 - 1
 
-    look.library.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = flag
-    assert look.read("unrepairable")["missing"] == {
+    poll.library.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = flag
+    assert poll.read("unrepairable")["missing"] == {
         "memory_unrepairable": "the driver gives no value"
     }
-    counter = Look(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read(
+    counter = GpuPoll(nvmlDeviceGetFieldValues=fields({179: float(2**64 - 1), 180: 0.0})).read(
         "pcie_errors"
     )
     assert counter["missing"]["pcie_nonfatal_errors"] == "the driver gives no value"
@@ -625,14 +631,14 @@ def test_the_reason_of_each_reading_stays_while_its_call_is_not_asked_again() ->
         asked.append(len(ids))
         return [Field(0.0, 13 if one == 180 else 3) for one in ids]
 
-    look = Look(nvmlDeviceGetFieldValues=answer)
-    first, second = look.read("pcie_errors"), look.read("pcie_errors")
+    poll = GpuPoll(nvmlDeviceGetFieldValues=answer)
+    first, second = poll.read("pcie_errors"), poll.read("pcie_errors")
     assert first["missing"] == second["missing"]
     assert (second["missing"]["pcie_fatal_errors"], len(asked)) == ("driver too old", 1)
 
 
 def test_no_lanes_are_no_value() -> None:
-    answer = Look(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read(
+    answer = GpuPoll(nvmlDeviceGetCurrPcieLinkWidth=0, nvmlDeviceGetMaxPcieLinkWidth=16).read(
         "pcie_link"
     )
     assert answer["values"] == {"pcie_width_max": 16}
@@ -641,7 +647,7 @@ def test_no_lanes_are_no_value() -> None:
 
 def test_a_flag_is_0_or_1() -> None:
     assert (
-        Look(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"][
+        GpuPoll(nvmlDeviceGetRemappedRows=(0, 0, 2, 3)).read("remapped_rows")["values"][
             "row_remap_pending"
         ]
         == 1.0
@@ -739,7 +745,7 @@ def test_a_call_that_fails_takes_its_value_away_at_once() -> None:
     one = node.read(0)
     assert "temperature_celsius" not in one.values
     assert one.missing == {"temperature_celsius": "fails with NVML error 999"}
-    shown = samples(gpus.collect_metrics([one]))
+    shown = samples(GpuMetrics(each_link=True).collect_metrics([one]))
     assert not any("temperature" in sample for sample in shown)
     assert any("power_watts" in sample for sample in shown)
     node.look(temperature_celsius=77.0)
@@ -849,7 +855,7 @@ def test_a_part_that_could_not_be_read_has_no_sample_and_is_null() -> None:
     node.look(
         nvlinks=3.0, nvlink_active=[1.0, math.nan, 0.0], nvlink_crc_errors=[0.0, math.nan, 4.0]
     )
-    shown = samples(gpus.collect_metrics([node.read(0)]))
+    shown = samples(GpuMetrics(each_link=True).collect_metrics([node.read(0)]))
     assert [
         sum(f"{name}[" in sample for sample in shown)
         for name in ("nvlink_up", "nvlink_crc_errors_total")
@@ -1191,6 +1197,20 @@ def test_a_look_up_that_is_ready_in_time_is_no_finding() -> None:
         assert not codes(node.look())
 
 
+@pytest.mark.parametrize(("mode", "fields"), [(0.0, {"persistent": False}), (1.0, {})])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_reset_says_where_the_driver_may_have_let_go(
+    mode: float, fields: dict[str, bool], restarts: bool
+) -> None:
+    """By the readings before it: a reset turns persistence mode off."""
+    node = Node(1)
+    node.look(energy_joules=5e6, persistence_mode=mode)
+    if restarts:
+        node = Node(1, memory=node.node.memory)
+    events = node.look(energy_joules=10.0, persistence_mode=0.0)
+    assert [each.fields for each in events if each.code == "device/reset"] == [fields]
+
+
 def test_every_call_fails() -> None:
     """Told once no reading of the fast and slow tier is current; what one call fails for is another
     finding.
@@ -1264,3 +1284,116 @@ def test_what_the_number_of_a_recovery_action_means(
 )
 def test_a_gpu_that_cannot_be_used_makes_the_node_unfit(code: str) -> None:
     assert CATALOG.find_rule(f"nvml/{code}").apply_to({}).unusable
+
+
+# --- rates of corrected errors, work without a process, clocks that stay low
+
+_SLOW_S = 30.0
+
+
+def follow(node: Node, minutes: float, **values: Any) -> set[tuple[str, str]]:
+    """The findings that open or close while the GPUs give these values."""
+    events = [
+        event for _ in range(int(minutes * 2)) for event in node.look(seconds=_SLOW_S, **values)
+    ]
+    return set(codes(events))
+
+
+def test_corrected_errors_at_a_high_rate_are_remembered_over_a_pause() -> None:
+    """They come under load only: a GPU that is idle at night is no healthier."""
+    node, counted = Node(2), 0.0
+    node.look(ecc_corrected=0.0)
+    for _ in range(24):
+        counted += 4647 * _SLOW_S
+        node.set(1, ecc_corrected=counted)
+        found = codes(node.look(seconds=_SLOW_S))
+        if found:
+            break
+    assert found == [(GPUS[1], "nvml/ecc_corrected_rate")]
+    assert follow(node, 60) == set()
+    node.set(1, ecc_corrected=counted)
+    assert follow(node, 24 * 60) == {(GPUS[1], "nvml/ecc_corrected_rate")}  # it has ended
+
+
+@pytest.mark.parametrize("rate", [0.0, 10.0, 900.0])
+def test_a_few_corrected_errors_are_none(rate: float) -> None:
+    node = Node(1)
+    for minute in range(40):
+        assert codes(node.look(seconds=60.0, ecc_corrected=minute * 60.0 * rate)) == []
+
+
+BUSY = {"utilization_ratio": 1.0, "processes": 0.0, "graphics_processes": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "all_visible", "found"),
+    [
+        ({}, True, True),
+        ({"processes": 1.0}, True, False),
+        ({"graphics_processes": 1.0}, True, False),
+        ({"utilization_ratio": 0.5}, True, False),
+        ({}, False, False),  # in a container, NVML lists no process of another one
+    ],
+)
+def test_a_gpu_that_is_busy_and_has_no_process(
+    values: dict[str, float], all_visible: bool, found: bool
+) -> None:
+    node = Node(1)
+    node.node.current.sees_all_processes = all_visible
+    assert follow(node, 9.5, **{**BUSY, **values}) == set()
+    expected = {(GPUS[0], "nvml/busy_without_process")} if found else set()
+    assert follow(node, 2, **{**BUSY, **values}) == expected
+
+
+def test_without_graphics_processes_nothing_is_reported_of_a_busy_gpu() -> None:
+    node = Node(1)
+    node.node.current.sees_all_processes = True
+    assert follow(node, 20, utilization_ratio=1.0, processes=0.0) == set()
+    assert "without_process" not in node.read(0).values
+
+
+def test_which_processes_a_gpu_has() -> None:
+    answers = {"nvmlDeviceGetComputeRunningProcesses": [mock.Mock(pid=7)]}
+    poll = GpuPoll(**answers, nvmlDeviceGetGraphicsRunningProcesses=[mock.Mock(pid=8)])
+    assert poll.read("processes")["values"] == {
+        "processes": 1,
+        "process_pids": [7.0],
+        "graphics_processes": 1,
+    }
+    answer = GpuPoll(**answers).read("processes")
+    assert answer["values"] == {"processes": 1, "process_pids": [7.0]}
+    assert answer["missing"] == {"graphics_processes": "not supported"}
+
+
+@pytest.mark.parametrize(
+    ("target", "initial"), [("pid:[4026531836]", True), ("pid:[4026532281]", False), (None, False)]
+)
+def test_the_pid_namespace(tmp_path: Path, target: str | None, initial: bool) -> None:
+    if target is not None:
+        (tmp_path / "pid").symlink_to(target)
+    assert is_initial_pid_namespace(tmp_path / "pid") is initial
+
+
+SLOW_CLOCK = {
+    "sm_clock_hertz": 345e6,
+    "clock_event_reasons": 0,
+    "performance_state": 0.0,
+    "kernel_ran": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({}, True),
+        ({"sm_clock_hertz": 1980e6}, False),
+        ({"kernel_ran": 0.0}, False),  # idle, also where the driver does not give it as a reason
+        ({"performance_state": 8.0}, False),
+        *(({"clock_event_reasons": 1 << bit}, False) for bit in range(11)),
+    ],
+)
+def test_clocks_that_stay_low(values: dict[str, float], found: bool) -> None:
+    node = Node(1)
+    assert follow(node, 14.5, **{**SLOW_CLOCK, **values}) == set()
+    expected = {(GPUS[0], "nvml/clocks_stuck_low")} if found else set()
+    assert follow(node, 2, **{**SLOW_CLOCK, **values}) == expected

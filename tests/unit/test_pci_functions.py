@@ -5,14 +5,15 @@ drivers.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.clock import Clock
 from tests.looking import Looking, polled, told
+from tests.pace import patient
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.collectors.pci.collector import Pci
 from vitald.collectors.pci.inventory import PciInventory
@@ -25,23 +26,17 @@ GPU, NEURON, FABRIC, ETHERNET, ENA, PORT = (
 )
 
 
-class Clock:
-    """Stands in for the module `time` where rounds ask it."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
-
-    def time(self) -> float:
-        return time.time() + self.ahead
-
-
 class Bus:
     """A node with one of each, and its source."""
 
-    def __init__(self, root: Path, exclude: tuple[str, ...] = (), *, nvml: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        exclude: tuple[str, ...] = (),
+        *,
+        nvml: bool = True,
+        look_s: float = 60.0,
+    ) -> None:
         self.tree = Tree(root)
         self.folders = {
             GPU: self.tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia"),
@@ -52,7 +47,7 @@ class Bus:
         }
         self.inventory = PciInventory(root)
         self.subject = Pci(root, self.inventory, Settings(exclude=exclude), nvml=nvml)
-        self.looking = Looking(polled(self.subject))
+        self.looking = Looking(polled(self.subject, look_s=look_s))
 
     def path(self, address: str, name: str) -> str:
         return f"{self.folders[address]}/{name}"
@@ -285,19 +280,21 @@ def test_one_that_sleeps_is_not_woken(bus: Bus) -> None:
     assert bus.looking.last.state is SourceState.OK
 
 
-def test_a_look_that_hangs_is_said_and_the_others_are_seen(bus: Bus) -> None:
-    bus.looking.look()
-    bus.tree.hang(bus.path(ETHERNET, "config"))
-    bus.looking.source.poll_now()
-    bus.looking.until(lambda batch: any(event.code == "pci/hung" for event in batch.events))
-    bus.remove(GPU)
-    assert told(bus.looking.look()) == {("pci/removed", f"gpu/{GPU}")}
-    with (bus.tree.root / bus.path(ETHERNET, "config")).open("wb"):
-        pass
-    bus.tree.write(bus.path(ETHERNET, "config"), bytes(64))
-    ended = bus.looking.until(
-        lambda batch: any(event.fields.get("recovered") for event in batch.events)
-    )
+def test_a_look_that_hangs_is_said_and_the_others_are_seen(tmp_path: Path) -> None:
+    bus = Bus(tmp_path, look_s=patient(1.0))
+    with bus.looking:
+        bus.looking.look()
+        bus.tree.hang(bus.path(ETHERNET, "config"))
+        bus.looking.source.poll_now()
+        bus.looking.until(lambda batch: any(event.code == "pci/hung" for event in batch.events))
+        bus.remove(GPU)
+        assert told(bus.looking.look()) == {("pci/removed", f"gpu/{GPU}")}
+        with (bus.tree.root / bus.path(ETHERNET, "config")).open("wb"):
+            pass
+        bus.tree.write(bus.path(ETHERNET, "config"), bytes(64))
+        ended = bus.looking.until(
+            lambda batch: any(event.fields.get("recovered") for event in batch.events)
+        )
     assert {event.code for event in ended.events} == {"pci/hung"}
 
 

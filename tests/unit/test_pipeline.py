@@ -861,3 +861,23 @@ def test_nobody_waits_for_a_first_look_that_takes_long(tmp_path: Path) -> None:
             )
 
     asyncio.run(work())
+
+
+def test_what_comes_after_a_long_rest_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was evaluated for an hour, because there was nothing."""
+
+    async def play() -> list[bool]:
+        now = time.monotonic()
+        async with running(tmp_path) as pipeline:
+            await idle(pipeline)
+            monkeypatch.setattr(time, "monotonic", lambda: now + 3600.0)
+            pipeline._queue.add_item(work_items.BatchItem(batches([1])[0]))
+            answers = [pipeline.is_wedged()]
+            monkeypatch.setattr(time, "monotonic", lambda: now + 3621.0)
+            answers.append(pipeline.is_wedged())
+            monkeypatch.undo()
+            return answers
+
+    assert anyio.run(play) == [False, True]

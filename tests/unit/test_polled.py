@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
+from tests.pace import patient
 from vitald import catalog
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.small_files import RawReadings
@@ -90,7 +91,7 @@ def slot(name: str) -> Component:
 
 
 def watching(
-    things: Things, after: Position | None = None, *, boot_id: str = "boot-1", look_s: float = 0.5
+    things: Things, after: Position | None = None, *, boot_id: str = "boot-1", look_s: float = 60.0
 ) -> Looking:
     return Looking(polled(things, boot_id=boot_id, look_s=look_s), after)
 
@@ -150,7 +151,7 @@ def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
     """
     part = Part("A")
     things = Things(a=part)
-    with watching(things) as node:
+    with watching(things, look_s=patient(1.0)) as node:
         node.look()
         part.values = {"lost": 1.0}
         part.gate.clear()
@@ -167,12 +168,12 @@ def test_what_comes_back_after_its_deadline_is_not_believed() -> None:
 def test_a_device_that_is_always_late_is_told_once() -> None:
     class Late(Part):
         def look(self) -> RawReadings:
-            time.sleep(1.6)
+            time.sleep(patient(2.0))
             return super().look()
 
     things = Things(a=Late("A"), b=Part("B"))
-    with watching(things) as node:
-        node.until(lambda batch: things.slots["a"].looks >= 3, 10.0)
+    with watching(things, look_s=patient(1.0)) as node:
+        node.until(lambda batch: things.slots["a"].looks >= 3, 20.0)
         assert [
             event.fields.get("recovered") for event in node.events if event.code == "neuron/hung"
         ] == [None]
@@ -182,7 +183,7 @@ def test_a_device_that_is_always_late_is_told_once() -> None:
 def test_a_look_that_returns_when_its_device_is_gone_says_nothing_of_it() -> None:
     part = Part("A")
     things = Things(a=part, b=Part("B"))
-    with watching(things) as node:
+    with watching(things, look_s=patient(1.0)) as node:
         node.look()
         part.gate.clear()
         node.look()
@@ -199,14 +200,14 @@ def test_a_look_that_returns_when_its_device_is_gone_says_nothing_of_it() -> Non
 def test_a_restart_while_it_hangs_does_not_say_that_it_answers() -> None:
     part = Part("A")
     things = Things(a=part)
-    with watching(things) as node:
+    with watching(things, look_s=patient(1.0)) as node:
         node.look()
         part.gate.clear()
         node.look()
         node.until(lambda batch: ("hung", "a") in begun(batch.events))
         position = node.position
     things.error = OSError(5, "Input/output error", "/sys/class/things")
-    with watching(things, position) as node:
+    with watching(things, position, look_s=patient(1.0)) as node:
         node.look(2)
         assert over(node.events) == set(), "nobody has looked"
         things.error = None

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitald.model import Action, Status
+from tests.published import HEALTHY_NODE
+from vitald.model import Action
 from vitald.publish.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
@@ -39,7 +40,6 @@ from vitald.publish.state_store import (
     WrittenName,
     lock_state,
 )
-from vitald.publish.summary import NodeSummary
 from vitald.publish.transitions import (
     ChangeKind,
     FindingChange,
@@ -51,20 +51,7 @@ from vitald.publish.transitions import (
 from vitald.publish_sections import KubernetesSettings
 
 NODE = NodeObject(name="node1", uid="u", resource_version="1")
-STATE = NodeSummary(
-    status=Status.HEALTHY,
-    action=Action.NONE,
-    reason="Healthy",
-    lines=(),
-    reboot_reason="",
-    replacement_reason="",
-    changed_at=0.0,
-    findings=(),
-    open_findings=0,
-    is_complete=True,
-    accelerators=(),
-    boot_id="b",
-)
+STATE = replace(HEALTHY_NODE, accelerators=())
 
 
 def make_change(number: int, **values: Any) -> FindingChange:

@@ -96,9 +96,27 @@ def test_metrics_of_a_fault() -> None:
     assert samples["vitald_open_findings",] == 1
     found = [key for key in samples if key[0] == "vitald_findings"]
     assert found == [
-        ("vitald_findings", Action.REBOOT_NODE.value, "79", component, "xid", "false")
-        for component in ("gpu/0000:65:00.0", "gpu/0000:66:00.0")
+        (
+            "vitald_findings",
+            Action.REBOOT_NODE.value,
+            "79",
+            f"gpu/{address}",
+            "xid",
+            address,
+            "false",
+            "now",
+        )
+        for address in ("0000:65:00.0", "0000:66:00.0")
     ]
+    opened = {key[1:]: value for key, value in samples.items() if "_opened_" in key[0]}
+    assert opened == {key[1:]: XID79.since for key in found}
+
+
+def test_accepted_findings_are_only_in_the_total() -> None:
+    accepted = replace(XID79, component="gpu/0000:66:00.0", accepted=True)
+    samples = list_samples(format_metrics(replace(UNHEALTHY, findings=(accepted,))))
+    assert samples["vitald_open_findings",] == 1
+    assert not [key for key in samples if key[0].startswith("vitald_finding")]
 
 
 def test_metrics_of_a_silent_daemon_claim_nothing() -> None:
@@ -121,7 +139,9 @@ def test_metrics_are_those_of_the_daemon() -> None:
         for family in text_string_to_metric_families(format_metrics(UNHEALTHY))
     }
     shared = families.keys() & texts.keys()
-    assert shared == {"vitald_status", "vitald_findings"}
+    assert shared == {
+        *("vitald_status", "vitald_findings", "vitald_finding_opened_timestamp_seconds"),
+    }
     assert all(families[name] == texts[name].replace("\\|", "|") for name in shared)
 
 

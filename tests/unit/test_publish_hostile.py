@@ -71,7 +71,17 @@ FINDING: dict[str, Any] = {
     "due": True,
     "device": "GPU-1",
 }
-parse_summary({**SUMMARY, "findings": [FINDING]})  # sound but for what a test changes
+ADVICE: dict[str, Any] = {
+    "save": True,
+    "why": "GPU 3 is reset",
+    "action": "announced",
+    "when": "after_job",
+    "by": "2026-11-23T00:10:00.000Z",
+    "finding": None,
+}
+parse_summary(
+    {**SUMMARY, "findings": [FINDING], "advice": ADVICE}
+)  # sound but for what a test changes
 NODE = {"metadata": {"name": "node1", "uid": "u", "resourceVersion": "1"}}
 TOKEN = "secret-token.of_this-node"
 
@@ -107,6 +117,11 @@ def test_json_that_no_answer_has_is_refused(content: bytes) -> None:
         ("openFindings", float("nan")),
         ("openFindings", -1),
         ("bootId", None),
+        ("advice", {**ADVICE, "save": "yes"}),
+        ("advice", {**ADVICE, "why": 1}),
+        ("advice", {**ADVICE, "by": "soon"}),
+        ("advice", {**ADVICE, "finding": -1}),
+        ("advice", {}),
     ],
 )
 def test_a_summary_with_a_wrong_value_is_refused(key: str, value: object) -> None:
@@ -125,6 +140,7 @@ def test_texts_of_the_kernel_reach_the_node_as_one_printable_line() -> None:
             "reasons": [hostile, hostile],
             "rebootDue": "Xid79",
             "findings": [{**FINDING, "component": hostile, "device": hostile}],
+            "advice": {**ADVICE, "why": hostile, "action": hostile, "when": hostile},
         }
     )
     desired = build_desired_node(summary, "vitald.io", labels=True, annotation=True)
@@ -133,6 +149,8 @@ def test_texts_of_the_kernel_reach_the_node_as_one_printable_line() -> None:
         assert len(condition.message.encode()) <= MAX_MESSAGE_BYTES
     annotation = json.loads(desired.annotations["vitald.io/findings"])
     assert annotation["findings"][0]["component"].isprintable()
+    saved = json.loads(desired.annotations["vitald.io/save-advised"])
+    assert saved["why"].isprintable() and len(saved["why"]) <= 256
 
 
 @pytest.mark.parametrize("year", ["0001", "9999"])

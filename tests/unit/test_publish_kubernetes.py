@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.published import HEALTHY_NODE, XID_79
 from tests.unit.builders import FUZZ
 from vitald.model import Action, Status
+from vitald.model.advice import NO_ADVICE, Advice
+from vitald.model.validation import ValidationStage
 from vitald.publish.kubernetes.desired import (
     MAX_ANNOTATION_BYTES,
     MAX_MESSAGE_BYTES,
@@ -24,36 +28,11 @@ from vitald.publish.kubernetes.desired import (
 from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
 from vitald.publish.rate_limit import RateLimit
-from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
+from vitald.publish.summary import DaemonSilent, PublishedState
 
 NOW = 1_760_000_000.0
-HEALTHY = NodeSummary(
-    status=Status.HEALTHY,
-    action=Action.NONE,
-    reason="Healthy",
-    lines=(),
-    reboot_reason="",
-    replacement_reason="",
-    changed_at=NOW - 100,
-    findings=(),
-    open_findings=0,
-    is_complete=True,
-    accelerators=("gpu",),
-    boot_id="b",
-)
-XID79 = FindingSummary(
-    id=1,
-    component="gpu/0000:65:00.0",
-    code="xid/79",
-    reason="Xid79",
-    action=Action.REBOOT_NODE,
-    when="now",
-    since=NOW - 5,
-    confirmed=True,
-    simulated=False,
-    due=True,
-    device="GPU-1",
-)
+HEALTHY = replace(HEALTHY_NODE, changed_at=NOW - 100)
+XID79 = replace(XID_79, since=NOW - 5)
 UNHEALTHY = replace(
     HEALTHY,
     status=Status.UNHEALTHY,
@@ -84,20 +63,26 @@ def write(
     patch = build_patch(desired, memory, node, now, 300.0)
     if patch is None:
         return node
+    said = {key: _keep(values) for key, values in _of(patch).items()}
     document = {
-        "metadata": {"name": node.name, "uid": node.uid, "resourceVersion": "1", **_of(patch)},
+        "metadata": {"name": node.name, "uid": node.uid, "resourceVersion": "1", **said},
         "status": patch["status"],
     }
     written = parse_node(document)
     return replace(
         node,
         labels={**node.labels, **written.labels},
-        annotations={**node.annotations, **written.annotations},
+        annotations=_keep({**node.annotations, **_of(patch)["annotations"]}),
         conditions={**node.conditions, **written.conditions},
     )
 
 
-def _of(patch: dict[str, object]) -> dict[str, object]:
+def _keep(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what the patch removes."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _of(patch: dict[str, object]) -> dict[str, Any]:
     metadata = patch["metadata"]
     assert isinstance(metadata, dict)
     return metadata
@@ -106,18 +91,40 @@ def _of(patch: dict[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("state", "statuses", "reasons"),
     [
-        (HEALTHY, "True False False", "Healthy NotRequired NotRequired"),
-        (UNHEALTHY, "False True False", "Xid79 Xid79 NotRequired"),
-        (SILENT, "Unknown Unknown Unknown", "DaemonSilent DaemonSilent DaemonSilent"),
+        (
+            HEALTHY,
+            "True False False Unknown",
+            "Healthy NotRequired NotRequired ValidationOff",
+        ),
+        (
+            replace(HEALTHY, validation=ValidationStage.NONE),
+            "True False False True",
+            "Healthy NotRequired NotRequired NotRequired",
+        ),
+        (
+            replace(UNHEALTHY, validation=ValidationStage.PENDING),
+            "False True False False",
+            "Xid79 Xid79 NotRequired ValidationPending",
+        ),
+        (
+            replace(UNHEALTHY, validation=ValidationStage.FAILED),
+            "False True False False",
+            "Xid79 Xid79 NotRequired ValidationFailed",
+        ),
+        (
+            SILENT,
+            "Unknown Unknown Unknown Unknown",
+            "DaemonSilent DaemonSilent DaemonSilent DaemonSilent",
+        ),
         (
             replace(HEALTHY, status=Status.UNKNOWN, reason="SourceNotRead"),
-            "Unknown False False",
-            "SourceNotRead NotRequired NotRequired",
+            "Unknown False False Unknown",
+            "SourceNotRead NotRequired NotRequired ValidationOff",
         ),
         (
             replace(UNHEALTHY, reboot_reason="", replacement_reason="Xid79"),
-            "False False True",
-            "Xid79 NotRequired Xid79",
+            "False False True Unknown",
+            "Xid79 NotRequired Xid79 ValidationOff",
         ),
     ],
 )
@@ -127,6 +134,7 @@ def test_conditions(state: PublishedState, statuses: str, reasons: str) -> None:
         "p.io/Healthy",
         "p.io/RebootRequired",
         "p.io/ReplacementRequired",
+        "p.io/Validated",
     ]
     assert " ".join(condition.status.value for condition in conditions) == statuses
     assert " ".join(condition.reason for condition in conditions) == reasons
@@ -170,6 +178,32 @@ def test_a_transition_is_after_the_former_and_not_in_the_future(
     )
     decided = decide_transition(desired, LastTransition("True", NOW - 100), None, NOW)
     assert decided == LastTransition("False", expected)
+
+
+ADVISED = Advice(
+    save=True, why="GPU 3 is reset", action="announced", when="after_job", by=NOW + 600.0
+)
+
+
+def test_the_advice_to_save_is_an_annotation_while_it_holds() -> None:
+    memory: dict[str, LastTransition] = {}
+    key = "vitald.io/save-advised"
+    node = write(replace(HEALTHY, advice=NO_ADVICE), BARE, NOW, memory)
+    assert key not in node.annotations
+    node = write(replace(HEALTHY, advice=ADVISED), node, NOW + 1, memory)
+    assert json.loads(node.annotations[key]) == {
+        "why": "GPU 3 is reset",
+        "action": "announced",
+        "when": "after_job",
+        "by": "2025-10-09T09:03:20Z",
+    }
+    assert node.conditions["vitald.io/Healthy"].status == "True"
+    for state in (replace(HEALTHY, advice=NO_ADVICE), HEALTHY):  # an older daemon gives none
+        desired = build_desired_node(state, "vitald.io", labels=True, annotation=True)
+        patch = build_patch(desired, memory, node, NOW + 2, 300.0)
+        assert patch is not None and _of(patch)["annotations"][key] is None
+    silent = build_desired_node(SILENT, "vitald.io", labels=True, annotation=True)
+    assert key not in silent.annotations, "what is unknown stays"
 
 
 def test_what_others_change_is_repaired() -> None:

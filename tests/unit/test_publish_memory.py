@@ -16,6 +16,9 @@ UNNEEDED = (
     "vitald.core",
     "vitald.judge",
     "vitald.ledger",
+    "vitald.publish.notify.runner",  # without a [[notify]]
+    "vitald.publish.notify.http_post",  # without a receiver
+    "vitald.publish.notify.runner",
     "vitald.server",
 )
 

@@ -19,7 +19,7 @@ from tests.pace import patient
 from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
 from vitald.catalog import PROFILES, Rule
-from vitald.model import Action, ComponentKind, Status
+from vitald.model import Action, ComponentKind, Status, When
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
 from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
 from vitald.publish.kubernetes.profiles import tables
@@ -56,7 +56,8 @@ EKS_WELL = {  # cmd/eks-node-monitoring-agent/main.go
     "NetworkingReady": "NetworkingIsReady",
     "StorageReady": "DiskIsReady",
 }
-# kubernetes/node-problem-detector, commit 6632ca6, config/kernel-monitor.json, readonly-monitor.json
+# kubernetes/node-problem-detector, commit 6632ca6, config/kernel-monitor.json and
+# readonly-monitor.json
 NPD_WORDS = {
     "KernelDeadlock": "KernelHasNoDeadlock|DockerHung|TaskHung",
     "ReadonlyFilesystem": "FilesystemIsNotReadOnly|FilesystemIsReadOnly",
@@ -257,7 +258,7 @@ def test_accelerated_hardware_is_written_where_there_is_some() -> None:
 
 def test_what_waited_for_the_job_counts_from_now() -> None:
     (condition, *_) = build_foreign_conditions(
-        read_words("eks"), with_findings(find("xid/79", when="after_job")), BARE
+        read_words("eks"), with_findings(find("xid/79", when=When.AFTER_JOB)), BARE
     )
     assert condition.changed_at == 0.0
 

@@ -17,7 +17,11 @@ def test_what_is_vitalds_and_not_recoverys() -> None:
         resource_version="1",
         conditions={type_: NodeCondition(type=type_, status="True") for type_ in types},
         labels={"vitald.io/status": "healthy", "vitald.io/recovery": "replace", "a": "b"},
-        annotations={"vitald.io/findings": "{}", "vitald.io/drained": "true"},
+        annotations={
+            "vitald.io/findings": "{}",
+            "vitald.io/save-advised": "{}",
+            "vitald.io/drained": "true",
+        },
         taints=(NodeTaint(key="vitald.io/unhealthy", effect="NoSchedule"),),
         managers={"KernelReady": _OURS, "NetworkingReady": _OTHERS},
         label_managers={"a": _OTHERS},
@@ -25,5 +29,5 @@ def test_what_is_vitalds_and_not_recoverys() -> None:
     found = find_written_names(node, KubernetesSettings())
     assert found.conditions == ["KernelReady", "vitald.io/Healthy"]
     assert found.labels == ["vitald.io/status"]
-    assert found.annotations == ["vitald.io/findings"]
+    assert found.annotations == ["vitald.io/findings", "vitald.io/save-advised"]
     assert found.taint

@@ -30,7 +30,7 @@ from vitald.publish.daemon_report import DaemonReport, _describe_health
 from vitald.publish.sink import SinkHealth
 from vitald.server import connection_limit, examples
 from vitald.server.peer import Peer
-from vitald.server.request import PUBLISHES, RequestRefused
+from vitald.server.request import RequestRefused, set_client
 from vitald.server.routes.publishers import PublisherRoutes, describe_report
 
 NOBODY = 65534
@@ -72,7 +72,7 @@ def report(
     async def outermost(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        request["peer"], request[PUBLISHES] = Peer(1, uid, frozenset()), publishes
+        set_client(request, Peer(1, uid, frozenset()), is_publisher=publishes)
         try:
             return await handler(request)
         except RequestRefused as refused:
@@ -133,7 +133,7 @@ def test_who_may_report(uid: int, publishes: bool, status: int) -> None:
         ({}, "sinks: expected a list"),
         (["x"], "sinks[0]: expected an object"),
         ([WELL, {**WELL}], "'kubernetes' is there more than once"),
-        ([{**WELL, "name": f"s{number}"} for number in range(17)], "sinks: expected a list"),
+        ([{**WELL, "name": f"s{number}"} for number in range(18)], "sinks: expected a list"),
         ([{**WELL, "extra": 1}], "sinks[0]: unknown key 'extra'"),
         ([{key: WELL[key] for key in WELL if key != "waiting"}], "sinks[0].waiting: it is missing"),
         ([{**WELL, "name": "Kube"}], "sinks[0].name: expected 1 to 32"),
@@ -298,7 +298,7 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
         async def outermost(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            request["peer"], request[PUBLISHES] = Peer(1, 0, frozenset()), True
+            set_client(request, Peer(1, 0, frozenset()), is_publisher=True)
             return await handler(request)
 
         app = web.Application(middlewares=[outermost])

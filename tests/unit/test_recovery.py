@@ -1,12 +1,12 @@
-"""A request, the action log and the decision: what is granted, what is not, and why. Nothing here touches
-a machine.
+"""A request, the action log and the decision: what is granted, what is not, and why. Nothing here
+touches a machine.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import FUZZ, finding
 from tests.unit.test_imports import MODULES, forbidden, imports
+from vitald.cli.recover import read_daemon_state
 from vitald.model import Action, Finding, FindingState, Repair, When
 from vitald.recovery import action_log
 from vitald.recovery.action_log import DAY_S, ActionLog, ActionRecord, BootClock, InvalidActionLog
@@ -37,6 +38,8 @@ from vitald.recovery.request import (
     render_request,
     select_action,
 )
+from vitald.server import examples, schema
+from vitald.timestamps import parse_rfc3339
 
 GPU = "gpu/0000:65:00.0"
 NOW = BootClock(wall=1_700_000_000.0, uptime=50_000.0, boot_id="boot-b")
@@ -270,6 +273,49 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
     )
 
 
+def with_unsaved(waited_s: float, *, jobs: int = 2, wait_s: float = 300.0) -> Facts:
+    return replace(with_daemon(unsaved=jobs, requested_at=NOW.wall - waited_s), save_wait_s=wait_s)
+
+
+def test_jobs_that_save_are_waited_for_and_not_for_ever() -> None:
+    decision = decide(with_unsaved(40.0))
+    assert (decision.step, dict(decision.reasons)) == (
+        Step.WAIT,
+        {
+            "save": "2 jobs on the job socket have not saved since the request, 40 s ago"
+            " ([recovery] save_wait: 300 s)"
+        },
+    )
+    for facts in (
+        with_unsaved(300.0),
+        with_unsaved(40.0, jobs=0),
+        with_unsaved(40.0, wait_s=0.0),
+        with_unsaved(-3600.0),  # the clock was set back
+        replace(with_daemon(unsaved=2), save_wait_s=300.0),
+    ):
+        assert decide(facts).step is Step.ACT
+
+
+def test_what_the_daemon_says_of_jobs_that_save() -> None:
+    """Only those that are connected, and without a checkpoint since the request."""
+    since = "2026-11-20T13:48:00.000Z"
+    status = cast(
+        "schema.NodeStatus", {**examples.STATUS, "recovery": {"request": {"since": since}}}
+    )
+    saved = [None, "2026-11-20T13:47:59.999Z", since, "2026-11-20T13:48:09.000Z"]
+    jobs = cast(
+        "schema.ApiJobs", {"running": [], "reported": [{"saved": moment} for moment in saved]}
+    )
+    findings: schema.Findings = {"findings": [], "damaged": 0}
+    state = read_daemon_state(status, findings, jobs)
+    assert state.unsaved == 2
+    assert state.requested_at == parse_rfc3339(since).timestamp()
+    older = cast("schema.ApiJobs", {"running": []})
+    assert read_daemon_state(status, findings, older).unsaved == 0
+    unasked = cast("schema.NodeStatus", {**examples.STATUS, "recovery": None})
+    assert read_daemon_state(unasked, findings, jobs).unsaved == 0
+
+
 @FUZZ
 @given(
     st.lists(st.sampled_from([(name, facts) for name, facts, _ in FAILS]), min_size=1, max_size=4),
@@ -301,8 +347,8 @@ def test_it_never_acts_when_any_check_fails(
 
 @dataclass
 class World:
-    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recover` keeps
-    it.
+    """A node: true time, and the clocks that it shows. The action log is kept as `vitald recover`
+    keeps it.
     """
 
     true: float = 0.0

@@ -7,17 +7,17 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import require
+from tests.loopback import LoopbackServer
 from vitald.config import Config, Paths
 from vitald.config_sections import Method, Recovery
 from vitald.publish_sections import KubernetesSettings
@@ -298,18 +298,8 @@ def served(api: Api) -> Iterator[int]:
 
         do_GET = do_PATCH = _answer  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with LoopbackServer(Handler) as server:
+        yield server.port
 
 
 @pytest.fixture

@@ -208,6 +208,48 @@ def test_no_secret_is_shown_whatever_it_is_called(value: str) -> None:
     assert redactor.redactions == ["x.plain: by its shape"]
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.zapier.com/hooks/catch/123456/abc12d/",
+        "https://maker.ifttt.com/trigger/x/with/key/bQ3xyz-9a",
+        "https://discord.com/api/webhooks/1234567890/AbCdEf",
+        "https://chat.example.com/hooks/onlylettersherexyzabcdefghijkl",
+        "https://example.com:8443?code=hunter2",
+        "HTTPS://example.com/hook?hunter2",
+    ],
+)
+@pytest.mark.parametrize(
+    "entry", ["url = {}", "url = [{}]", 'command = ["/bin/x", {}]', "broken = =\nurl = {}"]
+)
+def test_nothing_of_an_address_is_shown_but_its_server(url: str, entry: str) -> None:
+    """Whatever the path: for a webhook it is the secret."""
+    redactor = Redactor()
+    text, wrong = redact_configuration(
+        f"[[notify]]\nname = 'a'\n{entry.format(json.dumps(url))}\n", redactor
+    )
+    server = "/".join(url.split("/")[:3]).partition("?")[0]
+    secret = url[len(server) :].strip("/")
+    assert secret not in text and server in text
+    assert bool(wrong) == entry.startswith("broken")
+    assert secret.encode() not in redactor.remove_secrets(f"curl {url} failed".encode())
+
+
+def test_an_address_in_a_line_that_is_not_shown() -> None:
+    redactor = Redactor()
+    text, _ = redact_configuration('broken = =\nurl = ["https://x.example/hunter2"]\n', redactor)
+    assert "x.example" not in text
+    assert b"hunter2" not in redactor.remove_secrets(b"POST https://x.example/hunter2 failed")
+
+
+def test_an_address_without_a_path_is_shown() -> None:
+    text = '[[notify]]\nurl = ["https://a.example", "https://b.example:9093/"]\n'
+    redactor = Redactor()
+    shown, _ = redact_configuration(text, redactor)
+    assert "https://a.example" in shown and "https://b.example:9093/" in shown
+    assert (redactor.redactions, redactor.secrets) == ([], set())
+
+
 def test_ordinary_settings_are_shown_as_they_are() -> None:
     """Every key that vitald has, and values that look a little like secrets."""
     ordinary = (

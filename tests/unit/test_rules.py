@@ -263,6 +263,7 @@ def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
         stories=CorrelationRules(),
         lemon=LemonScoring(),
         instances={},
+        minimums={},
         profile="nvidia",
     )
     assert catalog.find_rule("xid/1").title == "own title"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vitald.ledger import Ledger, LedgerEntry, read_last_runs, read_run, read_runs
+from vitald.ledger import (
+    Ledger,
+    LedgerEntry,
+    read_first_runs,
+    read_last_runs,
+    read_passes,
+    read_run,
+    read_runs,
+)
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, RunRequest, Test
 
 FULL = Run(
@@ -103,6 +112,27 @@ def test_the_last_of_each_check_and_level(ledger: Ledger) -> None:
         (1, 19.0),
     ]
     assert len(found) == 6
+
+
+def test_passes_are_found_however_many_runs_came_after_them(ledger: Ledger) -> None:
+    """The last one is what vouches for the node. A pass of some devices only does not."""
+    failed = Report(outcome=Outcome.FAIL)
+    some = RunRequest(check="dcgm", level=2, gpus=(1,))
+    runs = [
+        *(run(number, "dcgm", 2) for number in range(4)),
+        *(replace(run(number, "dcgm", 2), report=failed) for number in range(4, 30)),
+        replace(run(30, "dcgm", 2), ask=some),
+        run(31, "dcgm", 1),
+    ]
+    ledger.commit([LedgerEntry(runs=tuple(runs))])
+    found = read_passes(ledger.path, 3)
+    assert [(one.ask.level, one.began) for one in found] == [
+        (2, 1.0),
+        (2, 2.0),
+        (2, 3.0),
+        (1, 31.0),
+    ]
+    assert read_first_runs(ledger.path) == {("dcgm", 2): 0.0, ("dcgm", 1): 31.0}
 
 
 def test_what_was_printed_is_forgotten_first_and_the_run_with_the_events(ledger: Ledger) -> None:

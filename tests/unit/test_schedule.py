@@ -22,6 +22,7 @@ DAY = 24 * HOUR
 NOW = 1_700_000_000.0
 LEVEL_1 = Plan(check="dcgm", level=1, every_s=HOUR, needs_idle=False)
 LEVEL_2 = Plan(check="dcgm", level=2, every_s=DAY, needs_idle=True)
+LEVEL_3 = Plan(check="dcgm", level=3, every_s=7 * DAY, needs_idle=True)
 SCHEDULE = Schedule(host="node-17")
 PASSED = Report(outcome=Outcome.PASS)
 BUSY = Report(outcome=Outcome.ERROR, reason="another diagnostic runs", remedy=Remedy.RETRY)
@@ -107,6 +108,17 @@ def test_a_fleet_that_comes_back_at_once_parts_ways() -> None:
     assert 0.0 <= delays[0] < 3.0
     assert 295.0 < delays[-1] < 300.0
     assert 130 < delays[500] < 170
+
+
+def test_a_fleet_that_is_upgraded_at_once_spreads_level_3_over_a_day() -> None:
+    """Half an hour at full power, which no rack may draw on all nodes at the same time."""
+    restarted = at(NOW, running_s=0.0)
+    hosts = [Schedule(host=f"node-{number}") for number in range(1000)]
+    for runs in ([], [run(LEVEL_3, NOW - 30 * DAY)]):
+        delays = [host.find_due_time(LEVEL_3, runs, restarted) - NOW for host in hosts]
+        hours = Counter(int(delay / HOUR) for delay in delays)
+        assert set(hours) == set(range(24))
+        assert max(hours.values()) < 75  # 42 expected, 6.4 their deviation
 
 
 def test_levels_of_one_host_have_phases_of_their_own() -> None:
@@ -271,6 +283,17 @@ def test_what_could_not_run_is_tried_after_10_20_and_40_minutes_and_then_in_the_
     assert SCHEDULE.find_due_time(LEVEL_2, runs, at(runs[-1].ended)) - runs[
         -1
     ].ended == pytest.approx(600.0), "in the next slot it begins anew"
+
+
+def test_a_weekly_run_that_makes_room_is_tried_every_day_at_last() -> None:
+    slot = slot_after(LEVEL_3, NOW)
+    runs, due, delays = [run(LEVEL_3, slot - 7 * DAY)], slot, []
+    while due < slot + 7 * DAY - 1.0:
+        runs.append(run(LEVEL_3, due, preempted="job 7"))
+        due = SCHEDULE.find_due_time(LEVEL_3, runs[-10:], at(runs[-1].ended))
+        delays.append((due - runs[-1].ended) / 60.0)
+    assert delays[:9] == pytest.approx([10, 20, 40, 80, 160, 320, 640, 1280, 1440])
+    assert due == pytest.approx(slot + 7 * DAY) and len(delays) < 16
 
 
 def test_an_error_that_does_not_go_away_waits_for_the_next_slot() -> None:

@@ -264,11 +264,18 @@ def test_what_was_drained_since_we_asked_is_not_resumed(
         scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE", "DRAIN"}), OURS)
     )
     again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
-    Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
+    answers: dict[str, list[dict[str, object]]] = {
+        "/v1/status": [HEALTHY, again],
+        "/v1/jobs": [{"running": []}],
+        "/v1/scheduler": [{"ok": True}],
+    }
+    daemon = Daemon(monkeypatch, answers)
     assert (
         command.run_health_check(Settings(), command.DaemonClient(None, time.monotonic() + 5.0))
         == 0
     )
+    reports = [asked for asked in daemon.asked if asked.startswith("/v1/scheduler")]
+    assert len(reports) == resumed and all('"in_service"' in asked for asked in reports)
     assert [words[2:] for words in said] == ([["state=resume"]] if resumed else [])
 
 

@@ -21,7 +21,8 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
         '[slurm]\nunknown = "refuse"\nlevel_1_age = "12h"\nbudget = "500ms"\nlevel_2_after_failure'
-        f' = false\nreason = "NODE"\nhyperpod = true\n[paths]\nruntime = "{tmp_path}"\n'
+        ' = false\nreason = "NODE"\nhyperpod = true\nexpedite = true\nsignal = "B:USR1"\n'
+        f'[paths]\nruntime = "{tmp_path}"\n'
     )
     read, whole = read_settings(path), config.load(path)
     for name, _ in config.settings_of("slurm").values():
@@ -38,6 +39,7 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
         ('[slurm]\nunknown = "perhaps"\nhyperpod = true', "none of allow, refuse"),
         ('[slurm]\nbudget = "soon"\nhyperpod = true', "not a duration"),
         ("[slurm]\nhyperpod = true\nreason = 7", "expected a text"),
+        ('[slurm]\nhyperpod = true\nsignal = "KILL"', "none of off, HUP"),
         ("slurm = 3", ""),
     ],
 )

@@ -22,10 +22,10 @@ import pytest
 from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
-from vitald import __version__, config_file, tomlfile
+from vitald import __version__, config_file, former_keys, tomlfile
 from vitald import config as configs
 from vitald.cli import main
-from vitald.config import Moved
+from vitald.former_keys import Moved
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.ledger import (
@@ -370,7 +370,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("journal", "follow"): Moved("0.3", None, "the journal is read at a start only"),
     }
-    monkeypatch.setattr(configs, "MOVED", table)
+    monkeypatch.setattr(former_keys, "MOVED", table)
 
 
 @pytest.mark.parametrize(
@@ -502,12 +502,14 @@ def test_no_key_is_forgotten() -> None:
     """
     once = (ROOT / "tests" / "data" / "config_keys.txt").read_text().split()
     now = [
-        f"{section}.{key}" for section in configs.SECTIONS for key in configs.settings_of(section)
+        f"{section}.{key}"
+        for section in (*configs.SECTIONS, *configs.ARRAYS)
+        for key in configs.settings_of(section)
     ]
-    changed = [f"{section}.{key}" for section, key in configs.MOVED]
+    changed = [f"{section}.{key}" for section, key in former_keys.MOVED]
     assert not {*once} - {
         *now,
         *changed,
-    }, "tell what became of them in agent/vitald/config.py: MOVED"
+    }, "tell what became of them in agent/vitald/former_keys.py: MOVED"
     assert not {*changed} & {*now}
     assert not {*now} - {*once}, "add them to tests/data/config_keys.txt"

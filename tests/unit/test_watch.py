@@ -174,9 +174,8 @@ def test_a_rate_counts_what_came_in_its_window() -> None:
         signs = look(watcher, minute * 60.0, reading(replays=total, width=16.0))
         if signs:
             break
-    assert (
-        minute == 23
-    )  # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
+    # 15 a minute are fine for 16 lanes (15.36); the mean of ten minutes passes that with four of 16
+    assert minute == 23
     ended = [
         look(watcher, (minute + more) * 60.0, reading(replays=total, width=16.0))
         for more in range(1, 30)

@@ -16,7 +16,9 @@ from vitald.model import MarkKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LemonScoring:
-    """`weights` are points per mark, halved every `half_life_s`, and 0 after `window_s`."""
+    """`weights` are points per mark, halved every `half_life_s`, and 0 after `window_s`. `caps`:
+    the most points of all marks of a kind together.
+    """
 
     window_s: float = 28 * 86400.0
     half_life_s: float = 7 * 86400.0
@@ -24,3 +26,4 @@ class LemonScoring:
     job_before_s: float = 300.0  # a job may fail this long before the finding
     job_after_s: float = 600.0  # or this long after it
     weights: Mapping[MarkKind, float] = field(default_factory=dict)
+    caps: Mapping[MarkKind, float] = field(default_factory=dict)

@@ -15,7 +15,9 @@ from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.escalation import EscalationPolicy
 from vitald.catalog.lemon import LemonScoring
+from vitald.catalog.suspicion import SuspicionRule
 from vitald.catalog.threshold import Threshold, ThresholdGroup
+from vitald.catalog.versions import MinimumVersions
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
 
 
@@ -309,7 +311,7 @@ class InstanceType:
 
 class Catalog:
     """All rules by code, the default rule of each kind, the escalation policies, the correlation
-    rules, the parameters of the lemon score, and the instance types.
+    rules, the parameters of the lemon score, the instance types, and minimum versions.
     """
 
     def __init__(
@@ -321,7 +323,10 @@ class Catalog:
         stories: CorrelationRules,
         lemon: LemonScoring,
         instances: Mapping[str, InstanceType],
+        minimums: Mapping[str, MinimumVersions],
         profile: str,
+        notices: Mapping[str, Rule] | None = None,
+        suspicions: Mapping[str, SuspicionRule] | None = None,
         site_codes: frozenset[str] = frozenset(),
     ) -> None:
         self.rules = rules
@@ -329,6 +334,9 @@ class Catalog:
         self.correlation = stories
         self.lemon = lemon
         self.instances = instances  # by their names
+        self.minimums = minimums  # versions, by the names of software
+        self.notices = notices or {}  # by code; no code of a rule. A notice is no finding
+        self.suspicions = suspicions or {}  # by the codes of notices
         self.profile = profile
         self.site_codes = site_codes  # that the site's overrides or files added
         self._defaults = defaults
@@ -339,8 +347,10 @@ class Catalog:
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
     def find_rule(self, code: str) -> Rule:
-        """The rule for a code such as `xid/79`; the default of its kind if it is not listed."""
-        rule = self.rules.get(code) or self._unlisted.get(code)
+        """The rule for a code such as `xid/79`; the default of its kind if it is not listed. The
+        rule of a notice requires nothing.
+        """
+        rule = self.rules.get(code) or self.notices.get(code) or self._unlisted.get(code)
         if rule is not None:
             return rule
         kind, _, number = code.partition("/")
@@ -420,7 +430,7 @@ class Catalog:
         )
 
     def list_kinds(self) -> set[str]:
-        return {rule.kind for rule in self.rules.values()}
+        return {rule.kind for rule in (*self.rules.values(), *self.notices.values())}
 
 
 def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:

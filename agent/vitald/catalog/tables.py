@@ -1,13 +1,13 @@
 """
 Readers of the catalogue's other tables: escalation policies, correlation rules with their aliases,
-the lemon score, instance types.
+the lemon score, instance types, minimum versions.
 
 Each mistake is appended to `errors` with its file and table, and reading continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -21,11 +21,17 @@ from vitald.catalog.correlation import (
 )
 from vitald.catalog.escalation import EscalationPolicy, EscalationStep
 from vitald.catalog.lemon import LemonScoring
-from vitald.catalog.rules import InstanceType
+from vitald.catalog.rules import Clears, FaultClass, InstanceType, Rule
+from vitald.catalog.suspicion import SuspicionRule, read_suspicion
+from vitald.catalog.versions import MinimumVersions, parse_version
 from vitald.model import Action, MarkKind, When
 
+_NOTICE_KEYS = ("title", "meaning", "advice", "source")
+_SUSPICION = "suspicion"  # of a notice; may be left out
 _STEPS = ("of", "processes", "survived", "waited", "times")  # conditions of a step
-FILES = ("ladders", "stories", "lemon", "instances")
+FILES = ("ladders", "stories", "lemon", "instances", "versions", "application")
+# Read by `vitald tee` only
+OUTPUT_LINES = "application_lines"
 
 
 def read_escalation_policies(
@@ -150,6 +156,7 @@ def read_lemon(tables: tomlfile.Table | None, errors: list[str]) -> LemonScoring
             job_before_s=tomlfile.parse_duration(table["job_before"]),
             job_after_s=tomlfile.parse_duration(table["job_after"]),
             weights={MarkKind(kind): float(weight) for kind, weight in table["weights"].items()},
+            caps={MarkKind(kind): float(most) for kind, most in table.get("caps", {}).items()},
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         errors.append(f"lemon.toml: [lemon]: {_describe_error(error)}")
@@ -177,6 +184,85 @@ def read_instances(tables: tomlfile.Table | None, errors: list[str]) -> dict[str
         if not wrong:
             instances[name] = InstanceType(**table)
     return instances
+
+
+def read_notices(
+    tables: tomlfile.Table | None, origins: Mapping[str, str], errors: list[str]
+) -> tuple[dict[str, Rule], dict[str, SuspicionRule]]:
+    """The notices of `application.toml`, and what these raise as suspicion, by code. `origins`: the
+    entries of findings with their files, of which none may have the code of a notice.
+    """
+    notices: dict[str, Rule] = {}
+    suspicions: dict[str, SuspicionRule] = {}
+    file, known = "application.toml", tables if tables is not None else {"notice": {}}
+    for kind, entries in _list_tables(known, "notice", errors):
+        for name, table in entries.items():
+            code, place = f"{kind}/{name}", f"{file}: [notice.{kind}.{name}]"
+            mistakes = _find_notice_mistakes(table)
+            if isinstance(table, dict) and _SUSPICION in table:
+                try:
+                    suspicions[code] = read_suspicion(code, table[_SUSPICION])
+                except (TypeError, ValueError) as error:
+                    mistakes.append(f"{_SUSPICION}: {error}")
+            if code in origins:
+                mistakes.append(f"stands in {origins[code]} too: a notice is no finding")
+            errors += [f"{place}: {mistake}" for mistake in mistakes]
+            if not mistakes:
+                notices[code] = _make_notice(code, table, file)
+    return notices, suspicions
+
+
+def _find_notice_mistakes(table: object) -> list[str]:
+    if not isinstance(table, dict):
+        return ["expected a table"]
+    unknown = [
+        f"{key}: unknown key{tomlfile.suggest_word(key, _NOTICE_KEYS)}"
+        for key in table
+        if key not in (*_NOTICE_KEYS, _SUSPICION)
+    ]
+    values = {key: table.get(key) for key in _NOTICE_KEYS}
+    missing = [
+        f"{key}: expected a text"
+        for key, value in values.items()
+        if not isinstance(value, str) or not value
+    ]
+    return unknown + missing
+
+
+def _make_notice(code: str, table: dict[str, str], origin: str) -> Rule:
+    """A notice as an entry that requires nothing."""
+    return Rule(
+        code=code,
+        kind=code.partition("/")[0],
+        title=table["title"],
+        meaning=table["meaning"],
+        advice=table["advice"],
+        source=table["source"],
+        fault_class=FaultClass.APPLICATION,
+        action=Action.NONE,
+        clears=Clears(),
+        escalation="none",
+        fault=code,
+        context=True,
+        origin=origin,
+    )
+
+
+def read_minimums(tables: tomlfile.Table | None, errors: list[str]) -> dict[str, MinimumVersions]:
+    """The minimum versions of `versions.toml`, by the name of the software."""
+    minimums: dict[str, MinimumVersions] = {}
+    for name, table in _list_tables(
+        tables if tables is not None else {"minimum": {}}, "minimum", errors
+    ):
+        try:
+            for version in (*table["branches"].keys(), *table["branches"].values()):
+                parse_version(version)
+            if not table["branches"]:
+                raise ValueError("branches: expected at least one")
+            minimums[name] = MinimumVersions(**table)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            errors.append(f"versions.toml: [minimum.{name}]: {_describe_error(error)}")
+    return minimums
 
 
 def _is_positive(value: object) -> bool:

@@ -40,8 +40,9 @@ VERBS = {
         "check", "may this node take work? one line and an exit code, for schedulers", _ASK
     ),
     "findings": Verb("findings", "what is wrong now, in full", _ASK),
-    "why": Verb("why", "how a finding came to be, from the raw lines to the flags", _ASK),
+    "why": Verb("why", "how a finding or notice came to be, from the raw lines to the flags", _ASK),
     "events": Verb("events", "what has happened", _ASK),
+    "wait": Verb("wait", "wait until the node is fit or unfit, or jobs should save", _ASK),
     "gpus": Verb("gpus", "the GPUs at a glance", _ASK),
     "components": Verb(
         "components", "what is watched, by which source, and what cannot be observed here", _ASK
@@ -49,6 +50,9 @@ VERBS = {
     "expect": Verb("expect", "the devices and versions expected on this node, and found", _ASK),
     "recovery": Verb(
         "recovery", "automatic reboot and replacement: settings, request, decisions", _ASK
+    ),
+    "page": Verb(
+        "page.command", "a web page about this node, for a browser: what `vitald status` says", _ASK
     ),
     "clear": Verb("clear", "close a finding, with a reason", _OPERATE),
     "accept": Verb(
@@ -61,6 +65,9 @@ VERBS = {
         "release",
         "release the GPUs for a while, for a reset, a driver reload or a MIG change",
         _OPERATE,
+    ),
+    "advise": Verb(
+        "advise", "advise jobs to save a checkpoint, before a planned reset or reboot", _OPERATE
     ),
     "report": Verb(
         "report.command",
@@ -91,17 +98,38 @@ VERBS = {
         "decide on the daemon's request and act: called by vitald-recover.service, as root",
         _CALLED,
     ),
+    "tell": Verb(
+        "tell", "report a job's progress from a shell: vitald tell step=5210 loss=2.31", _CALLED
+    ),
+    "tee": Verb(
+        "tee",
+        "pass a job's output through, and report errors in it: torchrun ... | vitald tee",
+        _CALLED,
+    ),
+    "sensors": Verb(
+        "sensors",
+        "read what only root may read, for the daemon: called by vitald-sensors.service, as root",
+        _CALLED,
+    ),
     "config": Verb("config", "check a configuration file", _SERVE),
     "run": Verb("run", "run the daemon in the foreground", _SERVE),
     "publish": Verb(
         "publish", "write the node's state to Kubernetes and to files, in the foreground", _SERVE
+    ),
+    "nvhcd": Verb(
+        "nvhcd.command",
+        "answer NVIDIA's ft_launcher whether this node may take part, in the foreground",
+        _SERVE,
+    ),
+    "notify": Verb(
+        "notify", "list the receivers of notifications, and send a test to one of them", _SERVE
     ),
     "version": Verb("version", "print the version", _SERVE),
 }
 # Their output may be cut short by the reader, as `head` does. Other verbs set their exit code last.
 _LIST_VERBS = {"events", "findings", "why", "gpus", "components", "explain"}
 # Their callers use the exit code alone: it stays the same if standard error is lost.
-_EXIT_CODE_VERBS = {"run", "publish", "slurm", "recover"}
+_EXIT_CODE_VERBS = {"run", "publish", "nvhcd", "slurm", "recover", "tell", "tee"}
 
 
 class CommandFailed(Exception):
@@ -152,6 +180,8 @@ _HELP_END = (
 def _list_verbs() -> Iterator[str]:
     import textwrap
 
+    from vitald.cli import layout
+
     heading = ""
     for name, (_, help_, group) in VERBS.items():
         if group != heading:
@@ -159,7 +189,7 @@ def _list_verbs() -> Iterator[str]:
             yield from ("", heading)
         yield from textwrap.wrap(
             help_,
-            80,
+            min(80, layout.get_width()),
             initial_indent=f"  {name:<11} ",
             subsequent_indent=" " * 14,
             break_on_hyphens=False,

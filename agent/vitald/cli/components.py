@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
+from vitald.cli.gpu_numbers import add_gpu_numbers
+from vitald.cli.table import Column, format_table
 from vitald.text import join_first
 
 if TYPE_CHECKING:
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
 _MAX_LISTED = 16  # of one kind; beyond that the healthy ones are only counted
 _MAX_READINGS = 6  # readings of one gap
 _KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
-_TITLES = ("component", "identity", "looked at", "readings", "status")
+_COLUMNS = (
+    Column("component"),
+    Column("identity", 3),
+    Column("looked at", 1, folded=True),
+    Column("readings", 2),
+    Column("status"),
+    Column(""),  # SIMULATED
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     components = answer["components"]
-    for line in _format_rows(components, whole=arguments.all or arguments.kind is not None):
+    findings = _list_findings(arguments, components)
+    add_gpu_numbers(arguments, answer, findings)
+    whole = arguments.all or arguments.kind is not None
+    for line in _format_rows(components, findings, whole=whole):
         render.print_line(line)
     print()
-    print(render.colour_text("what cannot be observed here", "bold"))
+    render.print_line(render.colour_text("what cannot be observed here", "bold"))
     for line in _format_coverage(answer["coverage"], answer["sources"], whole=arguments.all):
         render.print_line(line)
     if arguments.kind is None:
@@ -61,44 +73,58 @@ def run(arguments: argparse.Namespace) -> int:
 # --- components
 
 
-def _format_rows(components: Sequence[schema.WatchedComponent], *, whole: bool) -> Iterator[str]:
-    """A line each, and one more for each reason that its state is unknown. `whole`: healthy ones
-    of a large kind are listed too.
+def _list_findings(
+    arguments: argparse.Namespace, components: Iterable[schema.WatchedComponent]
+) -> list[schema.ApiFinding]:
+    """The open findings, if a component has some."""
+    if not any(component["findings"] for component in components):
+        return []
+    return client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
+
+
+def _format_rows(
+    components: Sequence[schema.WatchedComponent],
+    findings: Iterable[schema.ApiFinding],
+    *,
+    whole: bool,
+) -> Iterator[str]:
+    """A line each, and one more for each finding and for each reason that its state is unknown.
+    `whole`: healthy ones of a large kind are listed too.
     """
     kinds = Counter(component["kind"] for component in components)
+    by_component: dict[str, list[schema.ApiFinding]] = {}
+    for finding in findings:
+        by_component.setdefault(finding["component"], []).append(finding)
     folded: Counter[str] = Counter()
-    shown = []
+    rows, notes = [], []
     for component in components:
-        kind = component["kind"]
+        kind, own = component["kind"], by_component.get(component["name"], [])
         if whole or component["status"] != "healthy" or kinds[kind] <= _MAX_LISTED:
-            shown.append(component)
+            rows.append(_build_row(component, own))
+            unseen = [f"not known: {render.escape_text(why)}" for why in component["unseen"]]
+            notes.append([*map(render.describe_finding, own), *unseen])
         else:
             folded[str(kind)] += 1
-    rows = [_TITLES, *(_build_row(component) for component in shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-    titles = "  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths))
-    yield render.colour_text(titles.rstrip(), "dim")
-    for component, row in zip(shown, rows[1:]):
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
-        status = row[-1] if row[-1] == "healthy" else render.colour_status(row[-1])
-        yield "  ".join([*cells, status])
-        for reason in component["unseen"]:
-            yield f"    not known: {render.escape_text(reason)}"
+    yield from format_table(_COLUMNS, rows, notes)
     for name, count in folded.items():
         yield f"and {count} {name}, healthy (--all, --kind {name})"
 
 
-def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
+def _build_row(
+    component: schema.WatchedComponent, findings: Sequence[schema.ApiFinding]
+) -> tuple[str, ...]:
     observations = component["sights"]
     readings = sum(observation["asked"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
     identity = component["identity"]
+    is_simulated = any(part["simulated"] for part in (*observations, *findings))
     return (
         render.escape_text(component["name"]),
         render.escape_text(identity) if identity else "-",
         ", ".join(map(_format_last_read, observations)) or "-",
         f"{observed}/{readings}" if readings else "-",
-        str(component["status"]),
+        render.show_status(str(component["status"])),
+        render.colour_text("SIMULATED", "bold", "magenta") if is_simulated else "",
     )
 
 

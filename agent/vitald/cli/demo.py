@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.request import urlopen
 
 from vitald.cli import EX_UNAVAILABLE, CommandFailed, client, render, run_command, words
@@ -91,6 +92,7 @@ def _parse_pause(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _stop)  # the daemon and the folder must not stay behind
     with tempfile.TemporaryDirectory(prefix="vitald-demo-") as name:
         folder = Path(name)
         try:
@@ -111,13 +113,18 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\nThe node stays as it is until Ctrl-C. Ask it:")
                 print(f"    vitald status --socket {place}")
                 print(f"    vitald gpus --socket {place}")
-                print(f"    curl -s http://127.0.0.1:{port}/metrics")
+                print(f"    vitald page --socket {place}")
+                print(f"    curl -s http://127.0.0.1:{port}/metrics", flush=True)
                 try:
                     while True:
                         time.sleep(3600)
                 except KeyboardInterrupt:
                     print()
     return 0
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class _Demo:
@@ -263,7 +270,7 @@ def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
         )
         try:
             until = time.monotonic() + _TIMEOUT_S
-            while not place.exists():
+            while not _accepts_clients(place):
                 if daemon.poll() is not None or time.monotonic() > until:
                     raise DemoFailed(
                         f"the daemon did not start:\n{log.read_text(errors='replace')}"
@@ -273,6 +280,16 @@ def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
         finally:
             daemon.terminate()
             daemon.wait(timeout=10)
+
+
+def _accepts_clients(place: Path) -> bool:
+    """The file of a socket is there a moment before anybody listens on it."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(place))
+    except OSError:  # one that stays, such as a path too long, is in the daemon's log
+        return False
+    return True
 
 
 def _free_port() -> int:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
+from vitald.cli.gpu_numbers import add_gpu_numbers
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -132,7 +133,14 @@ def _is_chosen(event: schema.ApiEvent, arguments: argparse.Namespace) -> bool:
     return all(value in (None, own) for value, own in wanted)
 
 
-def _print_events(arguments: argparse.Namespace, events: Iterable[schema.ApiEvent]) -> set[object]:
+def _print_events(arguments: argparse.Namespace, events: Sequence[schema.ApiEvent]) -> set[object]:
+    printed: set[object] = {event["identity"] for event in events}
+    if not arguments.json:
+        add_gpu_numbers(arguments, events)
     for event in events:
-        print(json.dumps(event) if arguments.json else render.format_event(event), flush=True)
-    return {event["identity"] for event in events}
+        if arguments.json:
+            print(json.dumps(event), flush=True)
+        else:
+            render.print_line(render.format_event(event))
+            sys.stdout.flush()
+    return printed

@@ -9,10 +9,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
+from vitald.cli.table import Column, format_table
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
+_COUNT_COLUMNS = (
+    Column("devices"),
+    Column("here", right=True),
+    Column("expected", right=True),
+    Column(""),  # how many more or fewer
+    Column("because", folded=True),
+)
+_VERSION_COLUMNS = (
+    Column("versions"),
+    Column("here"),
+    Column("allowed", folded=True),
+    Column(""),
+)
 _VERSIONS = {
     "gpu_driver": "GPU driver",
     "neuron_driver": "Neuron driver",
@@ -72,9 +86,8 @@ def _format_answer(
     absent = [count for count in counts if _is_absent(count)]
     rows = [count for count in counts if _is_listed(count)]
     if rows:
-        titles = ("devices", "here", "expected", "", "because")
         cells = [_build_count_row(count, answer) for count in rows]
-        yield from _format_table(titles, cells, right=(1, 2))
+        yield from format_table(_COUNT_COLUMNS, cells)
     if absent:
         yield f"not here, and not expected: {_join_titles(absent)}"
     yield from _format_unknown([count for count in counts if count["here"] is None])
@@ -110,7 +123,7 @@ def _format_versions(versions: Iterable[schema.ExpectedVersion]) -> Iterator[str
     ]
     if rows:
         yield ""
-        yield from _format_table(("versions", "here", "allowed", ""), rows)
+        yield from format_table(_VERSION_COLUMNS, rows)
 
 
 def _join_titles(counts: Iterable[schema.ExpectedCount]) -> str:
@@ -151,29 +164,8 @@ def _format_advice(
         )
 
 
-def _format_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
-) -> Iterator[str]:
-    """Aligned; the columns `right` to the right. A column without a title is a remark, in colour;
-    omitted if it is empty.
-    """
-    columns = [
-        number for number, title in enumerate(titles) if title or any(row[number] for row in rows)
-    ]
-    widths = [max(len(row[number]) for row in (titles, *rows)) for number in range(len(titles))]
-
-    def align(row: Sequence[str], number: int) -> str:
-        cell, width = row[number], widths[number]
-        return cell.rjust(width) if number in right else cell.ljust(width)
-
-    yield render.colour_text("  ".join(align(titles, number) for number in columns).rstrip(), "dim")
-    for row in rows:
-        cells = []
-        for number in columns:
-            is_remark = row[number] and not titles[number]
-            cell = align(row, number)
-            cells.append(render.colour_text(cell, "bold", "yellow") if is_remark else cell)
-        yield "  ".join(cells).rstrip()
+def _colour_remark(text: str) -> str:
+    return render.colour_text(text, "bold", "yellow")
 
 
 def _build_count_row(count: schema.ExpectedCount, answer: schema.ApiExpected) -> tuple[str, ...]:
@@ -181,7 +173,7 @@ def _build_count_row(count: schema.ExpectedCount, answer: schema.ApiExpected) ->
     remark = ""
     if here is not None and expected is not None and here != expected:
         more = here - expected
-        remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
+        remark = _colour_remark(f"{more} MORE" if more > 0 else f"{-more} FEWER")
     because = render.escape_text(count["because"])
     if not because:
         because = "not configured"
@@ -200,7 +192,7 @@ def _build_version_row(version: schema.ExpectedVersion) -> tuple[str, ...]:
     name = _VERSIONS.get(str(version["name"]), str(version["name"]))
     allowed = " or ".join(map(render.escape_text, expected)) or "any"
     found = "not loaded" if here is None else render.escape_text(here)
-    return (name, found, allowed, "DIFFERS" if differs else "")
+    return (name, found, allowed, _colour_remark("DIFFERS") if differs else "")
 
 
 def _format_count(value: object) -> str:

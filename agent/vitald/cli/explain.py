@@ -8,10 +8,13 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vitald.cli import Parser, UsageError, config_options, render
+from vitald.cli import Parser, UsageError, config_options, layout, render
+from vitald.cli.table import Column, format_table
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
+_LIST_COLUMNS = (Column(""), Column(""), Column("", folded=True))  # code, action, title
 
 
 def options(parser: Parser) -> None:
@@ -39,7 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:
         return _list_kind(
-            code, [serialize.format_rule(rule) for rule in catalog.rules.values()], arguments.json
+            code,
+            [
+                serialize.format_rule(rule)
+                for rule in (*catalog.rules.values(), *catalog.notices.values())
+            ],
+            arguments.json,
         )
     kind = code.partition("/")[0]
     if kind not in catalog.list_kinds():
@@ -68,20 +76,21 @@ def _list_kind(kind: str, rules: list[schema.ApiRule], as_json: bool) -> int:
     if as_json:
         render.emit_json({"rules": chosen})
         return 0
-    for rule in chosen:
-        print(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
+    rows = [(str(rule["code"]), str(rule["action"]), str(rule["title"])) for rule in chosen]
+    for line in format_table(_LIST_COLUMNS, rows):
+        print(line)
     return 0
 
 
 def _show_rule(rule: schema.ApiRule, profile: str) -> None:
-    print(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
+    render.print_line(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
-        print(render.colour_text(f"  {rule['mnemonic']}", "dim"))
+        render.print_line(render.colour_text(f"  {rule['mnemonic']}", "dim"))
     for text in (rule["meaning"], rule["advice"]):
-        for line in textwrap.wrap(str(text), min(96, render.get_width() - 2)):
-            print(f"  {line}")
+        for line in textwrap.wrap(str(text), min(96, layout.get_width() - 2)):
+            render.print_line(f"  {line}")
     after = render.describe_when(rule["when"])
-    print(f"\n  class       {rule['class']}")
+    render.print_line(f"\n  class       {rule['class']}")
     render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:
         said = ", ".join(
@@ -96,7 +105,7 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     render.print_line(f"  escalation  {rule['escalation']}")
     if rule["shadow"] is not None:
         trial = rule["shadow"]
-        print(
+        render.print_line(
             f"  on trial    {trial['action']}: {trial['todo']} ({trial['origin']}): shown as what"
             " it would have asked for, without effect"
         )

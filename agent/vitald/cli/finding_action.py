@@ -42,5 +42,5 @@ def show_answer(
     if arguments.json:
         render.emit_json(answer)
     else:
-        print(describe(answer["finding"]))
+        render.print_line(describe(answer["finding"]))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vitald.cli import client, render, words
+from vitald.cli.gpu_numbers import add_gpu_numbers
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     findings = answer["findings"]
+    add_gpu_numbers(arguments, findings)
     if not findings:
-        print("no cleared findings" if arguments.cleared else "no open findings")
+        render.print_line("no cleared findings" if arguments.cleared else "no open findings")
     for number, finding in enumerate(findings):
         if number:
             print()

@@ -1,20 +1,23 @@
-"""`vitald gpus`: the GPUs at a glance, one line each. An unknown value is a dash, never a zero.
+"""`vitald gpus`: the GPUs at a glance, one line each, and why one is not healthy. An unknown value
+is a dash, never a zero.
 
-`minor` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
+The column `gpu` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, render
+from vitald.cli.table import Column, format_table
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 Format = Callable[["schema.Gpu"], str]
+Reasons = Mapping[str, Sequence[str]]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     gpus, source = answer["gpus"], answer["source"]
     if gpus:
-        _show_table(gpus, _list_codes(arguments, gpus))
+        for line in _format_gpus(
+            gpus, _list_findings(arguments, gpus), _list_unseen(arguments, gpus)
+        ):
+            render.print_line(line)
     disabled = "[nvml] enabled = false"
     if not gpus and source is not None:
-        print("no GPU on PCI")
+        render.print_line("no GPU on PCI")
     elif not gpus:
-        print(f"NVML is not asked on this node: {disabled}")
+        render.print_line(f"NVML is not asked on this node: {disabled}")
     elif source is None:
         render.print_line(f"these are not the present values: NVML is not asked: {disabled}")
     elif source["state"] != "ok":
@@ -45,54 +51,68 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_table(gpus: Sequence[schema.Gpu], codes: Sequence[str]) -> None:
-    """`codes`: of the open findings of each GPU."""
-    mixed = len({gpu["simulated"] for gpu in gpus}) > 1
-    if gpus[0]["simulated"] and not mixed:
-        print(render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta"))
-    columns = _fit_columns(gpus, max(map(len, codes)))
-    titles = "  ".join([*(title.ljust(width) for title, _, width in columns), "status"])
-    print(render.colour_text(titles, "dim"))
-    for gpu, code in zip(gpus, codes):
-        cells = [show(gpu).ljust(width) for _, show, width in columns]
-        status = str(gpu["status"])
-        if status != "healthy":
-            status = f"{render.colour_status(status)} {code}".rstrip()
-        cells.append(status)
-        if mixed and gpu["simulated"]:
-            cells.append(render.colour_text("SIMULATED", "bold", "magenta"))
-        render.print_line("  ".join(cells))
-
-
-def _list_codes(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> list[str]:
-    """The codes of the open findings of each GPU."""
-    found: list[schema.ApiFinding] = []
+def _list_findings(
+    arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]
+) -> dict[str, list[schema.ApiFinding]]:
+    """The open findings of each GPU that has some, by its name."""
+    by_component: dict[str, list[schema.ApiFinding]] = {}
     if any(gpu["findings"] for gpu in gpus):
-        found = client.call_api(arguments, "/v1/findings", limit=1000)["findings"]
-    return [
-        " ".join(
-            render.escape_text(finding["code"])
-            for finding in found
-            if finding["component"] == gpu["component"]
-        )
+        for finding in client.call_api(arguments, "/v1/findings", limit=1000)["findings"]:
+            by_component.setdefault(finding["component"], []).append(finding)
+    return by_component
+
+
+def _list_unseen(arguments: argparse.Namespace, gpus: Sequence[schema.Gpu]) -> Reasons:
+    """Why the state of a GPU is unknown, by its name."""
+    if all(gpu["status"] != "unknown" for gpu in gpus):
+        return {}
+    components = client.call_api(arguments, "/v1/components")["components"]
+    return {component["name"]: component["unseen"] for component in components}
+
+
+def _format_gpus(
+    gpus: Sequence[schema.Gpu], findings: Mapping[str, list[schema.ApiFinding]], unseen: Reasons
+) -> Iterator[str]:
+    """The table, then a line for each reason why a GPU is not healthy."""
+    not_real = [_is_read_from_simulation(gpu) for gpu in gpus]
+    if all(not_real):
+        yield render.colour_text("SIMULATED: none of these GPUs is real", "bold", "magenta")
+    rows = []
+    for gpu, is_simulated in zip(gpus, not_real):
+        own = findings.get(gpu["component"], [])
+        cells = [show(gpu) for _, show in _COLUMNS]
+        cells.append(render.show_status(str(gpu["status"])))
+        cells.append(" ".join(render.escape_text(finding["code"]) for finding in own))
+        is_drill = any(finding["simulated"] for finding in own)
+        is_marked = (is_simulated or is_drill) and not all(not_real)
+        cells.append(render.colour_text("SIMULATED", "bold", "magenta") if is_marked else "")
+        rows.append(cells)
+    yield from format_table([*(column for column, _ in _COLUMNS), *_LAST_COLUMNS], rows)
+    reasons = [
+        reason
         for gpu in gpus
+        for reason in _format_reasons(
+            gpu, findings.get(gpu["component"], []), unseen.get(gpu["component"], ())
+        )
     ]
+    if reasons:
+        yield from ("", *reasons)
 
 
-def _fit_columns(gpus: Sequence[schema.Gpu], codes: int) -> list[tuple[str, Format, int]]:
-    """The columns for which the terminal has room beside a status and so many characters of codes,
-    each with its width.
-    """
-    shown = [
-        (title, show, max([len(title), *(len(show(gpu)) for gpu in gpus)]))
-        for title, show in _COLUMNS
-    ]
-    room = render.get_width() - len("UNHEALTHY ") - codes
-    for title in _OMITTED_FIRST:
-        if sum(wide + 2 for _, _, wide in shown) <= room:
-            break
-        shown = [column for column in shown if column[0] != title]
-    return shown
+def _format_reasons(
+    gpu: schema.Gpu, findings: Sequence[schema.ApiFinding], unseen: Sequence[str]
+) -> Iterator[str]:
+    name = f"gpu {_read_identity(gpu, 'minor')} {render.escape_text(gpu['pci'])}"
+    for finding in findings:
+        yield f"  {name}: {render.describe_finding(finding)}"
+    if gpu["status"] == "unknown":
+        for reason in unseen:
+            yield f"  {name}: not known: {render.escape_text(reason)}"
+
+
+def _is_read_from_simulation(gpu: schema.Gpu) -> bool:
+    """Whether its readings are not those of a GPU; a drill alone leaves them real."""
+    return gpu["simulated"] and gpu["looked"] is not None
 
 
 def _read_number(gpu: schema.Gpu, name: str) -> float | None:
@@ -144,19 +164,18 @@ def _format_pcie(gpu: schema.Gpu) -> str:
     return "-" if generation is None or width is None else f"{generation:.0f}x{width:.0f}"
 
 
-_COLUMNS: tuple[tuple[str, Format], ...] = (
-    ("gpu", lambda gpu: render.escape_text(gpu["pci"])),
-    ("minor", lambda gpu: _read_identity(gpu, "minor")),
-    ("model", lambda gpu: _read_identity(gpu, "name").removeprefix("NVIDIA ")),
-    ("serial", lambda gpu: _read_identity(gpu, "serial")),
-    ("temp", _format_reading("temperature_celsius", "C")),
-    ("power", _format_reading("power_watts", "W")),
-    ("util", _format_reading("utilization_ratio", "%", 100)),
-    ("memory", _format_memory),
-    ("ecc unc", _format_reading("ecc_uncorrected")),
-    ("remap", _format_remap),
-    ("nvlink", _format_links),
-    ("pcie", _format_pcie),
+_COLUMNS: tuple[tuple[Column, Format], ...] = (
+    (Column("gpu", right=True), lambda gpu: _read_identity(gpu, "minor")),
+    (Column("pci"), lambda gpu: render.escape_text(gpu["pci"])),
+    (Column("model", 9), lambda gpu: _read_identity(gpu, "name").removeprefix("NVIDIA ")),
+    (Column("serial", 8), lambda gpu: _read_identity(gpu, "serial")),
+    (Column("temp"), _format_reading("temperature_celsius", "C")),
+    (Column("power", 2), _format_reading("power_watts", "W")),
+    (Column("util", 4), _format_reading("utilization_ratio", "%", 100)),
+    (Column("memory"), _format_memory),
+    (Column("ecc unc"), _format_reading("ecc_uncorrected")),
+    (Column("remap", 3), _format_remap),
+    (Column("nvlink", 1), _format_links),
+    (Column("pcie", 5), _format_pcie),
 )
-# Columns that a narrow terminal omits, one by one.
-_OMITTED_FIRST = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")
+_LAST_COLUMNS = (Column("status"), Column("", 7), Column(""))  # beside it, codes and a mark

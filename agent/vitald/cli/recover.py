@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, client, config_options
@@ -22,6 +24,7 @@ from vitald.recovery import files, inputs, programs
 from vitald.recovery.attempt import DaemonReport, RecoveryAttempt, find_reader_group
 from vitald.recovery.decision import DaemonState, OpenFinding
 from vitald.recovery.report import emit_log_line
+from vitald.timestamps import format_rfc3339, parse_rfc3339
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -62,19 +65,16 @@ def start_attempt(config: Config, *, dry_run: bool) -> RecoveryAttempt:
         owners=client.find_owners(),
         reader_group=find_reader_group(client.DAEMON_USER),
         query_daemon=query_daemon,
+        report_drained=report_drained,
     )
 
 
 def query_daemon(config: Config) -> DaemonReport:
-    """What the daemon reports, over a socket that only it and root can have created."""
+    """What the daemon reports."""
     path = config.socket_path
     request = argparse.Namespace(socket=path, timeout=_DAEMON_TIMEOUT_S)
     try:
-        folder = path.parent.resolve(strict=True)
-        files.check_folders(folder, client.find_owners())
-        found = (folder / path.name).lstat()
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
-            return DaemonReport(None, f"{path} is not the daemon's socket", {})
+        _check_socket(path)
         status = client.read_status(request)
         findings = client.call_api(request, "/v1/findings", limit=_MAX_ANSWER_ITEMS)
         jobs = client.call_api(request, "/v1/jobs", limit=_MAX_ANSWER_ITEMS)
@@ -86,6 +86,36 @@ def query_daemon(config: Config) -> DaemonReport:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         trouble = f"its answer is not understood: {type(error).__name__}: {error}"
         return DaemonReport(None, trouble, {})
+
+
+def report_drained(config: Config, scheduler: str) -> str:
+    """Report to the daemon that the scheduler gives the node no more work, for the times of the
+    incident. Why that failed; empty if it did not.
+    """
+    path = config.socket_path
+    request = argparse.Namespace(socket=path, timeout=_DAEMON_TIMEOUT_S)
+    body: schema.ReportSchedulerRequest = {
+        "scheduler": scheduler,
+        "state": "drained",
+        "since": format_rfc3339(time.time()),
+    }
+    try:
+        _check_socket(path)
+        client.call_api(request, "/v1/scheduler", body)
+    except (client.NoAnswer, client.DaemonRefused, files.Untrusted) as error:
+        return str(error)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
+
+
+def _check_socket(path: Path) -> None:
+    """Raises Untrusted, OSError unless only the daemon and root can have created the socket."""
+    folder = path.parent.resolve(strict=True)
+    files.check_folders(folder, client.find_owners())
+    found = (folder / path.name).lstat()
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in client.find_owners():
+        raise files.Untrusted(f"{path} is not the daemon's socket")
 
 
 def read_daemon_state(
@@ -101,6 +131,7 @@ def read_daemon_state(
         for source in status["sources"]
         if source["state"] == "released"
     ]
+    requested_at = _read_request_time(status)
     return DaemonState(
         findings=opened,
         reboot_required=status["rebootRequired"] is True,
@@ -112,7 +143,21 @@ def read_daemon_state(
         released="; ".join(released),
         jobs=tuple(_describe_job(job) for job in jobs["running"]),
         boot_id=str(status["bootId"]),
+        requested_at=requested_at,
+        unsaved=_count_unsaved(jobs, requested_at) if requested_at is not None else 0,
     )
+
+
+def _read_request_time(status: schema.NodeStatus) -> float | None:
+    recovery = status.get("recovery")
+    request = recovery["request"] if recovery is not None else None
+    return parse_rfc3339(str(request["since"])).timestamp() if request is not None else None
+
+
+def _count_unsaved(jobs: schema.ApiJobs, since: float) -> int:
+    """Jobs with ranks on the job socket, which got the advice, without a checkpoint since then."""
+    saved = [job["saved"] for job in jobs.get("reported") or ()]
+    return sum(at is None or parse_rfc3339(at).timestamp() < since for at in saved)
 
 
 def _read_finding(found: schema.ApiFinding) -> OpenFinding:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, client, config_options, render
+from vitald.cli import EX_CONFIG, client, config_options, layout, render
 from vitald.config import Config
 from vitald.config_file import ConfigError
 from vitald.model import Action, Repair
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             render.emit_json({"error": problem})
         else:
-            print(f"recovery  {problem}")
+            render.print_line(f"recovery  {problem}")
         return EX_CONFIG
     state = gather_state(config)
     if arguments.json:
@@ -208,11 +208,11 @@ def _build_budget(
 
 def show_state(state: RecoveryState) -> None:
     if state["mode"] == "automatic":
-        print(render.colour_text("recovery", "bold"), state["mode"])
+        render.print_line(f"{render.colour_text('recovery', 'bold')} {state['mode']}")
         _print_line("drain", f"{state['drain']}, replacement: {state['replace']}")
     else:
         mode = 'none: no automatic recovery ([recovery] mode = "none")'
-        print(render.colour_text("recovery", "bold"), mode)
+        render.print_line(f"{render.colour_text('recovery', 'bold')} {mode}")
     for name, problem in (
         ("stopped", state["killSwitch"]),
         ("stopped", state["maintenance"]),
@@ -244,7 +244,7 @@ def _show_request(state: RecoveryState) -> None:
     _print_line("request", f"{render.escape_text(request['action'])}, {age}")
     for found in request["findings"][:_MAX_LISTED]:
         text = f"#{found['id']} {found['code']} of {found['component']}: {found['raw']}"
-        _print_line("", render.cut_text(render.escape_text(text), render.get_width() - 13))
+        _print_line("", layout.cut_text(render.escape_text(text), layout.get_width() - 13))
 
 
 def _show_budget(name: str, budget: ActionBudget) -> None:

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             render.emit_json(over)
         else:
-            print(
+            render.print_line(
                 "taken back: the GPUs are looked at again"
                 if over["ended"]
                 else "nothing was released"
@@ -76,20 +76,24 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_release(answer: schema.Released) -> None:
     gpus = render.escape_text(", ".join(answer["gpus"]) or "all GPUs")
     until = render.format_time(answer["until"])
-    print(f"released {gpus} until {until}; vitald release --end takes them back earlier")
+    render.print_line(
+        f"released {gpus} until {until}; vitald release --end takes them back earlier"
+    )
     for pid in answer["stuck"]:
-        print(
+        render.print_line(
             f"  vitald's own process {pid} hangs in the driver and cannot be ended: only a reboot"
             " frees the device"
         )
     for holder in answer["holders"]:
-        print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
+        render.print_line(
+            f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})"
+        )
     hidden = answer["notLookedAt"]
     if hidden:
         processes = "other processes" if hidden < 0 else f"{hidden} processes of other users"
-        print(
+        render.print_line(
             f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which"
             " have them open"
         )
     if answer["free"]:
-        print("  no process is known to have them open")
+        render.print_line("  no process is known to have them open")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitald.server import schema
 
+from vitald.cli.layout import LABEL_COLUMNS, cut_text, fits_lines, fold_line, get_width
 from vitald.text import escape_unprintable, join_first
 from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, object]
 
-_LABEL_COLUMNS = 13  # before the text of a finding: `      hint   `
 _MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS_COLOURS = {
@@ -53,6 +52,17 @@ def colour_status(status: str) -> str:
     return colour_text(status.upper(), "bold", _STATUS_COLOURS.get(status, "bold"))
 
 
+def show_status(status: str) -> str:
+    """In a table: in capitals and colour unless it is healthy."""
+    return status if status == "healthy" else colour_status(status)
+
+
+def describe_finding(finding: schema.ApiFinding) -> str:
+    """`GPU has fallen off the bus  xid/79  #3`, for a line of its own."""
+    code, title = escape_text(finding["code"]), escape_text(finding["title"])
+    return f"{_mark_drill(finding)}{title}  {colour_text(code, 'dim')}  #{finding['id']}"
+
+
 def describe_flags(findings: Iterable[schema.ApiFinding], flags: Mapping[str, object]) -> list[str]:
     """The flags that are up, whether they are confirmed, and why a reboot is required if no finding
     requires it.
@@ -68,6 +78,15 @@ def describe_flags(findings: Iterable[schema.ApiFinding], flags: Mapping[str, ob
         confirmation = _describe_confirmation(flags.get("replacementConfirmed"))
         flagged.append(f"replacement required{confirmation}")
     return flagged
+
+
+def describe_advice(advice: schema.ApiAdvice) -> str:
+    """The advice to jobs, on a line."""
+    if not advice["save"]:
+        return "jobs are not advised to save"
+    by = f" by {format_time(advice['by'])}" if advice["by"] is not None else ""
+    number = f" (#{advice['finding']})" if advice["finding"] is not None else ""
+    return f"jobs are advised to save{by}: {escape_text(advice['why'])}{number}"
 
 
 def _requires_reboot(finding: schema.ApiFinding) -> bool:
@@ -121,39 +140,9 @@ def escape_text(text: object) -> str:
     return escape_unprintable(str(text))
 
 
-def get_width() -> int:
-    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
-
-
 def print_line(line: str) -> None:
-    """Print a line; folded, on a terminal that is narrower."""
-    print("\n".join(fold_line(line, get_width())) if sys.stdout.isatty() else line)
-
-
-def fold_line(line: str, columns: int) -> Iterable[str]:
-    """The line, broken between words; what follows is indented as the text behind the label is. A
-    word that is too long stays whole.
-    """
-    import re
-
-    def count_columns(text: str) -> int:
-        return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
-
-    indent = min(4 + len(line) - len(line.lstrip()), columns // 2)
-    if re.fullmatch(r" {6}[a-z]* +", line[:_LABEL_COLUMNS]):
-        indent = _LABEL_COLUMNS
-    out = ""
-    for gap, word in re.findall(r"(\s*)(\S+)", line):
-        if out.strip() and count_columns(out + gap + word) > columns:
-            yield out
-            out = " " * indent + word
-        else:
-            out += gap + word
-    yield out
-
-
-def cut_text(text: str, columns: int) -> str:
-    return text if len(text) <= columns else text[: max(1, columns - 1)] + "…"
+    """Print a line; folded where the output has a width."""
+    print("\n".join(fold_line(line, get_width())) if fits_lines() else line)
 
 
 def parse_time(moment: object) -> datetime | None:
@@ -236,7 +225,7 @@ def _format_raw(finding: schema.ApiFinding, columns: int | None) -> str:
         absent = "  (no such PCI device on this node now)"
     raw = escape_text(finding["raw"])
     if columns is not None:
-        raw = cut_text(raw, columns - _LABEL_COLUMNS - len(absent))
+        raw = cut_text(raw, columns - LABEL_COLUMNS - len(absent))
     return f"{raw}{absent}"
 
 
@@ -343,16 +332,14 @@ def _describe_end(job: schema.ApiJob) -> str:
 
 
 def _wrap_text(label: str, text: str, columns: int) -> Iterable[str]:
-    import textwrap
-
-    width = max(40, min(columns, 120) - _LABEL_COLUMNS)
-    for number, line in enumerate(textwrap.wrap(escape_text(text), width)):
+    width = max(40, min(columns, 120) - LABEL_COLUMNS)
+    for number, line in enumerate(fold_line(escape_text(text), width, indent=0, break_words=True)):
         yield f"      {label if number == 0 else '':<6} {line}"
 
 
 def format_event(event: schema.ApiEvent) -> str:
     """An event on one line: time, code, component, marks, raw line."""
-    marks = _list_marks(event)
+    marks = list_marks(event)
     mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = event.get("followedBy") or []
     tail = f"  (+{len(more)} records)" if more else ""
@@ -362,7 +349,7 @@ def format_event(event: schema.ApiEvent) -> str:
     return f"{stamp}  {code}  {component}  {mark}{escape_text(event['raw'])}{tail}"
 
 
-def _list_marks(event: schema.ApiEvent) -> list[str]:
+def list_marks(event: schema.ApiEvent) -> list[str]:
     fields = event.get("fields") or {}
     marks = []
     if event["simulated"]:

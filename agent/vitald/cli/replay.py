@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     Pair = tuple[Event | None, Event | None]  # by the rules in force, and by the others
 
-from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
+from vitald.cli import EX_CONFIG, EX_NOINPUT, layout, render, words
 from vitald.cli.config_options import find_default_file
+from vitald.cli.progress import WorkProgress
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
@@ -156,8 +157,10 @@ def _compare_rules(
     seconds since the epoch, once all were read.
     """
     comparison = _RuleComparison(arguments, force, other, device_reset=device_reset)
-    for pair in events:
-        comparison.apply_pair(pair, is_counted=stored is not None or _has_line(pair))
+    with WorkProgress(lambda: f"replay: {comparison.events} events judged") as progress:
+        for pair in events:
+            is_counted = stored is not None or _has_line(pair)
+            comparison.apply_pair(pair, progress, is_counted=is_counted)
     summary = comparison.build_summary(until())
     in_force = remembered = summary["inForce"]
     if stored is not None:
@@ -181,11 +184,11 @@ class _RuleComparison:
         self._arguments = arguments
         self._judges = Judge(force), Judge(other)
         self._device_reset = device_reset
-        self._events = self._differences = 0
+        self.events = self._differences = 0
         self._last: list[Json] | None = None  # verdicts
 
-    def apply_pair(self, pair: Pair, *, is_counted: bool) -> None:
-        self._events += is_counted
+    def apply_pair(self, pair: Pair, progress: WorkProgress, *, is_counted: bool) -> None:
+        self.events += is_counted
         for judge, event in zip(self._judges, pair):
             if event is not None:
                 judge.apply_event(event)
@@ -194,7 +197,8 @@ class _RuleComparison:
         if verdicts[0] != verdicts[1] and verdicts != self._last:
             self._differences += 1
             if self._differences <= _MAX_LISTED:
-                _print_difference(self._arguments, pair[1] or pair[0], verdicts)
+                with progress.give_way():
+                    _print_difference(self._arguments, pair[1] or pair[0], verdicts)
         self._last = verdicts
 
     def build_summary(self, until: float) -> Json:
@@ -204,7 +208,7 @@ class _RuleComparison:
         force, other = self._judges
         return {
             "type": "summary",
-            "events": self._events,
+            "events": self.events,
             "differences": self._differences,
             "listed": min(self._differences, _MAX_LISTED),
             "inForce": _summarize_findings(force.open_findings, on_trial=False),
@@ -267,9 +271,9 @@ def _print_difference(
         print(json.dumps(difference))
         return
     in_force, other = map(_format_verdict, verdicts)
-    print(f"{format_moment(event.time)}  {in_force}  ->  {other}")
+    render.print_line(f"{format_moment(event.time)}  {in_force}  ->  {other}")
     line = render.escape_text(event.raw or event.code)
-    print(f"    {render.cut_text(line, render.get_width() - 4)}")
+    render.print_line(f"    {layout.cut_text(line, layout.get_width() - 4)}")
 
 
 def _format_verdict(verdict: Json) -> str:
@@ -281,7 +285,7 @@ def _print_summary(summary: Json, *, same_rules: bool) -> None:
     listed = ""
     if summary["listed"] != summary["differences"]:
         listed = f" (the first {summary['listed']} are listed)"
-    print(
+    render.print_line(
         f"{summary['events']} events judged, the verdict differs at {summary['differences']} of"
         f" them{listed}"
     )
@@ -292,17 +296,19 @@ def _print_summary(summary: Json, *, same_rules: bool) -> None:
     if "remembered" not in summary:
         return
     if summary["remembered"] == summary["inForce"]:
-        print("the ledger remembers the same")
+        render.print_line("the ledger remembers the same")
         return
-    print("THE LEDGER REMEMBERS SOMETHING ELSE:")
+    render.print_line("THE LEDGER REMEMBERS SOMETHING ELSE:")
     for line in summary["remembered"]:  # type: ignore[attr-defined]
-        print(f"  {render.escape_text(line)}")
-    print("(events older than the ledger keeps are not judged again; rules may have changed since)")
+        render.print_line(f"  {render.escape_text(line)}")
+    render.print_line(
+        "(events older than the ledger keeps are not judged again; rules may have changed since)"
+    )
 
 
 def _print_findings(title: str, lines: object) -> None:
     if not isinstance(lines, list) or not lines:
         return
-    print(f"{title}:")
+    render.print_line(f"{title}:")
     for line in lines:
-        print(f"  {render.escape_text(line)}")
+        render.print_line(f"  {render.escape_text(line)}")

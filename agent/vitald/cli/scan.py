@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema
 
-from vitald.cli import EX_NOINPUT, config_options, render
+from vitald.cli import EX_NOINPUT, config_options, layout, render
 from vitald.cli.check import EXIT
+from vitald.cli.progress import WorkProgress
 from vitald.cli.render import Json
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
@@ -95,7 +96,8 @@ def _scan_log(arguments: argparse.Namespace, config: Config, catalog: Catalog) -
     scan = _LogScan(arguments, catalog)
     with open_log(arguments.file) as opened:
         saved = SavedLog(opened, reader)
-        scan.read_log(saved)
+        with WorkProgress(lambda: f"scan: {saved.coverage.lines} lines read") as progress:
+            scan.read_log(saved, progress)
     return scan.report_verdict(saved.coverage, device_reset=config.policy.device_reset)
 
 
@@ -114,9 +116,9 @@ class _LogScan:
         self._until = 0.0
         self._events = self._untrusted = self._drills = 0
 
-    def read_log(self, saved: SavedLog) -> None:
+    def read_log(self, saved: SavedLog, progress: WorkProgress) -> None:
         """Lines are shown as they are read, and judged in the order in which they were written."""
-        for line in saved.order_events(self._show_lines(saved.read_events())):
+        for line in saved.order_events(self._show_lines(saved.read_events(), progress)):
             (event,) = line.events
             if event is not None:
                 self._note_lines(self._judge.apply_event(event), event.time, line.stamp)
@@ -124,7 +126,9 @@ class _LogScan:
         self._until = saved.until
         self._note_lines(self._judge.expire_findings(self._until), self._until, None)
 
-    def _show_lines(self, lines: Iterator[SavedEvent]) -> Iterator[SavedEvent]:
+    def _show_lines(
+        self, lines: Iterator[SavedEvent], progress: WorkProgress
+    ) -> Iterator[SavedEvent]:
         from vitald.model import Trust
 
         for line in lines:
@@ -134,7 +138,8 @@ class _LogScan:
                 self._untrusted += event.trust is Trust.UNTRUSTED
                 self._events += event.trust is not Trust.UNTRUSTED
                 self._drills += event.is_simulated
-                self._show_line(line.stamp, line.raw, event)
+                with progress.give_way():
+                    self._show_line(line.stamp, line.raw, event)
             yield line
 
     def _note_lines(self, changes: list[Transition], time: float, here: Stamp | None) -> None:
@@ -176,8 +181,11 @@ class _LogScan:
             return
         mark = _mark_event(event)
         mark = render.colour_text(mark, "magenta") if mark else ""
-        raw = render.cut_text(event.raw, render.get_width() - 36)
-        print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
+        room = layout.get_width() - 36
+        if layout.fits_lines():
+            room -= layout.count_columns(mark)
+        raw = layout.cut_text(render.escape_text(event.raw), max(room, 20))
+        render.print_line(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
     def report_verdict(self, coverage: LogCoverage, *, device_reset: bool) -> int:
         """Prints the verdict, and what could not be read. Returns the exit code."""
@@ -276,7 +284,7 @@ class _LogScan:
     ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
         events = f"{self._events} events{drills}"
-        print(f"\n{coverage.lines} lines, {events}, {self._untrusted} not believed")
+        render.print_line(f"\n{coverage.lines} lines, {events}, {self._untrusted} not believed")
         _print_coverage(coverage)
         _print_heading(verdict, coverage, findings)
         if coverage.problem:
@@ -312,13 +320,17 @@ def _mark_event(event: Event) -> str:
 def _print_coverage(coverage: LogCoverage) -> None:
     """What could not be read, and lines of several hosts."""
     if coverage.unread:
-        print(f"{coverage.unread} not read, though they have words that fault lines have:")
+        render.print_line(
+            f"{coverage.unread} not read, though they have words that fault lines have:"
+        )
         for number, raw in coverage.shown:
-            line = render.cut_text(render.escape_text(raw), render.get_width() - 10)
-            print(f"{number:>8}  {line}")
+            line = layout.cut_text(render.escape_text(raw), layout.get_width() - 10)
+            render.print_line(f"{number:>8}  {line}")
     if len(coverage.hosts) > 1:
         hosts = render.escape_text(", ".join(coverage.hosts))
-        print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
+        render.print_line(
+            f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node"
+        )
 
 
 def _print_heading(
@@ -333,7 +345,7 @@ def _print_heading(
         heading.append(render.colour_text(flag, "bold", "red"))
     if coverage.latest is not None:
         heading.append(f"as of its latest line: {_describe_stamp(coverage.latest)}")
-    print("  ".join(heading))
+    render.print_line("  ".join(heading))
 
 
 def _describe_stamp(stamp: Stamp) -> str:

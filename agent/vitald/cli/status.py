@@ -5,27 +5,44 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vitald import __version__
-from vitald.cli import client, render
+from vitald.cli import client, layout, render, words
 from vitald.cli.check import EXIT
-from vitald.text import join_first
+from vitald.cli.gpu_numbers import add_gpu_numbers
+from vitald.text import count_noun, join_first
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 _MAX_INCIDENTS, _MAX_SHORT_INCIDENTS = 4, 8
-_MAX_NAMES, _MAX_TRIALS = 6, 4
+_BY_SUSPICION = "suspicion"  # the requester of a diagnostic
+_MAX_NAMES, _MAX_TRIALS, _MAX_NOTICES = 6, 4, 8
 _MAX_WAIT_S = 30.0  # of a sink of `vitald publish`
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
-    parser.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="the answer of GET /v1/status")
+    shown.add_argument(
+        "--watch",
+        nargs="?",
+        type=words.parse_seconds(3600),
+        const=2.0,
+        default=None,
+        metavar="SECONDS",
+        help="show it again and again, every 2 seconds or as often as given, until Ctrl-C",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.watch is not None:
+        from vitald.cli.watch import watch_status
+
+        return watch_status(arguments, arguments.watch, format_status)
     try:
         status = client.read_status(arguments)
     except (client.NoAnswer, client.DaemonRefused) as error:
@@ -37,26 +54,38 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         render.emit_json(status)
     else:
+        add_gpu_numbers(arguments, status)
         show_status(status)
     return EXIT[str(status["status"])]
 
 
 def show_status(status: schema.NodeStatus) -> None:
+    for line in format_status(status):
+        render.print_line(line)
+
+
+def format_status(status: schema.NodeStatus) -> Iterator[str]:
+    """The lines of the screen, not yet folded."""
     flags = render.describe_flags(status["findings"], status)
     if status["simulated"]:
-        flags.append("simulated")
+        drills = [finding["simulated"] for finding in status["findings"]]
+        is_mixed = any(drills) and not all(drills)
+        flags.append("partly simulated" if is_mixed else "simulated")
     host = render.colour_text(render.escape_text(status["host"]), "bold")
     word = render.colour_status(str(status["status"]))
     flagged = render.colour_text(", ".join(flags), "bold")
-    render.print_line(f"{host}  {word}  {flagged}".rstrip())
-    _show_incidents(status)
-    _show_advice(status)
-    print()
-    _show_sources(status["sources"])
-    _show_problems(status)
-    _show_diagnostics(status.get("diagnostics"))
-    _show_recovery(status.get("recovery"))
-    _show_publishers(status)
+    yield f"{host}  {word}  {flagged}".rstrip()
+    yield from _format_incidents(status)
+    yield from _format_advice(status)
+    yield from format_notices(status)
+    yield ""
+    yield from _format_sources(status["sources"])
+    yield from _format_problems(status)
+    yield from _format_diagnostics(status.get("diagnostics"))
+    yield from _format_recovery(status.get("recovery"))
+    yield from _format_save_advice(status)
+    yield from _format_reported_jobs(status)
+    yield from _format_publishers(status)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
         render.escape_text(component["name"])
@@ -65,30 +94,29 @@ def show_status(status: schema.NodeStatus) -> None:
     ]
     if unknown:
         names = join_first(unknown, _MAX_NAMES)
-        render.print_line(f"  status unknown: {names}: vitald components")
+        yield f"  status unknown: {names}: vitald components"
     other = f" (this command: {__version__})" if status["version"] != __version__ else ""
     daemon = f"profile {status['profile']}, vitald {status['version']}{other}"
     age = render.format_age(status["startedAt"])
     line = f"  {_count_kinds(watched)}; {daemon}, up {age}"
-    render.print_line(render.colour_text(line, "dim"))
+    yield render.colour_text(line, "dim")
 
 
-def _show_incidents(status: schema.NodeStatus) -> None:
+def _format_incidents(status: schema.NodeStatus) -> Iterator[str]:
     findings = {finding["id"]: finding for finding in status["findings"]}
     incidents = status["incidents"]
     for incident in incidents[:_MAX_INCIDENTS]:
-        print()
-        for line in render.format_incident(incident, findings):
-            render.print_line(line)
+        yield ""
+        yield from render.format_incident(incident, findings)
     rest = incidents[_MAX_INCIDENTS:]
     if not rest:
         return
-    print()
+    yield ""
     for incident in rest[:_MAX_SHORT_INCIDENTS]:
-        render.print_line(f"  {render.escape_text(incident['line'])}")
+        yield f"  {render.escape_text(incident['line'])}"
     if len(rest) > _MAX_SHORT_INCIDENTS:
         more = len(rest) - _MAX_SHORT_INCIDENTS
-        render.print_line(f"  and {more} more incidents: vitald findings")
+        yield f"  and {more} more incidents: vitald findings"
 
 
 def _count_kinds(watched: list[schema.ApiComponent]) -> str:
@@ -101,7 +129,7 @@ def _count_kinds(watched: list[schema.ApiComponent]) -> str:
     return counted or "no accelerators on PCI"
 
 
-def _show_sources(sources: list[schema.ApiSource]) -> None:
+def _format_sources(sources: list[schema.ApiSource]) -> Iterator[str]:
     """Sources without a problem share a line, and so do those that have nothing to observe here."""
     working, absent = [], []
     for source in sources:
@@ -117,48 +145,89 @@ def _show_sources(sources: list[schema.ApiSource]) -> None:
                 state = render.colour_text(str(source["state"]).upper(), "bold", "magenta")
             polled = f"looked {age}" if age else "initial scan incomplete"
             tail = f": {detail}" if detail else ""
-            render.print_line(f"  source {name}: {state}, {polled}{tail}")
+            yield f"  source {name}: {state}, {polled}{tail}"
     if working:
-        render.print_line(f"  looked at: {', '.join(working)}")
+        yield f"  looked at: {', '.join(working)}"
     if absent:
-        render.print_line(f"  not present: {', '.join(absent)}")
+        yield f"  not present: {', '.join(absent)}"
 
 
-def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
+def _format_diagnostics(outline: schema.DiagnosticOutline | None) -> Iterator[str]:
     """The run that is active or queued, and the last runs that failed."""
     if outline is None:
         return
-    for run in (outline.get("going") or [])[:1]:
+    active = outline.get("going") or []
+    for run in active[:1] + [run for run in active[1:] if run["by"] == _BY_SUSPICION]:
         state = "runs"
         if run["stage"] == "waiting":
             state = f"waits for {render.escape_text(run['waitsFor']) or 'its turn'}"
-        render.print_line(f"  diagnostic {_name_diagnostic(run)} {state}: vitald diag list")
+        because = ""
+        if run["by"] == _BY_SUSPICION:
+            because = f", because {render.escape_text(run['reason'])}"
+        yield f"  diagnostic {_name_diagnostic(run)} {state}{because}: vitald diag list"
     for ended in outline.get("last") or []:
         if ended["outcome"] == "fail" and not ended["preempted"]:
             failed = render.colour_text("FAILED", "bold", "red")
             why = ""
             if ended["why"]:
-                why = f": {render.cut_text(render.escape_text(ended['why']), 80)}"
+                why = f": {layout.cut_text(render.escape_text(ended['why']), 80)}"
             age, id_ = render.format_age(ended["ended"]), render.escape_text(ended["id"])
             name = _name_diagnostic(ended)
-            render.print_line(
-                f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}"
-            )
+            yield (f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}")
+    yield from _format_old_passes(outline)
+    yield from _format_missed_validation(outline)
 
 
-def _show_recovery(outline: schema.ApiRecovery | None) -> None:
+def _format_missed_validation(outline: schema.DiagnosticOutline) -> Iterator[str]:
+    """What the node was not validated after. An older daemon does not report it."""
+    validation = outline.get("validation")
+    missed = validation.get("missed") if validation else None
+    if missed is not None:
+        because, reason = map(render.escape_text, (missed["because"], missed["reason"]))
+        since = render.format_time(missed["since"])
+        yield f"  not validated since {since}: {because}; {reason}: vitald diag list"
+
+
+def _format_old_passes(outline: schema.DiagnosticOutline) -> Iterator[str]:
+    """The scheduled checks whose last pass is no evidence any more."""
+    for record in outline.get("passes") or []:
+        if not record["old"]:
+            continue
+        age, every = render.format_age(record["since"]), render.format_span(record["every"])
+        name = _name_diagnostic(record)
+        yield f"  diagnostic {name} has not passed for {age} (every {every}): vitald diag list"
+
+
+def _format_recovery(outline: schema.ApiRecovery | None) -> Iterator[str]:
     """What is requested of root."""
     request = outline.get("request") if outline is not None else None
     if request is not None:
         findings = ", ".join(f"#{number}" for number in request["findings"][:_MAX_NAMES])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
         since = render.format_time(request["since"])
-        render.print_line(
-            f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
-        )
+        yield (f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery")
 
 
-def _show_publishers(status: schema.NodeStatus) -> None:
+def _format_save_advice(status: schema.NodeStatus) -> Iterator[str]:
+    advice = status.get("advice")  # a daemon before this version does not have it
+    if advice is not None and advice["save"]:
+        yield f"  {render.describe_advice(advice)}"
+
+
+def _format_reported_jobs(status: schema.NodeStatus) -> Iterator[str]:
+    """What jobs report of their progress."""
+    for job in status.get("reportedJobs") or []:
+        parts = [count_noun(job["ranks"], "rank")]
+        if job["step"] is not None:
+            parts.append(f"step {job['step']}")
+        if job["stepSeconds"] is not None:
+            parts.append(f"{job['stepSeconds']:.3g} s a step")
+        if job["state"] not in ("", "train"):
+            parts.append(job["state"])
+        yield f"  {render.escape_text(job['name'])}: {', '.join(parts)}"
+
+
+def _format_publishers(status: schema.NodeStatus) -> Iterator[str]:
     """The sinks that do not get the node's state; nothing while all do."""
     publishers = status.get("publishers")
     if publishers is None:
@@ -167,7 +236,7 @@ def _show_publishers(status: schema.NodeStatus) -> None:
     if publishers["silent"]:
         silent = render.colour_text("SILENT", "bold", "magenta")
         since = render.format_time(publishers["reported"])
-        render.print_line(f"  vitald publish: {silent} since {since}: {log}")
+        yield f"  vitald publish: {silent} since {since}: {log}"
         return
     for sink in publishers["sinks"]:
         is_late = _is_late(sink["waitingSince"], status["time"])
@@ -177,7 +246,7 @@ def _show_publishers(status: schema.NodeStatus) -> None:
         since = f" since {render.format_time(sink['waitingSince'])}" if is_late else ""
         why = f": {render.escape_text(sink['error'])}" if sink["error"] else ""
         name = render.escape_text(sink["name"])
-        render.print_line(f"  publishing to {name}: {state}{since}{why}: {log}")
+        yield f"  publishing to {name}: {state}{since}{why}: {log}"
 
 
 def _is_late(waiting_since: object, now: object) -> bool:
@@ -187,17 +256,17 @@ def _is_late(waiting_since: object, now: object) -> bool:
     return (ended - began).total_seconds() > _MAX_WAIT_S
 
 
-def _name_diagnostic(run: schema.DiagnosticAsk) -> str:
+def _name_diagnostic(run: schema.DiagnosticAsk | schema.DiagnosticPass) -> str:
     level = f" level {run['level']}" if run["level"] else ""
     return f"{render.escape_text(run['check'])}{level}"
 
 
-def _show_advice(status: schema.NodeStatus) -> None:
+def _format_advice(status: schema.NodeStatus) -> Iterator[str]:
     """What requires no action by itself: devices with a record of faults, rules on trial."""
     suspects = [suspect for suspect in status["suspects"] if suspect["suspect"]]
     trials = status["trials"]
     if suspects or trials:
-        print()
+        yield ""
     for suspect in suspects:
         parts = ", ".join(
             f"{part['count']} {str(part['kind']).replace('_', ' ')}" for part in suspect["parts"]
@@ -206,29 +275,46 @@ def _show_advice(status: schema.NodeStatus) -> None:
         if suspect["device"] != where:
             where = f"{where} ({suspect['device']})"
         score = f"score {suspect['score']} in 28 days"
-        render.print_line(f"  suspect {render.escape_text(where)}: {score}: {parts}")
+        yield f"  suspect {render.escape_text(where)}: {score}: {parts}"
     for trial in trials[:_MAX_TRIALS]:
         rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
         component = render.escape_text(trial["component"])
-        render.print_line(f"  {rule}: {component}, {render.describe_count(trial['count'])}")
+        yield f"  {rule}: {component}, {render.describe_count(trial['count'])}"
 
 
-def _show_problems(status: schema.NodeStatus) -> None:
+def format_notices(status: schema.NodeStatus) -> Iterator[str]:
+    """What is worth knowing about the work; nothing if there is none."""
+    notices = status.get("notices") or []
+    if not notices:
+        return
+    yield ""
+    yield "  notices (change no status):"
+    for notice in notices[:_MAX_NOTICES]:
+        text, code = render.escape_text(notice["text"]), render.escape_text(notice["code"])
+        yield f"    {text} ({code}, since {render.format_time(notice['since'])})"
+        if notice.get("story"):
+            yield f"      {render.escape_text(notice['story'])}"
+    more = status.get("openNotices", len(notices)) - _MAX_NOTICES
+    if more > 0:
+        yield f"    and {more} more: vitald status --json"
+
+
+def _format_problems(status: schema.NodeStatus) -> Iterator[str]:
     ledger, kernel = status["ledger"], status["kernelLog"]
     if not ledger["ok"]:
         line = f"  ledger: CANNOT BE WRITTEN: {render.escape_text(ledger['error'])}"
-        render.print_line(render.colour_text(line, "bold", "magenta"))
-        render.print_line(
+        yield render.colour_text(line, "bold", "magenta")
+        yield (
             f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and"
             " permissions of the state folder"
         )
     if kernel["recordsLost"]:
-        render.print_line(
+        yield (
             f"  kernel log: {kernel['recordsLost']} records were lost since the start; see"
             " journalctl -k"
         )
     if kernel["untrusted"]:
-        render.print_line(
+        yield (
             f"  kernel log: ignored {kernel['untrusted']} fault-like lines, written by user"
             " processes or about devices that this node does not have (see vitald events)"
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -96,12 +95,7 @@ class Streams:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stdin, sys.stdout, sys.stderr = self._before
 
     def discard(self) -> None:

@@ -87,6 +87,17 @@ def parse_finding(text: str) -> str:
     return found[1]
 
 
+def parse_finding_or_code(text: str) -> str:
+    """The number of a finding, or a code such as job/stalled."""
+    if re.fullmatch(r"[a-z0-9_]+/[A-Za-z0-9_.-]+", text):
+        return text
+    try:
+        return parse_finding(text)
+    except InvalidArgument:
+        expected = "a finding's number such as 12, or a code such as job/stalled"
+        raise InvalidArgument(expected, text) from None
+
+
 def parse_reason(text: str) -> str:
     stripped = text.strip()
     if not is_line(stripped, 1, _MAX_REASON):

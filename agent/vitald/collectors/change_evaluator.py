@@ -113,6 +113,7 @@ def _compare_counter(
     fields: dict[str, Value] = {
         threshold.of: to_whole_number(sum(current)),
         "rise": to_whole_number(rise),
+        **get_carried_fields(threshold, readings),
     }
     if isinstance(value, tuple):
         fields[f"{PARTS.get(readings.component.kind, 'port')}s"] = list(risen)

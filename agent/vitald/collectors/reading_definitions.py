@@ -9,12 +9,14 @@ thresholds derive from these tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 
 from vitald.model import ComponentKind, Readings
 
 GetLabel = Callable[[Readings], str]
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})  # one for all readings
 
 # The unit that the end of a reading's name says, as in metrics: base units, spelt out
 _UNITS = (
@@ -42,6 +44,15 @@ class ReadingKind(Enum):
     TEXT = "text"  # no metric
 
 
+class LinkMerge(Enum):
+    """How the values of a GPU's links become one, where the links are not exported one by one."""
+
+    SUM = "sum"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+    OMIT = "omit"  # another metric gives it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingDefinition:
     """One reading of a component.
@@ -50,6 +61,8 @@ class ReadingDefinition:
     only thresholds, other readings or the API use. Of a family with several readings, `label`
     distinguishes them by `label_value`. A reading with a value for each part, such as a link,
     numbers them by the label `each`, from `first` on. Exported values are multiplied by `scale`.
+    `links` says how the values of links become one.
+    `former_labels`: labels under their former names, with the values that they had.
     """
 
     name: str
@@ -62,6 +75,8 @@ class ReadingDefinition:
     each: str = ""
     first: int = 0
     scale: float = 1.0
+    links: LinkMerge | None = None
+    former_labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +197,11 @@ def text_reading(name: str, help_: str) -> ReadingDefinition:
     return ReadingDefinition(name=name, unit=TEXT, kind=ReadingKind.TEXT, help=help_)
 
 
+def merge_links(how: LinkMerge, *readings: ReadingDefinition) -> tuple[ReadingDefinition, ...]:
+    """Readings with a value for each link, and how these become one value."""
+    return tuple(replace(reading, each="link", links=how) for reading in readings)
+
+
 def find_unit(name: str) -> str:
     """The unit that a reading's name ends with; a count where it names none."""
     for qualifier in _QUALIFIERS:
@@ -197,12 +217,16 @@ def get_id(readings: Readings) -> str:
     return readings.component.id
 
 
+def get_component_kind(readings: Readings) -> str:
+    return readings.component.kind.value
+
+
 def get_serial(readings: Readings) -> str:
     return readings.identity if readings.identity != readings.component.name else ""
 
 
 def get_pci_address(readings: Readings) -> str:
-    return readings.component.id if ":" in readings.component.id else ""
+    return readings.component.pci_bus_id
 
 
 def get_reading(name: str) -> GetLabel:

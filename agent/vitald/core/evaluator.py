@@ -17,6 +17,7 @@ from typing import TypeAlias
 import structlog
 
 from vitald.core.daemon_events import DaemonEvents
+from vitald.core.validation_gate import ValidationGate
 from vitald.judge.engine import Judge
 from vitald.judge.findings import BY_PERSON, SUPPRESSED
 from vitald.judge.open_findings import MAX_RESOLVED
@@ -50,6 +51,7 @@ class Evaluator:
 
     def __init__(self, judge: Judge, daemon_events: DaemonEvents) -> None:
         self.judge = judge
+        self.validation = ValidationGate(daemon_events)
         self._daemon_events = daemon_events
         self._endings: dict[_Fault, str] = {}  # how the last finding of each fault ended
         self._not_opened: set[_Fault] = set()  # observed, but no finding could be opened
@@ -63,7 +65,9 @@ class Evaluator:
         transitions = [*entry.transitions]
         for event in events:
             try:
-                transitions += self.judge.apply_event(event)
+                changes, required = self._apply_event(event)
+                transitions += changes
+                events = (*events, *required)
             except Exception as error:
                 # A defect of ours must not stop the evaluation of everything else.
                 log.exception(
@@ -76,6 +80,15 @@ class Evaluator:
                 with suppress(Exception):
                     transitions += self.judge.apply_event(failed)
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
+
+    def _apply_event(self, event: Event) -> tuple[list[Transition], tuple[Event, ...]]:
+        """What an event changes, and the further event where it requires a validation."""
+        former = self.validation.note_device(event, self.judge)
+        changes = self.judge.apply_event(event)
+        required = self.validation.make_events(event, changes, former, self.judge)
+        for further in required:
+            changes += self.judge.apply_event(further)
+        return changes, required
 
     def add_changes(self, entry: LedgerEntry) -> LedgerEntry:
         """`entry` with what its evaluation changed besides the findings; call it once, at the end

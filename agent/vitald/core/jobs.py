@@ -101,7 +101,9 @@ class Jobs:
             self._apply_event(event)
             last = max(last, event.time)
         for job in [job for job in self.running.values() if job.boot_id != boot_id]:
-            self._move_to_recent(replace(job, ended=booted_at, reason=_BOOTED, lost=True))
+            self._move_to_recent(
+                replace(job, ended=max(booted_at, job.began or 0.0), reason=_BOOTED, lost=True)
+            )
         self._forget_old(last, incidents)
 
     def has_ended_recently(self, id_: str, now: float) -> bool:
@@ -122,7 +124,7 @@ class Jobs:
         ]
 
     def _apply_event(self, event: Event) -> None:
-        if event.is_simulated:
+        if event.is_simulated or not event.is_judged:
             return
         if event.code == CLOCK_STEPPED:
             self._shift_times(event.fields.get("seconds"))

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Union
 
 from vitald.catalog import Clears
+from vitald.core.event_tally import EventTally
+from vitald.core.job_reports import JobReports
 from vitald.core.jobs import JOB_CODES, Jobs
+from vitald.core.notices import NoticeChange, Notices
 from vitald.core.publishers import Publishers
+from vitald.core.responses import RESPONSE_CODES, Responses, is_validation
+from vitald.core.suspicion import SUSPICION_CODES, Suspicion
+from vitald.core.waiting import Waiting
 from vitald.judge.engine import Judge
+from vitald.judge.missed_validation import VALIDATION_CODES, follow_validation
 from vitald.judge.repairs import waits_for_idle
 from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger import StoredEvent
 from vitald.model import (
+    NODE,
     Component,
+    Device,
     Event,
     Finding,
     Incident,
@@ -34,10 +43,12 @@ from vitald.model import (
     Transition,
     Verdict,
 )
+from vitald.model.advice import NO_ADVICE, Advice
+from vitald.model.codes import CLOCK_STEPPED
+from vitald.model.validation import MissedValidation
 
 _MAX_RECENT = 1000  # events
 _MAX_QUEUED = 1000  # changes, of one subscriber
-_MAX_SERIES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +84,7 @@ class StreamEnd(Enum):
     STOPPING = "stopping"  # the daemon is being stopped
 
 
-Change = Union[Event, Transition, Incident, StreamEnd]
+Change = Union[Event, Transition, Incident, NoticeChange, Advice, StreamEnd]
 
 
 class Subscription:
@@ -108,13 +119,22 @@ class NodeState:
         # By source: its current readings, and those from before it failed
         self._answers_for: dict[str, dict[Component, Readings]] = {}
         self.ledger = LedgerHealth()
-        self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
+        self.events = EventTally()
         # For when the ledger cannot be read
         self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
         self._has_changed = False
         self.jobs = Jobs()
         self.publishers = Publishers()
+        self.responses = Responses()
+        self.suspicion = Suspicion()  # what notices raise
+        self.advice = NO_ADVICE  # to jobs
+        self.job_reports = JobReports()
+        self.waiting: Waiting | None = None  # whether the GPUs only wait; None: not watched
+        self.notices = Notices(self._notify_subscribers)
+        self.readings_changed = asyncio.Event()  # set at each poll; its reader clears it
+        self.missed_validation: MissedValidation | None = None
+        self.findings_changed = asyncio.Event()  # set at each decision; its reader clears it
         self.transitions = 0
         self.changed_at = started_at  # when a finding changed last, in seconds since the epoch
         self.first_scan = asyncio.Event()  # each source has been read, or cannot be
@@ -137,6 +157,13 @@ class NodeState:
         return replace(judged, simulated=judged.simulated or self.simulated)
 
     @property
+    def recent_since(self) -> float:
+        """From when on `recent` has every event, in seconds since the epoch."""
+        if len(self.recent) < _MAX_RECENT:
+            return self.started_at
+        return max(self.started_at, self.recent[0].event.time)
+
+    @property
     def simulated(self) -> bool:
         """True if a source is simulated: neither healthy nor faulty components are real then."""
         return any(source.simulated for source in self.sources.values())
@@ -154,10 +181,18 @@ class NodeState:
         for event in events:
             if event.code in JOB_CODES:
                 self.jobs.take_event(event, judge.incidents)
+            if event.code in RESPONSE_CODES:
+                self.responses.take_event(event)
+            if event.code in SUSPICION_CODES:
+                self.suspicion.take_event(event)
+            if event.code == CLOCK_STEPPED and event.is_judged:
+                self.notices.shift_times(event.fields.get("seconds"))
+            if event.code in VALIDATION_CODES and event.is_judged:
+                self.missed_validation = follow_validation(self.missed_validation, event)
             if event.follows is None:
                 self._serial += 1
                 self.recent.append(StoredEvent(self._serial, event))
-                self._count_event(event)
+                self.events.count_event(event)
             self._notify_subscribers(event)
         self.transitions += sum(1 for transition in transitions if transition.cause)
         self._note_change(transitions)
@@ -185,8 +220,18 @@ class NodeState:
         ]
         if not times and not self._has_changed:
             times = [finding.since for finding in self.findings]
+        for transition in transitions:
+            if is_validation(transition.finding) and not transition.finding.is_open:
+                self.responses.take_validation(transition.finding)
+        if times:
+            self.findings_changed.set()
         self._has_changed = self._has_changed or bool(times)
         self.changed_at = max(times, default=self.changed_at)
+
+    def set_advice(self, advice: Advice) -> None:
+        """Replace the advice to jobs. Subscribers get each change."""
+        self.advice = advice
+        self._notify_subscribers(advice)
 
     def waits_for_idle(self) -> bool:
         """Whether a repair of the node waits for the running job; one of a drill, too."""
@@ -194,7 +239,9 @@ class NodeState:
 
     def score_suspects(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of the devices that have any."""
-        return self._judge.score_devices(now) if self._judge is not None else {}
+        if self._judge is None:
+            return {}
+        return self._judge.score_devices(now, self.suspicion.list_marks())
 
     def find_clears(self, finding: Finding) -> Clears:
         """What closes a finding, besides an operator."""
@@ -203,6 +250,12 @@ class NodeState:
     def get_identity(self, component: Component) -> str:
         """The key of a device's record."""
         return self._judge.identify(component) if self._judge is not None else component.name
+
+    def get_device(self, component: Component) -> Device:
+        """What is known of a device. Nothing of the node, which is none."""
+        if self._judge is None or component == NODE:
+            return Device(component=component)
+        return self._judge.get_device(component)
 
     def update_source(
         self,
@@ -256,6 +309,7 @@ class NodeState:
                 else read
             )
         self.readings[source] = tuple(together.values())
+        self.readings_changed.set()
 
     def list_observations(
         self, must: Mapping[str, Iterable[Component]]
@@ -319,13 +373,6 @@ class NodeState:
     def _notify_subscribers(self, change: Change | None) -> None:
         for subscription in self._subscriptions:
             subscription.offer_change(change)
-
-    def _count_event(self, event: Event) -> None:
-        """Codes come from log text, so their number is bounded: beyond it they count as `other`."""
-        series = (event.kind, event.code.partition("/")[2], event.trust.value, event.is_simulated)
-        if series not in self.events and len(self.events) >= _MAX_SERIES:
-            series = (event.kind, "other", event.trust.value, event.is_simulated)
-        self.events[series] += 1
 
 
 def _merge_readings(first: Readings, other: Readings) -> Readings:

@@ -23,8 +23,10 @@ from vitald.catalog import Catalog
 from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.core.finding_actions import FindingActions
+from vitald.core.fitness_monitor import FitnessMonitor
 from vitald.core.ledger_writer import LedgerWriter
 from vitald.core.node_state import NodeState
+from vitald.core.validation_gate import ValidationPolicy
 from vitald.core.work_items import BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.core.work_queue import WorkQueue
 from vitald.judge.engine import Judge
@@ -73,6 +75,8 @@ class Pipeline:
         self.judged: dict[str, Position] = {}  # how far of that has been evaluated
         self._queue = WorkQueue(self._daemon_events, node_state.report_backlog)
         self.actions = FindingActions(self._queue)
+        self.fitness = FitnessMonitor(self._daemon_events)
+        self._evaluated_at = 0.0  # when the last items were taken; seconds since the epoch
         self._progress = time.monotonic()
         self._busy = False  # evaluating or committing
         self._was_stopped = False
@@ -96,6 +100,7 @@ class Pipeline:
             own = self._positions.get(OWN_SOURCE)
             self._was_stopped = own is not None and own.cursor == _STOPPED
             self._former_boots = self._list_former_boots(remembered)
+            self._evaluator.validation.is_open = bool(remembered.positions)
             self._evaluator.restore_endings(remembered.ended)
         else:
             # Far from the ids of findings that may be in the ledger after all.
@@ -110,6 +115,10 @@ class Pipeline:
         )
         # What is restored is published from the first answer on.
         self.node_state.publish_changes(self.judge)
+
+    def set_validation_policy(self, policy: ValidationPolicy) -> None:
+        """After what a node must be validated, from here on."""
+        self._evaluator.validation.policy = policy
 
     def _evaluate_ledger_reports(self) -> list[LedgerEntry]:
         """What the ledger writer reported while it opened the ledger: stored together with what was
@@ -178,9 +187,8 @@ class Pipeline:
 
     def is_wedged(self) -> bool:
         """True if evaluation makes no progress: watchdog notifications stop then."""
-        return (
-            bool(self._queue.items or self._busy) and time.monotonic() - self._progress > _WEDGED_S
-        )
+        since = self._progress if self._busy else max(self._progress, self._queue.filled_at)
+        return bool(self._queue.items or self._busy) and time.monotonic() - since > _WEDGED_S
 
     # --- handing in
 
@@ -268,6 +276,7 @@ class Pipeline:
         entries: list[LedgerEntry] = []
         items: list[WorkItem] = []
         evaluated = 0
+        self._evaluated_at = time.time()
         while self._queue.items and evaluated < _MAX_TRANSACTION:
             item = self._queue.items.popleft()
             if evaluated and item.event_count:
@@ -298,6 +307,8 @@ class Pipeline:
         if self._past_read:
             entries.append(LedgerEntry(position=Position(OWN_SOURCE, self.boot_id, _STOPPED)))
         await self._store_entries(entries)
+        queued = self._queue.take_batches()  # whether the node became unfit by that
+        await self._store_entries([self._evaluate(*batch.events) for batch in queued])
         await self.ledger_writer.close_ledger()
 
     async def _wait_for_work(self) -> None:
@@ -328,8 +339,15 @@ class Pipeline:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
                 self.node_state.publish_changes(self.judge, events, transitions, incidents)
                 _log_transitions(transitions)
+                self._record_fitness(transitions)
         finally:
             self._published.set()
+
+    def _record_fitness(self, transitions: Sequence[Transition]) -> None:
+        """Queue the event of a node that became unfit, or fit again."""
+        findings, stored = self.node_state.findings, time.time()
+        for event in self.fitness.compare(findings, transitions, self._evaluated_at, stored):
+            self._queue.add_item(BatchItem(Batch(OWN_SOURCE, (event,))))
 
     def _publish_source(self, batch: Batch) -> None:
         """Publish what a source read, now that all before it has been evaluated."""
@@ -337,6 +355,7 @@ class Pipeline:
         if batch.source == KERNEL_LOG:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
+            self._evaluator.validation.is_open |= self._caught_up
         self.node_state.replace_readings(batch.source, batch.readings)
         self.node_state.update_source(
             batch.source,

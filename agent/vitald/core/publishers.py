@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-MAX_SINKS = 16
+MAX_SINKS = 17
 SILENT_AFTER_S = 60.0  # four reports
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ class WorkQueue:
 
     def __init__(self, daemon_events: DaemonEvents, report_backlog: Callable[[], None]) -> None:
         self.items: deque[WorkItem] = deque()
+        self.filled_at = 0.0  # when the first of these was added to none; on the monotonic clock
         self._daemon_events = daemon_events
         self._report_backlog = report_backlog
         self._event_count = 0  # queued, or taken and not released yet
@@ -32,6 +34,8 @@ class WorkQueue:
 
     def add_item(self, item: WorkItem) -> None:
         """Queue an item; never waits."""
+        if not self.items:
+            self.filled_at = time.monotonic()
         # What was queued before a step of the clock is dated by the old clock.
         stepped = self._daemon_events.detect_clock_step()
         steps = (BatchItem(Batch(OWN_SOURCE, (event,))) for event in stepped)

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Output
+from vitald.diagnostics.limits import Limit, Limits, make_measure
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Test
 
 _TEST = "all-reduce"
+_BUS_BANDWIDTH = "busbw_bytes_per_second"
 
 
 class BandwidthCheck:
@@ -27,7 +29,8 @@ class BandwidthCheck:
 
     levels: tuple[int, ...] = (0,)
 
-    def __init__(self, *, every_s: float, expected_s: float) -> None:
+    def __init__(self, limits: Limits, *, every_s: float, expected_s: float) -> None:
+        self.limits = limits
         self._every_s = every_s
         self._expected_s = expected_s
 
@@ -53,19 +56,22 @@ class Figures:
     algorithm_bandwidths: tuple[float, ...] = ()
     average: float | None = None  # of the bus bandwidths; None where the run ended before it
     broken: str = ""  # a line of the table that is not whole
+    whole_node: bool = True  # of all devices: others' figures can be compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
     """How the runs of one program are reported.
 
-    `unit`: its GB/s in bytes per second; `expected`: expected, in its GB/s, 0 where nothing is.
+    `unit`: its GB/s in bytes per second; `expected`: as configured, in its GB/s, 0 where nothing
+    is.
     """
 
     check: str
     program: str
     unit: float
     expected: float
+    limits: Limits
 
     def find_incomplete_reason(self, figures: Figures, output: Output) -> str:
         """Why the table cannot be that of a pass; empty where it can."""
@@ -88,12 +94,11 @@ class AllReduce:
 
     def find_slow_reason(self, figures: Figures) -> str:
         """That the best bandwidth is below what is expected; empty where it is not."""
-        best = max(figures.bus_bandwidths)
-        if not self.expected or best >= self.expected:
+        best, least = max(figures.bus_bandwidths), self._find_least(figures)
+        if least is None or best * self.unit >= least.value:
             return ""
-        return (
-            f"{best:.4g} GB/s of bus bandwidth, below the {self.expected:g} GB/s that are expected"
-        )
+        expected = f"{least.value / self.unit:.4g} GB/s {least.origin}"
+        return f"{best:.4g} GB/s of bus bandwidth, below the {expected}"
 
     def report_pass(self, figures: Figures) -> Report:
         return Report(
@@ -145,15 +150,20 @@ class AllReduce:
             "busbw_average": figures.average or 0.0,
             "algbw": max(figures.algorithm_bandwidths),
         }
-        least = self.expected * self.unit or None
+        least = self._find_least(figures)
         return tuple(
-            Measure(
-                name=f"{name}_bytes_per_second",
-                value=value * self.unit,
+            make_measure(
+                f"{name}_bytes_per_second",
+                value * self.unit,
                 least=least if name == "busbw" else None,
             )
             for name, value in measured.items()
         )
+
+    def _find_least(self, figures: Figures) -> Limit | None:
+        if not figures.whole_node and not self.expected:
+            return None
+        return self.limits.find_least(_BUS_BANDWIDTH, self.expected * self.unit)
 
     def _make_test(self, status: str) -> Test:
         return Test(name=_TEST, category=self.check, status=status)

@@ -86,6 +86,16 @@ class Check(Protocol):
 
 
 @runtime_checkable
+class WatchCheck(Protocol):
+    """A check that reads what a service watches all the time. It runs every few seconds, beside
+    other runs, and an answer without news is not recorded (`recording`).
+    """
+
+    def is_settling(self) -> bool:
+        """True while the service has not watched for long enough for its answers to count."""
+
+
+@runtime_checkable
 class CatalogReader(Protocol):
     """A check that reads the catalogue."""
 

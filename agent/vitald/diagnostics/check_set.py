@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 
 import structlog
 
 from vitald.catalog import Catalog
-from vitald.diagnostics.check import CatalogReader, Check
+from vitald.diagnostics.check import CatalogReader, Check, WatchCheck
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.model.diagnostic import RunRequest
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -15,6 +17,7 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 
 _PROBLEM = "programs_not_looked_for"
+_REFRESH_S = 5.0  # the programs and the devices are searched no more often
 
 
 class CheckSet:
@@ -28,6 +31,7 @@ class CheckSet:
         self.unavailable: Mapping[str, str] = {}
         self._worker_thread = worker_thread
         self._problems = problems
+        self._refreshed_at = -math.inf
 
     def configure(self, catalog: Catalog) -> None:
         """Hands the catalogue to the checks that read codes from it."""
@@ -38,6 +42,15 @@ class CheckSet:
     def requires_idle(self, ask: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
         return self.by_name[ask.check].needs_idle(ask.level) and not ask.busy
+
+    def is_watch(self, name: str) -> bool:
+        """True for a check that reads a watch: it runs beside other runs."""
+        return isinstance(self.by_name.get(name), WatchCheck)
+
+    def is_settling(self, name: str) -> bool:
+        """True while the answers of a watch do not count yet."""
+        check: object = self.by_name.get(name)
+        return isinstance(check, WatchCheck) and check.is_settling()
 
     def expected_s(self, ask: RunRequest) -> float:
         """How long the run takes by the check's own estimate."""
@@ -54,6 +67,8 @@ class CheckSet:
 
     async def refresh(self) -> None:
         """Examines which programs are installed. If that hangs, the last result stays valid."""
+        if time.monotonic() - self._refreshed_at < _REFRESH_S:
+            return
         try:
             unavailable = await self._worker_thread.call(
                 lambda: {name: _find_obstacle(check) for name, check in self.by_name.items()}
@@ -63,6 +78,7 @@ class CheckSet:
                 _PROBLEM, error, "what was there before is taken to be there"
             )
             return
+        self._refreshed_at = time.monotonic()
         self._problems.clear_problem(_PROBLEM)
         for name, reason in unavailable.items():
             if reason != self.unavailable.get(name, "") and self._is_periodic(name):

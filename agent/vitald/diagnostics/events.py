@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
+from vitald.diagnostics import validation
+from vitald.diagnostics.answer_history import AnswerHistory
+from vitald.diagnostics.run_memory import RunMemory, UnconfirmedFault
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
+from vitald.model.codes import DIAGNOSTIC_FAILED, DIAGNOSTIC_PASSED
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
 
 PASSED, FAILED, NOT_RUN, RAN = (
-    "diagnostic/passed",
-    "diagnostic/failed",
+    DIAGNOSTIC_PASSED,
+    DIAGNOSTIC_FAILED,
     "diagnostic/not_run",
     "diagnostic/ran",
 )
@@ -29,10 +33,8 @@ _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a verdict, too
 # Codes of another kind that a check reports and resolves.
 _OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
-_NOT_RUN_AFTER = 3  # successive runs without a verdict
-_WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
-_RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
-_MAX_UNCONFIRMED = 1024
+NOT_RUN_AFTER = 3  # successive runs without a verdict
+WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 
 
 class DeviceLookup(Protocol):
@@ -48,60 +50,6 @@ class DeviceLookup(Protocol):
         """What stays with a device that is moved, and differs for one that is put in its place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnconfirmedFault:
-    """A fault that must be found twice, and was found once."""
-
-    check: str
-    level: int
-    test: str
-    code: str
-    identity: str  # the identity of its device
-    device: str = ""
-
-
-@dataclass(slots=True)
-class RunMemory:
-    """What is kept from one run to the next: unconfirmed faults, and runs without a verdict."""
-
-    unconfirmed: set[UnconfirmedFault] = field(default_factory=set)
-    # By `dcgm level 2`: the number of successive runs without a verdict.
-    failed_runs: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def memory(self) -> dict[str, object]:
-        once = sorted(
-            [fault.check, fault.level, fault.test, fault.code, fault.identity, fault.device]
-            for fault in self.unconfirmed
-        )
-        return {"once": once, "vain": self.failed_runs}
-
-    @staticmethod
-    def from_memory(memory: Mapping[str, object]) -> RunMemory:
-        """Raises TypeError, ValueError, AttributeError."""
-        once, vain = memory.get("once", []), memory.get("vain", {})
-        if not isinstance(once, list) or not isinstance(vain, dict):
-            raise TypeError("not what was stored")
-        found = {
-            UnconfirmedFault(
-                check=str(check),
-                level=int(level),
-                test=str(test),
-                code=str(code),
-                identity=str(who),
-                device=str(device),
-            )
-            for check, level, test, code, who, device in once
-        }
-        return RunMemory(found, {str(check): int(count) for check, count in vain.items()})
-
-    def has_found(self, code: str, who: str, device: str) -> bool:
-        return any(
-            (fault.code, fault.identity, fault.device) == (code, who, device)
-            for fault in self.unconfirmed
-        )
-
-
 def make_events(
     run: Run,
     facts: EventFactory,
@@ -110,26 +58,29 @@ def make_events(
     seen: RunMemory,
     opened: Sequence[Finding],
     *,
+    answers: AnswerHistory | None = None,
     cut: bool = False,
 ) -> list[Event]:
-    """The events of one run. `cut`: it was stopped, so it counts not as a run without a verdict."""
+    """The events of one run. `answers`: those of the watches so far, this one included. `cut`: it
+    was stopped, so it counts not as a run without a verdict.
+    """
     common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
     found: set[UnconfirmedFault] = set()
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
     events = [make_run_event(run, facts), *fault_events]
-    if run.report.outcome in _WITH_VERDICT:
+    if run.report.outcome in WITH_VERDICT:
         tested = _find_tested(run, places)
-        _update_memory(
-            run,
-            seen,
-            found,
-            None if tested is None else set(map(places.get_identity, tested)),
-        )
+        identities = None if tested is None else set(map(places.get_identity, tested))
+        seen.update_unconfirmed(run, found, identities)
         events += _make_failed_events(run, facts, common, places, opened)
         events += _make_passed_events(run, facts, common, tested)
         reported = {(event.component, event.code) for event in fault_events}
-        events += _make_recovery_events(run, facts, catalog, common, opened, reported)
+        events += _make_recovery_events(
+            run, facts, catalog, common, opened, reported, answers or AnswerHistory()
+        )
     events += _make_not_run_events(run, facts, common, seen, opened, cut=cut)
+    pending, complete = validation.find_pending(opened), _find_tested(run, places) is None
+    events += validation.make_run_events(run, pending, facts, cut=cut, complete=complete)
     return events
 
 
@@ -145,9 +96,9 @@ def _make_fault_events(
     events: list[Event] = []
     reported: set[tuple[Component, str, str]] = set()
     for fault in run.report.faults:
-        if run.report.outcome not in _WITH_VERDICT and fault.code not in _WHY_NOT:
+        if run.report.outcome not in WITH_VERDICT and fault.code not in _WHY_NOT:
             continue
-        component = _find_component(fault, run.report.serials, places)
+        component = find_component(fault, run.report.serials, places)
         if (component, fault.code, fault.device) in reported:
             continue
         reported.add((component, fault.code, fault.device))
@@ -180,7 +131,7 @@ def mark_confirmed(run: Run, places: DeviceLookup, seen: RunMemory) -> Run:
             fault,
             confirmed=seen.has_found(
                 fault.code,
-                places.get_identity(_find_component(fault, report.serials, places)),
+                places.get_identity(find_component(fault, report.serials, places)),
                 fault.device,
             ),
         )
@@ -213,14 +164,15 @@ def make_run_event(run: Run, facts: EventFactory) -> Event:
     return facts.make_event(RAN, NODE, fields, _describe_run(run), moment=run.ended)
 
 
-def _find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
-    if fault.gpu is not None:
-        return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
-    if fault.device and "/" in fault.device:
+def find_component(fault: Fault, serials: Mapping[int, str], places: DeviceLookup) -> Component:
+    """The component that a fault is about; the node if it is not known."""
+    if "/" in fault.device:
         try:
             return Component.parse_name(fault.device)
         except ValueError:
             return NODE
+    if fault.gpu is not None:
+        return places.find_gpu(fault.gpu, serials.get(fault.gpu, "")) or NODE
     return NODE
 
 
@@ -233,7 +185,11 @@ def _fault_fields(fault: Fault) -> Fields:
     }
     fields |= {
         name: value
-        for name, value in (("severity", fault.severity), ("category", fault.category))
+        for name, value in (
+            ("severity", fault.severity),
+            ("category", fault.category),
+            ("timesLimit", fault.times_limit),
+        )
         if value is not None
     }
     return {**fields, **({"device": fault.device} if fault.device else {})}
@@ -258,39 +214,6 @@ def _find_tested(run: Run, places: DeviceLookup) -> AbstractSet[Component] | Non
     return None if not run.ask.gpus and places.list_gpus() <= tested else tested
 
 
-def _update_memory(
-    run: Run, seen: RunMemory, found: Collection[UnconfirmedFault], tested: Collection[str] | None
-) -> None:
-    """What a run could have found again and did not is forgotten: at this level, of these devices,
-    by a test that was carried out.
-    """
-    carried_out = {
-        test.name
-        for test in run.report.tests
-        if any(status.lower() in _RAN for status in (test.status, *test.gpus.values()))
-    }
-    again = {(fault.code, fault.identity, fault.device) for fault in found}
-
-    def refuted(fault: UnconfirmedFault) -> bool:
-        if (fault.code, fault.identity, fault.device) in again:
-            return True  # remembered anew, with the level that found it
-        was_tested = (
-            run.report.outcome is Outcome.PASS or not run.report.tests or fault.test in carried_out
-        )
-        return (
-            fault.check == run.ask.check
-            and fault.level <= run.ask.level
-            and was_tested
-            and (tested is None or fault.identity in tested)
-        )
-
-    seen.unconfirmed = set(sorted(found, key=str)[:_MAX_UNCONFIRMED]) | {
-        fault for fault in seen.unconfirmed if not refuted(fault)
-    }
-    while len(seen.unconfirmed) > _MAX_UNCONFIRMED:
-        seen.unconfirmed.pop()
-
-
 def _make_failed_events(
     run: Run, facts: EventFactory, common: Fields, places: DeviceLookup, opened: Iterable[Finding]
 ) -> list[Event]:
@@ -306,8 +229,10 @@ def _make_failed_events(
     }
     events = []
     for gpu in run.report.culprits:
-        component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
         faults = [fault for fault in run.report.faults if fault.gpu == gpu]
+        component = places.find_gpu(gpu, run.report.serials.get(gpu, ""))
+        if faults and faults[0].device:  # the address is more certain than the number
+            component = find_component(faults[0], run.report.serials, places)
         if component is None or (
             faults and all((component, fault.code) in standing for fault in faults)
         ):
@@ -336,7 +261,7 @@ def _make_passed_events(
     # An event of the node applies to all its GPUs, switches and slots.
     components = [NODE] if tested is None else sorted(tested, key=lambda component: component.name)
     return [
-        facts.make_event(PASSED, component, common, text, moment=run.ended)
+        facts.make_event(PASSED, component, {**common, "began": run.began}, text, moment=run.ended)
         for component in components
     ]
 
@@ -348,8 +273,11 @@ def _make_recovery_events(
     common: Fields,
     opened: Iterable[Finding],
     reported: Collection[tuple[Component, str]],
+    answers: AnswerHistory,
 ) -> list[Event]:
-    """Events that end lasting findings which the run did not find again."""
+    """Events that end lasting findings which the run did not find again. The field `once`: no
+    second answer of a watch had the fault.
+    """
     # With wrong settings only DCGM still tests the hardware.
     was_tested = run.report.outcome in (Outcome.PASS, Outcome.FAIL) or run.ask.check == "dcgm"
     if run.ask.gpus or not was_tested:
@@ -357,10 +285,7 @@ def _make_recovery_events(
     over = [
         finding
         for finding in opened
-        if (
-            finding.code.partition("/")[0] == run.ask.check
-            or finding.code in _OTHER_KINDS.get(run.ask.check, ())
-        )
+        if may_report(run.ask.check, finding.code)
         and not (finding.is_simulated or finding.on_trial)
         and (finding.component, finding.code) not in reported
         and catalog.find_rule(finding.code).state
@@ -372,12 +297,17 @@ def _make_recovery_events(
         facts.make_event(
             finding.code,
             finding.component,
-            fields,
+            {**fields, "once": True} if answers.was_seen_once(finding) else fields,
             f"{run.ask.label}: not found any more",
             moment=run.ended,
         )
         for finding in over
     ]
+
+
+def may_report(check: str, code: str) -> bool:
+    """True if a check reports the code, and resolves its findings."""
+    return code.partition("/")[0] == check or code in _OTHER_KINDS.get(check, ())
 
 
 def level_of(finding: Finding) -> int:
@@ -398,14 +328,14 @@ def _make_not_run_events(
     """A finding after several successive runs without a verdict, and its end."""
     name = run.ask.label
     where = Component(ComponentKind.NODE, name.replace(" level ", "-"))
-    if run.report.outcome in _WITH_VERDICT:
+    if run.report.outcome in WITH_VERDICT:
         before = seen.failed_runs.pop(name, 0)
         is_open = any(
             (finding.component, finding.code) == (where, NOT_RUN)
             and not (finding.is_simulated or finding.on_trial)
             for finding in opened
         )
-        if before >= _NOT_RUN_AFTER or is_open:
+        if before >= NOT_RUN_AFTER or is_open:
             return [
                 facts.make_event(
                     NOT_RUN,
@@ -426,7 +356,7 @@ def _make_not_run_events(
     ):
         return []
     seen.failed_runs[name] = min(seen.failed_runs.get(name, 0) + 1, 10**6)
-    if seen.failed_runs[name] < _NOT_RUN_AFTER:
+    if seen.failed_runs[name] < NOT_RUN_AFTER:
         return []
     text = (
         f"{name} came to nothing {seen.failed_runs[name]} times in succession: {run.report.reason}"

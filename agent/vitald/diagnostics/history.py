@@ -9,7 +9,8 @@ from dataclasses import replace
 from vitald.diagnostics.node import MAX_PAST_RUNS, NodeView
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.schedule import SCHEDULE
-from vitald.model.diagnostic import Outcome, Run, RunRequest
+from vitald.diagnostics.suspicion import SUSPICION
+from vitald.model.diagnostic import Outcome, PassRecord, Run, RunRequest
 from vitald.worker_thread import WorkerThread
 
 _MAX_RECENT = 4
@@ -25,7 +26,10 @@ class RunHistory:
         self._problems = problems
         self._recalled = False
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT)
+        self._answers: dict[str, Run] = {}  # the last one of each watch that was not recorded
         self._past: dict[tuple[str, int], deque[Run]] = {}  # without what was printed
+        self._passes: dict[tuple[str, int], deque[Run]] = {}  # the same of those of all devices
+        self._first: dict[tuple[str, int], float] = {}  # when the first run began
 
     @property
     def past(self) -> Mapping[tuple[str, int], Sequence[Run]]:
@@ -42,6 +46,25 @@ class RunHistory:
             for key, runs in self._past.items()
         }
 
+    def list_passes(self, check: str, level: int) -> Sequence[Run]:
+        """The last passes on all devices at this level, the oldest first."""
+        return tuple(self._passes.get((check, level), ()))
+
+    def find_pass(self, check: str, level: int, every_s: float) -> PassRecord | None:
+        """How old the last pass at this level or a higher one is. None if no run is known."""
+        passes = [
+            runs[-1].ended
+            for (name, at), runs in self._passes.items()
+            if name == check and at >= level
+        ]
+        passed_at = max(passes, default=None)
+        since = passed_at if passed_at is not None else self._first.get((check, level))
+        if since is None:
+            return None
+        return PassRecord(
+            check=check, level=level, every_s=every_s, passed_at=passed_at, since=since
+        )
+
     def list_runs(self) -> list[Run]:
         """All runs that are kept."""
         return [run for runs in self._past.values() for run in runs]
@@ -50,13 +73,19 @@ class RunHistory:
         """One of the latest runs, with its output: the ledger may not have it yet, or be
         unreadable.
         """
-        return next((run for run in self._recent if run.id == run_id), None)
+        recent = (*self._recent, *self._answers.values())
+        return next((run for run in recent if run.id == run_id), None)
 
     def add_run(self, run: Run) -> None:
         self._recent.append(run)
-        # A run of the schedule that was dequeued counts: it must not be queued again at once.
-        if not is_unstarted(run) or run.ask.by == SCHEDULE:
+        # One that was dequeued counts if it would be queued again at once otherwise.
+        if not is_unstarted(run) or run.ask.by in (SCHEDULE, SUSPICION):
             self._append(replace(run, raw=""))
+
+    def add_answer(self, run: Run) -> None:
+        """An answer of a watch that is not recorded: the last one is kept, with its output."""
+        self._answers[run.ask.check] = run
+        self._append(replace(run, raw=""))
 
     def estimate_s(self, ask: RunRequest, default_s: float) -> float:
         """Duration of the last run that was completed, in seconds; else `default_s`."""
@@ -71,6 +100,8 @@ class RunHistory:
             return
         try:
             stored = await self._worker_thread.call(self._node.read_runs)
+            passes = await self._worker_thread.call(self._node.read_passes)
+            first = await self._worker_thread.call(self._node.read_first_runs)
         except Exception as error:  # diagnostics go on without the former runs
             self._problems.report_problem(
                 "runs_not_read", error, "the schedule goes by the runs since the start"
@@ -80,14 +111,30 @@ class RunHistory:
         known = self.list_runs()
         known_ids = {run.id for run in known}
         former = [run for run in stored if run.id not in known_ids]
-        self._past = {}
+        self._past, self._passes = {}, {}
+        # Passes may be older than the last runs, so they are read by themselves.
+        former_passes = [run for run in passes if run.id not in known_ids]
+        for run in sorted([*former_passes, *filter(_is_pass, known)], key=lambda run: run.ended):
+            _append_to(self._passes, run)
         for run in sorted([*former, *known], key=lambda run: run.ended):
-            self._append(run)
+            _append_to(self._past, run)
+        self._first |= first
 
     def _append(self, run: Run) -> None:
-        self._past.setdefault((run.ask.check, run.ask.level), deque(maxlen=MAX_PAST_RUNS)).append(
-            run
-        )
+        _append_to(self._past, run)
+        self._first.setdefault((run.ask.check, run.ask.level), run.began)
+        if _is_pass(run):
+            _append_to(self._passes, run)
+
+
+def _append_to(runs: dict[tuple[str, int], deque[Run]], run: Run) -> None:
+    key = run.ask.check, run.ask.level
+    runs.setdefault(key, deque(maxlen=MAX_PAST_RUNS)).append(run)
+
+
+def _is_pass(run: Run) -> bool:
+    """True if the run passed on all devices."""
+    return run.report.outcome is Outcome.PASS and not run.ask.gpus
 
 
 def is_unstarted(run: Run) -> bool:

@@ -10,7 +10,9 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.diagnostics import events
+from vitald.diagnostics.answer_history import AnswerHistory
 from vitald.diagnostics.node import NodeView
+from vitald.diagnostics.run_memory import RunMemory
 from vitald.model import NODE, Event, Position
 from vitald.model.diagnostic import Run
 
@@ -27,7 +29,8 @@ class RunInterpreter:
         self._source = source
         self._facts = EventFactory(source, boot_id)
         self._node = node
-        self._seen = events.RunMemory()
+        self._seen = RunMemory()
+        self._answers = AnswerHistory()
 
     @property
     def memory(self) -> str:
@@ -37,7 +40,7 @@ class RunInterpreter:
     def recall_memory(self, position: Position) -> None:
         """Restores `memory` from the source's last position."""
         try:
-            self._seen = events.RunMemory.from_memory(json.loads(position.cursor))
+            self._seen = RunMemory.from_memory(json.loads(position.cursor))
         except (TypeError, ValueError, AttributeError) as error:
             log.error(
                 "memory_not_read",
@@ -45,6 +48,10 @@ class RunInterpreter:
                 error=str(error),
                 effect="what must be found twice begins anew",
             )
+
+    def count_failed_runs(self, run: Run) -> int:
+        """How many successive runs of this check and level ended without a verdict."""
+        return self._seen.failed_runs.get(run.ask.label, 0)
 
     def confirm_faults(self, run: Run) -> Run:
         """The run with its faults marked that an earlier run had found."""
@@ -54,6 +61,16 @@ class RunInterpreter:
             log.exception("diagnostic_not_confirmed", id=run.id)
             report = replace(run.report, reboot_required=False, replacement_required=False)
             return replace(run, report=report)
+
+    def note_answer(self, run: Run) -> None:
+        """Call it for each answer of a watch, whether it is recorded or not."""
+        if run.report.outcome in events.WITH_VERDICT:
+            serials = run.report.serials
+            faults = [
+                (events.find_component(fault, serials, self._node), fault.code)
+                for fault in run.report.faults
+            ]
+            self._answers.note_answer(faults, run.ended)
 
     def make_events(self, run: Run, *, cut: bool) -> list[Event]:
         """The events of a run. `cut`: it was stopped."""
@@ -66,11 +83,12 @@ class RunInterpreter:
                 self._node,
                 self._seen,
                 self._node.list_findings(),
+                answers=self._answers,
                 cut=cut,
             )
         except Exception as error:
             log.exception("diagnostic_not_judged", id=run.id)
-            self._seen = events.RunMemory.from_memory(before)
+            self._seen = RunMemory.from_memory(before)
             text = (
                 f"{type(error).__name__} while telling what {run.id} found: vitald diag show"
                 f" {run.id}"

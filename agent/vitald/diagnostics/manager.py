@@ -1,8 +1,8 @@
 """
-Diagnostics: which checks run when; one run at a time on a node.
+Diagnostics: which checks run when; one run at a time on a node, and watches beside it.
 
     schedule, findings ──► planner ─┐
-    people, jobs ──► manager ───────┴► queue ──► dispatcher ──► runner ──► results ──► source
+    people, jobs ──► manager ───────┴► queue ──► dispatcher ──► runners ──► results ──► source
 
 This module builds the parts and is what the API, the metrics and the daemon call. To the pipeline
 diagnostics are a source: its batches carry the runs and their events, its position the faults that
@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from vitald.catalog import Catalog
+from vitald.collectors.event_factory import EventFactory
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.config import Config
+from vitald.core.validation_gate import ValidationPolicy
 from vitald.diagnostics.check import Check
 from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.device_access import DeviceAccess
@@ -24,17 +28,33 @@ from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.idle.detector import IdleDetector
 from vitald.diagnostics.idle.monitor import IdleMonitor
 from vitald.diagnostics.interpreter import RunInterpreter
+from vitald.diagnostics.limits import LearningCheck
+from vitald.diagnostics.measured_devices import identify_device, mark_devices
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.planner import RunPlanner
 from vitald.diagnostics.problem_log import ProblemLog
 from vitald.diagnostics.queue import MAX_QUEUED, RunQueue, is_automatic
+from vitald.diagnostics.recording import RecordingPolicy
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
-from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
+from vitald.diagnostics.suspicion_planner import SuspicionPlanner
+from vitald.diagnostics.validation_planner import ValidationPlanner
+from vitald.diagnostics_sections import ValidationSettings
+from vitald.model.diagnostic import (
+    ActiveRun,
+    PassRecord,
+    Refusal,
+    Run,
+    RunRequest,
+    ScheduledRun,
+    Stage,
+)
+from vitald.model.validation import Validation
+from vitald.paths import is_root
 from vitald.worker_thread import WorkerThread
 
 
@@ -52,6 +72,7 @@ class DiagnosticsManager:
         detector: IdleDetector,
         schedule: Schedule,
         programs: Programs,
+        watch_programs: Programs,
         worker_thread: WorkerThread,
         deep_log: DeepLog | None = None,
         count: Callable[[Run], None],
@@ -62,31 +83,118 @@ class DiagnosticsManager:
         were handed in are in the ledger and shown. `waits_for_idle`: whether a repair of the node
         waits for the running job.
         """
-        problems = ProblemLog()
         self._changed = asyncio.Event()
-        wake = self._changed.set
+        problems = ProblemLog()
         self._checks = CheckSet(checks, worker_thread, problems)
         self._access = DeviceAccess(node, detector, worker_thread, problems, config.paths.procfs)
         self._history = RunHistory(node, worker_thread, problems)
-        self._results = ResultRecorder(self._history, count=count, wake=wake, deep_log=deep_log)
-        self._queue = RunQueue(self._checks, self._history, self._results, wake)
+        self._identify_device = partial(identify_device, node)
+        self._mark_devices = partial(mark_devices, places=node)
+        self._use_passes(checks)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
-        self._runner = Runner(
-            self._checks, programs, self._access, self._results, self._interpreter.confirm_faults
+        self._results = self._build_recorder(node, count, deep_log)
+        self._queue = RunQueue(self._checks, self._history, self._results, self._changed.set)
+        self._runner, self._watch_runner = map(self._build_runner, (programs, watch_programs))
+        self._dispatcher = self._build_dispatcher(config.diagnostics.idle_s)
+        self.idle_monitor = self._build_idle_monitor(waits_for_idle, config.diagnostics.idle_s)
+        self._validation = self._build_validation_planner(config, node, boot_id)
+        self._suspicion = self._build_suspicion_planner(config, node, boot_id)
+        self._planner = self._build_planner(config, schedule, node)
+        self.source = self._build_source(boot_id, stored)
+        self.configure(catalog, config.validation)
+
+    def configure(self, catalog: Catalog, validation: ValidationSettings) -> None:
+        """Takes the catalogue and settings: at the start, and after they were reloaded."""
+        self._validation.settings = validation
+        self._suspicion.rules = catalog.suspicions
+        self._interpreter.catalog = catalog
+        self._checks.configure(catalog)
+
+    # --- the parts, each from those before it
+
+    def _use_passes(self, checks: Mapping[str, Check]) -> None:
+        for name, check in checks.items():
+            if isinstance(check, LearningCheck):
+                list_passes = partial(self._history.list_passes, name, 0)
+                check.limits.use_passes(list_passes, self._identify_device)
+
+    def _build_recorder(
+        self, node: NodeView, count: Callable[[Run], None], deep_log: DeepLog | None
+    ) -> ResultRecorder:
+        return ResultRecorder(
+            self._history,
+            count=count,
+            wake=self._changed.set,
+            deep_log=deep_log,
+            accept=RecordingPolicy(self._checks, node, self._interpreter).accept_run,
         )
-        self._dispatcher = RunDispatcher(
-            self._checks, self._access, self._queue, self._runner, config.diagnostics.idle_s
+
+    def _build_runner(self, programs: Programs) -> Runner:
+        return Runner(self._checks, programs, self._access, self._results, self._complete_run)
+
+    def _complete_run(self, run: Run) -> Run:
+        """Adds what only the node knows: which faults an earlier run had found, and which devices
+        were measured.
+        """
+        return self._mark_devices(self._interpreter.confirm_faults(run))
+
+    def _build_dispatcher(self, idle_s: float) -> RunDispatcher:
+        return RunDispatcher(
+            self._checks, self._access, self._queue, self._runner, self._watch_runner, idle_s
         )
-        self.idle_monitor = IdleMonitor(
+
+    def _build_idle_monitor(self, waits_for_idle: Callable[[], bool], idle_s: float) -> IdleMonitor:
+        return IdleMonitor(
             self._access,
             is_needed=waits_for_idle,
             is_testing=lambda: self._runner.active is not None,
-            idle_s=config.diagnostics.idle_s,
+            idle_s=idle_s,
         )
-        self._planner = RunPlanner(
-            config, self._checks, schedule, node, self._history, self._queue, self._dispatcher
+
+    def _build_validation_planner(
+        self, config: Config, node: NodeView, boot_id: str
+    ) -> ValidationPlanner:
+        return ValidationPlanner(
+            config.validation,
+            partial(_find_config_obstacle, config),
+            self._checks,
+            node,
+            self._queue,
+            self._dispatcher,
+            EventFactory(NAME, boot_id),
+            lambda: self._history.last_runs,
         )
-        self.source = DiagnosticSource(
+
+    def _build_suspicion_planner(
+        self, config: Config, node: NodeView, boot_id: str
+    ) -> SuspicionPlanner:
+        return SuspicionPlanner(
+            config.diagnostics.suspicion_s,
+            config.dcgm.most,
+            self._validation.find_obstacle,
+            node,
+            self._history,
+            self._queue,
+            EventFactory(NAME, boot_id),
+        )
+
+    def _build_planner(self, config: Config, schedule: Schedule, node: NodeView) -> RunPlanner:
+        return RunPlanner(
+            config,
+            self._checks,
+            schedule,
+            node,
+            self._history,
+            self._queue,
+            self._dispatcher,
+            self._validation,
+            self._suspicion,
+        )
+
+    def _build_source(
+        self, boot_id: str, stored: Callable[[], Awaitable[None]]
+    ) -> DiagnosticSource:
+        return DiagnosticSource(
             boot_id,
             self._checks,
             self._planner,
@@ -96,12 +204,6 @@ class DiagnosticsManager:
             changed=self._changed,
             stored=stored,
         )
-        self.configure(catalog)
-
-    def configure(self, catalog: Catalog) -> None:
-        """Takes the catalogue: at the start, and after it was reloaded."""
-        self._interpreter.catalog = catalog
-        self._checks.configure(catalog)
 
     # --- state for the API and the metrics
 
@@ -116,7 +218,7 @@ class DiagnosticsManager:
 
     @property
     def active(self) -> tuple[ActiveRun, ...]:
-        """Runs that have not ended: the active one first, then the queue."""
+        """Runs that have not ended: the active ones first, then the queue."""
         return self._dispatcher.active
 
     @property
@@ -130,6 +232,11 @@ class DiagnosticsManager:
         return self._planner.scheduled
 
     @property
+    def passes(self) -> tuple[PassRecord, ...]:
+        """How long ago each scheduled check and level passed."""
+        return self._planner.passes
+
+    @property
     def blocked(self) -> str:
         """Why no run that needs idle devices may start now, as far as is known; "" if it may."""
         return self._dispatcher.blocked
@@ -139,6 +246,25 @@ class DiagnosticsManager:
         unreadable.
         """
         return self._history.find_recent(run_id)
+
+    @property
+    def validation(self) -> Validation:
+        """How far the validation before return is."""
+        return self._validation.describe_validation()
+
+    @property
+    def validation_policy(self) -> ValidationPolicy:
+        """After what the node must be validated."""
+        settings = self._validation.settings
+        return ValidationPolicy(
+            level=settings.level,
+            after=settings.after,
+            find_obstacle=self._validation.find_obstacle,
+        )
+
+    async def examine_checks(self) -> None:
+        """Finds out which checks can run here, for those who need it before the source is read."""
+        await self._checks.refresh()
 
     # --- requests, on the event loop
 
@@ -169,9 +295,9 @@ class DiagnosticsManager:
         run.
         """
         reason = f"cancelled by {by}: {reason}"
-        active = self._runner.cancel_run(run_id, reason)
-        if active is not None:
-            return active
+        for runner in (self._runner, self._watch_runner):
+            if (active := runner.cancel_run(run_id, reason)) is not None:
+                return active
         for queued in self._queue.queued:
             if queued.id == run_id:
                 self._queue.dequeue(queued, reason)
@@ -201,9 +327,9 @@ class DiagnosticsManager:
         self._changed.set()
 
     async def prepare_release(self) -> None:
-        """Stops any run, and lets none start until the release of the devices has begun."""
+        """Stops all runs, and lets none start until the release of the devices has begun."""
         self._access.announce_release()
-        await self._runner.stop_for_release()
+        await asyncio.gather(self._runner.stop_for_release(), self._watch_runner.stop_for_release())
 
     def close(self) -> None:
         """Ends the threads, at the daemon's stop."""
@@ -228,3 +354,12 @@ class DiagnosticsManager:
             raise Refusal(
                 f"the devices are released: {released}", "vitald release --end takes them back"
             )
+
+
+def _find_config_obstacle(config: Config) -> str:
+    """Why the settings let no diagnostic run by itself that needs idle devices."""
+    if not config.diagnostics.enabled:
+        return "[diagnostics] enabled = false"
+    if not config.collectors[NvmlSettings].enabled and not is_root():
+        return "[nvml] enabled = false: it is not known whether the GPUs are idle"
+    return ""

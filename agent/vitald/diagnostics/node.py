@@ -15,10 +15,12 @@ from vitald.collectors.neuron.collector import NAME as NEURON
 from vitald.collectors.nvml.node import NAME as NVML
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
+from vitald.core.suspicion import Suspicion
 from vitald.judge.verdict import sort_by_strength
-from vitald.ledger import read_last_runs
+from vitald.ledger import read_first_runs, read_last_runs, read_passes
 from vitald.model import Component, ComponentKind, Finding
 from vitald.model.diagnostic import Run
+from vitald.model.validation import MissedValidation
 
 MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
 
@@ -48,6 +50,16 @@ class NodeView:
     def list_findings(self) -> Sequence[Finding]:
         """The open findings, the strongest first."""
         return sort_by_strength(self._node_state.findings)
+
+    @property
+    def missed_validation(self) -> MissedValidation | None:
+        """The validation that ended last without a pass; None if nothing is missed."""
+        return self._node_state.missed_validation
+
+    @property
+    def suspicion(self) -> Suspicion:
+        """What notices raise."""
+        return self._node_state.suspicion
 
     def get_clears(self, finding: Finding) -> Clears:
         """What would resolve the finding."""
@@ -142,3 +154,15 @@ class NodeView:
     def read_runs(self) -> Sequence[Run]:
         """The last runs of each check and level, the oldest first. Blocks; raises LedgerError."""
         return read_last_runs(self._ledger, MAX_PAST_RUNS)
+
+    def read_passes(self) -> Sequence[Run]:
+        """The last passes of each check and level on all devices, the oldest first. Blocks; raises
+        LedgerError.
+        """
+        return read_passes(self._ledger, MAX_PAST_RUNS)
+
+    def read_first_runs(self) -> Mapping[tuple[str, int], float]:
+        """When the first run of each check and level began that is kept. Blocks; raises
+        LedgerError.
+        """
+        return read_first_runs(self._ledger)

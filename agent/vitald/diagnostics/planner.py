@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from vitald.config import Config
@@ -12,7 +13,11 @@ from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
-from vitald.model.diagnostic import RunRequest, ScheduledRun
+from vitald.diagnostics.suspicion_planner import SuspicionPlanner
+from vitald.diagnostics.validation import CHECK
+from vitald.diagnostics.validation_planner import ValidationPlanner
+from vitald.model import Event
+from vitald.model.diagnostic import PassRecord, RunRequest, ScheduledRun
 
 _MAX_NAMED = 3  # findings of one level that a hint names
 
@@ -29,6 +34,8 @@ class RunPlanner:
         history: RunHistory,
         queue: RunQueue,
         dispatcher: RunDispatcher,
+        validation: ValidationPlanner,
+        suspicion: SuspicionPlanner,
     ) -> None:
         self._enabled = config.diagnostics.enabled
         self._max_level = config.dcgm.most
@@ -38,6 +45,8 @@ class RunPlanner:
         self._history = history
         self._queue = queue
         self._dispatcher = dispatcher
+        self._validation = validation
+        self._suspicion = suspicion
         self._started_at = time.monotonic()
 
     @property
@@ -59,13 +68,29 @@ class RunPlanner:
             for name, level in self._checks.list_periodic()
         )
 
+    @property
+    def passes(self) -> tuple[PassRecord, ...]:
+        """How long ago each scheduled check and level passed, as far as a run of it is known. Not
+        of watches: each answer replaces the one before, and only the first after a start is late.
+        """
+        if not self._enabled:
+            return ()
+        records = [
+            self._history.find_pass(name, level, self._checks.by_name[name].every_s(level))
+            for name, level in self._checks.list_periodic()
+            if not self._checks.is_watch(name)
+        ]
+        return tuple(record for record in records if record is not None)
+
     async def plan_runs(self) -> None:
         """Queues what is due and what findings require, and removes what they require no more."""
         await self._checks.refresh()
         await self._history.recall_runs()
+        moment = self._read_clocks()
+        spread_s = self._schedule.get_boot_spread_s(CHECK, self._validation.settings.level)
+        is_validating = self._validation.plan_run(moment, spread_s)
         if not self._enabled:
             return
-        moment = self._read_clocks()
         # The higher level first: a pass of it makes the lower one superfluous.
         for name, level in sorted(self._checks.list_periodic(), key=lambda plan: -plan[1]):
             if self._due_at(name, level, moment) <= moment.now:
@@ -75,8 +100,34 @@ class RunPlanner:
         for ask in retries.request_runs(
             findings, self._node.get_clears, self._history.past, self._max_level, moment.now
         ):
+            # What validation runs tests the same, at the same level or above.
+            if is_validating and ask.check == CHECK:
+                continue
             if not self._checks.unavailable.get(ask.check, "no such check"):
                 self._request(ask)
+        if not is_validating and (suspected := self._suspicion.find_run(moment.now)) is not None:
+            self._request(suspected)
+
+    def make_events(self) -> list[Event]:
+        """What is to be stored of validation, and requests on suspicion."""
+        now = time.time()
+        requests = self._suspicion.make_events(now) if self._enabled else []
+        return [*self._validation.make_events(now), *requests]
+
+    def find_next_watch_s(self) -> float:
+        """Seconds until the schedule reads a watch next; infinity if none is to be started."""
+        if not self._enabled:
+            return math.inf
+        moment = self._read_clocks()
+        active = {run.ask.check for run in self._dispatcher.active}
+        return min(
+            (
+                self._due_at(name, level, moment) - moment.now
+                for name, level in self._checks.list_periodic()
+                if self._checks.is_watch(name) and name not in active
+            ),
+            default=math.inf,
+        )
 
     def describe_manual_runs(self) -> str:
         """The runs that would resolve findings and that only a person may request; "" if there are

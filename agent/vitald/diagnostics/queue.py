@@ -13,6 +13,8 @@ from vitald.diagnostics.check_set import CheckSet
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.results import ResultRecorder
 from vitald.diagnostics.schedule import SCHEDULE
+from vitald.diagnostics.suspicion import SUSPICION
+from vitald.diagnostics.validation import VALIDATION
 from vitald.model.diagnostic import ActiveRun, Outcome, Report, Run, RunRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -81,12 +83,17 @@ class RunQueue:
                 self.dequeue(queued, f"finding #{number} is over")
 
     def set_wait_reasons(self, reasons: Mapping[str, str]) -> None:
-        """`reasons`: by run id, what each run waits for; "" if it may start."""
-        self.queued = [replace(queued, waits_for=reasons[queued.id]) for queued in self.queued]
+        """`reasons`: by run id, what a run waits for; "" if it may start."""
+        self.queued = [
+            replace(queued, waits_for=reasons.get(queued.id, queued.waits_for))
+            for queued in self.queued
+        ]
 
-    def pop_ready(self) -> ActiveRun | None:
-        """Removes and returns the first run that waits for nothing."""
-        ready = next((queued for queued in self.queued if not queued.waits_for), None)
+    def pop_ready(self, is_free: Callable[[ActiveRun], bool]) -> ActiveRun | None:
+        """Removes and returns the first run that waits for nothing and whose runner is free."""
+        ready = next(
+            (queued for queued in self.queued if not queued.waits_for and is_free(queued)), None
+        )
         if ready is not None:
             self.queued.remove(ready)
         return ready
@@ -103,7 +110,8 @@ class RunQueue:
 
     def _announce(self, run: ActiveRun) -> None:
         self._wake()
-        log.info(
+        write = log.debug if self._checks.is_watch(run.ask.check) else log.info
+        write(
             "diagnostic_asked",
             id=run.id,
             check=run.ask.check,
@@ -114,5 +122,7 @@ class RunQueue:
 
 
 def is_automatic(ask: RunRequest) -> bool:
-    """True if the schedule or a finding requested the run, not a person or a job."""
-    return ask.by == SCHEDULE or ask.by.startswith(_BY_FINDING)
+    """True if the schedule, a finding, a suspicion or validation requested the run, not a person or
+    a job.
+    """
+    return ask.by in (SCHEDULE, SUSPICION, VALIDATION) or ask.by.startswith(_BY_FINDING)

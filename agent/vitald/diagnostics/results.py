@@ -22,11 +22,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 @dataclass(slots=True)
 class PendingResult:
     """A run that is not in the ledger yet. `batch` is set at the first attempt to hand it in: later
-    attempts carry the same events. `cut`: the run was stopped.
+    attempts carry the same events. `cut`: the run was stopped. `recorded`: it goes into the ledger.
     """
 
     run: Run
     cut: bool
+    recorded: bool = True
     batch: Batch | None = None
 
 
@@ -40,19 +41,26 @@ class ResultRecorder:
         count: Callable[[Run], None],
         wake: Callable[[], None],
         deep_log: DeepLog | None,
+        accept: Callable[[Run, bool], bool],
     ) -> None:
+        """`accept`: whether a run, which was stopped or not, is recorded."""
         self.pending: deque[PendingResult] = deque()
         self._history = history
         self._count = count
         self._wake = wake
         self._deep_log = deep_log
+        self._accept = accept
         # A thread of its own: the file system of the deep log may hang.
         self._log_writer = WorkerThread("diagnostics-log")
 
     def record_run(self, run: Run, *, cut: bool) -> None:
-        self.pending.append(PendingResult(run, cut))
+        recorded = self._accept(run, cut)
+        self.pending.append(PendingResult(run, cut, recorded))
         self._wake()
         self._count(run)
+        if not recorded:
+            self._history.add_answer(run)
+            return
         self._history.add_run(run)
         _log_run(run)
         if self._deep_log is not None and run.command:

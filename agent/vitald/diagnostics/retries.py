@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vitald.catalog import Clears
+from vitald.judge.validation import is_about_validation
 from vitald.model import Action, ComponentKind, Finding
 from vitald.model.diagnostic import Outcome, Run, RunRequest
 
@@ -41,7 +42,7 @@ def request_runs(
     full = {key: [run for run in runs if not run.ask.gpus] for key, runs in past.items()}
     wanted: dict[tuple[str, int], RunRequest] = {}
     for finding in findings:
-        if finding.is_simulated or finding.on_trial:
+        if finding.is_simulated or finding.on_trial or is_about_validation(finding):
             continue
         ask = _request_for(finding, clears(finding), full, most)
         if ask is not None and _may_run(
@@ -56,6 +57,7 @@ def find_manual_level(finding: Finding, clears: Clears, most: int) -> int:
     if (
         finding.is_simulated
         or finding.on_trial
+        or is_about_validation(finding)
         or finding.action not in _SUSPICIONS
         or finding.component.kind not in _TESTED
     ):

@@ -75,7 +75,8 @@ class Runner:
         execution.task = asyncio.create_task(
             self._perform(execution), name=f"diagnostic {active_run.id}"
         )
-        log.info(
+        write = log.debug if self._checks.is_watch(active_run.ask.check) else log.info
+        write(
             "diagnostic_began",
             id=active_run.id,
             check=active_run.ask.check,

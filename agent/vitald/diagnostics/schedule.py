@@ -20,14 +20,20 @@ made up for once. What needs no idle devices also runs after each boot.
 Any run of all devices that came to a result fills a slot of the schedule, regardless of its
 requester. A pass of a higher level fills those of the lower ones, since it contains them. One that
 had to make room for work, or could not run for a temporary reason, is tried again after 10, 20 and
-40 minutes, and then waits for the next slot: a node that is never free is not tried all day.
+40 minutes, and then waits for the next slot: a node that is never free is not tried all day. With a
+period of more than a day the intervals go on growing, up to a day: a week is too long to wait.
 
 Why the periods are what they are: DCGM's level 1 takes seconds, starts no work on the GPUs and may
 run beside any, so an hour is cheap and bounds for how long a broken installation goes unnoticed.
 Level 2 takes minutes of GPU, memory and PCIe load and needs idle devices: once a day costs 0.2 % of
-a node and finds what wears out. Levels 3 and 4 take up to hours at full power, so they only run on
-request. Background watches are only read out: minutes. Loopback and collectives run only where they
-are installed.
+a node and finds what wears out. Level 3 is half an hour at full power, which finds what breaks only
+under load and heat: once a week costs 0.3 % of a node, and only time in which it is idle. Level 4
+takes hours, so it only runs on request. Background watches are only read out: seconds
+(docs/decisions.md). Loopback and collectives run only where they are installed.
+
+What was missed, or never ran, begins within minutes of the start, but with a period of more than a
+day within a seventh of it: a fleet that was installed or upgraded at once would otherwise draw its
+full power at once.
 """
 
 from __future__ import annotations
@@ -42,13 +48,15 @@ from vitald.model.diagnostic import Outcome, Remedy, Run
 
 SCHEDULE = "schedule"  # the requester of scheduled runs
 RETRY_S = 600.0  # then twice as long each time
-MAX_RETRIES = 3
+MAX_RETRIES = 3  # in one period of up to a day
 # After boot the fabric trains and the driver's daemons start: until then a result says little
 SETTLE_S = 120.0
 _BOOT_SPREAD_S = 30.0
 _IDLE_SPREAD_S = (
     300.0  # those that load the devices and the power supply part ways after a common outage
 )
+_DAY_S = 86400.0  # longer periods are spread and retried over days
+_LONG_SPREAD = 1 / 7  # of such a period: the part over which a fleet makes up for missed runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +131,17 @@ class Schedule:
         else:
             at = -math.inf  # never in this boot, or never at all: as if it had been missed
         if at < moment.started_at:
-            at = moment.started_at + self.get_spread_s(
-                plan, _IDLE_SPREAD_S if plan.needs_idle else _BOOT_SPREAD_S
-            )
+            at = moment.started_at + self.get_spread_s(plan, _get_made_up_spread_s(plan))
         return max(at, moment.booted_at + SETTLE_S + self.get_spread_s(plan, _BOOT_SPREAD_S))
 
     def get_spread_s(self, plan: Plan, most_s: float) -> float:
         """This host's own part of a time over which a fleet is to spread."""
         return _hash_fraction(self.host, plan.check, plan.level, "spread") * most_s
+
+    def get_boot_spread_s(self, check: str, level: int) -> float:
+        """The part of this host for a run that loads the devices after a boot."""
+        plan = Plan(check=check, level=level, every_s=0.0, needs_idle=True)
+        return self.get_spread_s(plan, _IDLE_SPREAD_S)
 
     def _make_slots(self, plan: Plan) -> Slots:
         return Slots(
@@ -185,9 +196,17 @@ def _next_try(tries: list[Run], slots: Slots, until: float) -> float:
     ended = _get_end(newest, until)
     count = sum(slots.get_index(run.began) == slots.get_index(newest.began) for run in tries)
     slot = slots.find_first(ended + min(RETRY_S, slots.every_s / 2))
-    if count > MAX_RETRIES:
+    if count > MAX_RETRIES and slots.every_s <= _DAY_S:
         return slot
-    return min(ended + Backoff(RETRY_S, slots.every_s).delay_s(count - 1), slot)
+    longest_s = min(slots.every_s, _DAY_S)
+    return min(ended + Backoff(RETRY_S, longest_s).delay_s(count - 1), slot)
+
+
+def _get_made_up_spread_s(plan: Plan) -> float:
+    """The time over which a fleet that starts at once makes up for missed runs."""
+    if not plan.needs_idle:
+        return min(_BOOT_SPREAD_S, plan.every_s)
+    return plan.every_s * _LONG_SPREAD if plan.every_s > _DAY_S else _IDLE_SPREAD_S
 
 
 def _get_end(run: Run, until: float) -> float:

@@ -19,6 +19,7 @@ from vitald.model.diagnostic import Run
 
 NAME = "diagnostics"
 _PERIOD_S = 10.0  # between checks for what is due and what findings require
+_MIN_PERIOD_S = 0.2  # a watch that is due, and not active
 _QUEUED_PERIOD_S = 5.0  # the same while a run waits for idle devices
 
 
@@ -65,6 +66,10 @@ class DiagnosticSource:
                 self._changed.clear()
                 while self._results.pending:
                     result = self._results.pending[0]
+                    if not result.recorded:
+                        self._results.pending.popleft()
+                        self._dispatcher.complete_run(result.run)
+                        continue
                     batch = result.batch or self._make_result_batch(result)
                     result.batch = replace(batch, again=True)
                     yield batch
@@ -74,7 +79,10 @@ class DiagnosticSource:
                     self._changed.set()
                 await self._planner.plan_runs()
                 await self._dispatcher.start_next_run()
-                yield self._make_batch()
+                events = self._planner.make_events()
+                yield self._make_batch(events)
+                if events:  # the next round goes by what they changed
+                    await self._stored()
                 # asyncio.wait_for may lose the cancellation at the daemon's stop.
                 with anyio.move_on_after(self._get_period_s()):
                     await self._changed.wait()
@@ -89,11 +97,13 @@ class DiagnosticSource:
         return [
             self._make_result_batch(result)
             for result in self._results.pending
-            if result.batch is None
+            if result.batch is None and result.recorded
         ]
 
     def _get_period_s(self) -> float:
-        return _QUEUED_PERIOD_S if self._dispatcher.has_queued_runs else _PERIOD_S
+        if self._dispatcher.has_queued_runs:
+            return _QUEUED_PERIOD_S
+        return min(_PERIOD_S, max(_MIN_PERIOD_S, self._planner.find_next_watch_s()))
 
     def _make_result_batch(self, result: PendingResult) -> Batch:
         events = self._interpreter.make_events(result.run, cut=result.cut)

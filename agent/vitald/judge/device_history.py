@@ -287,9 +287,11 @@ class DeviceHistory:
         return met.count_within(now - window_s, now) if met is not None else 0
 
     def compute_score(
-        self, device: str, now: float, lemon: LemonScoring
+        self, device: str, now: float, lemon: LemonScoring, witnessed: Iterable[Mark] = ()
     ) -> tuple[float, list[ScorePart]]:
-        """The lemon score and its parts, the largest first."""
+        """The lemon score and its parts, the largest first. `witnessed`: marks of this device that
+        are not in its history.
+        """
         counts: dict[MarkKind, tuple[int, float]] = {}
         # The scheduler may report later which job died with an incident: that is the same failure.
         named = {
@@ -297,7 +299,7 @@ class DeviceHistory:
             for mark in self.list_marks(device)
             if mark.kind is MarkKind.JOB_DIED and " job " in mark.detail
         }
-        for mark in self.list_marks(device):
+        for mark in (*self.list_marks(device), *witnessed):
             if mark.kind is MarkKind.JOB_DIED and mark.detail in named:
                 continue
             weight, age = lemon.weights.get(mark.kind, 0.0), now - mark.time
@@ -305,7 +307,8 @@ class DeviceHistory:
                 count, points = counts.get(mark.kind, (0, 0.0))
                 counts[mark.kind] = count + 1, points + weight * 0.5 ** (age / lemon.half_life_s)
         parts = [
-            ScorePart(kind, count, round(points, 2)) for kind, (count, points) in counts.items()
+            ScorePart(kind, count, round(min(points, lemon.caps.get(kind, points)), 2))
+            for kind, (count, points) in counts.items()
         ]
         return round(sum(part.points for part in parts), 2), sorted(
             parts, key=lambda part: -part.points

@@ -72,15 +72,16 @@ Invariants
 3. The stronger requirement wins: a weaker or later event never lowers it. What may lower it (the
    driver, co-occurrence, a person, evidence) says so in the finding.
 4. A line that was written before its fault was resolved neither reopens nor raises anything.
-5. Hearsay, which a user process wrote, may open a finding of its own and changes nothing else. A
-   rule on trial has findings without any effect.
+5. The word of a job and a notice change nothing at all. Hearsay, which a user process wrote, may
+   open a finding of its own and changes nothing else. A rule on trial has findings without any
+   effect.
 6. The cost of an event depends on the open findings of its device and incident, never on the
    history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from vitald.catalog import Catalog, Clears, Rule
@@ -99,11 +100,14 @@ from vitald.model import (
     Action,
     Changes,
     Component,
+    Device,
     Event,
     Finding,
     Incident,
+    Mark,
     Memory,
     Transition,
+    Trust,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
 
@@ -147,6 +151,15 @@ class Judge:
         return self._state.incidents.all
 
     @property
+    def catalog(self) -> Catalog:
+        """The catalogue that events are evaluated by."""
+        return self._state.catalog
+
+    def find_open(self, component: Component, code: str) -> Finding | None:
+        """The open finding of this fault, neither a drill's nor on trial."""
+        return self._state.findings.get_finding((component, code, False, False))
+
+    @property
     def next_due(self) -> float:
         """When a finding next changes by time alone; seconds since the epoch."""
         return self._expiry.next_due
@@ -170,13 +183,23 @@ class Judge:
         """
         return self._state.devices.identify(component)
 
-    def score_devices(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
-        """The lemon scores of devices above 0, with their parts as (kind, count, points)."""
+    def get_device(self, component: Component) -> Device:
+        """What is known of the device in a slot."""
+        return self._state.devices.get_device(component)
+
+    def score_devices(
+        self, now: float, witnessed: Mapping[str, Sequence[Mark]] | None = None
+    ) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
+        """The lemon scores of devices above 0, with their parts as (kind, count, points).
+        `witnessed`: marks by device that are not judged; they count in the score, which is advice,
+        and nowhere else.
+        """
+        history, lemon, more = self._state.history, self._state.catalog.lemon, witnessed or {}
         scored = {}
-        for device in self._state.history.devices:
+        for device in dict.fromkeys((*history.devices, *more)):
             if device == NODE.name:
                 continue
-            score, parts = self._state.history.compute_score(device, now, self._state.catalog.lemon)
+            score, parts = history.compute_score(device, now, lemon, more.get(device, ()))
             if score > 0:
                 scored[device] = (
                     score,
@@ -186,9 +209,9 @@ class Judge:
 
     def accounts_for(self, event: Event) -> bool:
         """Whether a state that is observed needs no event: its finding is open, or suppressed, or
-        it requires nothing.
+        it requires nothing, or may open none.
         """
-        return self._faults.accounts_for(event)
+        return self._is_refused(event) or self._faults.accounts_for(event)
 
     def find_contradicted(
         self, source: str, calm: Collection[tuple[Component, str]]
@@ -209,6 +232,8 @@ class Judge:
 
     def apply_event(self, event: Event) -> list[Transition]:
         """Evaluate one event."""
+        if self._is_refused(event):
+            return []
         stepped = event.fields.get("seconds") if event.code == CLOCK_STEPPED else None
         by_old_clock = stepped if isinstance(stepped, (int, float)) else 0.0
         changes = self._expiry.expire_findings(event.time - by_old_clock)
@@ -289,6 +314,10 @@ class Judge:
         return [Transition(time=now, finding=changed, cause=cause)]
 
     # --- one event
+
+    def _is_refused(self, event: Event) -> bool:
+        """The word of a job and a notice change nothing, whatever their code and fields."""
+        return event.trust is Trust.JOB or event.code in self._state.catalog.notices
 
     def _fold_evidence(self, event: Event, rule: Rule) -> list[Transition]:
         changes: list[Transition] = []

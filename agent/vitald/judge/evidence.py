@@ -17,6 +17,7 @@ from vitald.judge.acceptance import Acceptances
 from vitald.judge.correlation import Correlation
 from vitald.judge.escalation import Escalation
 from vitald.judge.state import JudgeState
+from vitald.judge.validation import is_about_validation, proves_validation
 from vitald.model import (
     NODE,
     Action,
@@ -115,6 +116,8 @@ class EvidenceEvaluation:
     def _concerns(
         self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...], finding: Finding
     ) -> bool:
+        if is_about_validation(finding):
+            return proves_validation(event, finding)
         if cure is Evidence.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:

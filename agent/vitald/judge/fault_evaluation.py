@@ -83,7 +83,7 @@ class FaultEvaluation:
         ruling = rule.apply_to(life.merge_fields(event, current))
         if self._is_ignored(event, ruling, current):
             return []
-        if rule.state and current is not None and event.time < current.last:
+        if rule.state and current is not None and _is_late(event, current):
             return self._count_late(event, ruling, current)
         requires_action = ruling.action is not Action.NONE
         if current is None and requires_action and self._state.findings.is_full:
@@ -161,7 +161,7 @@ class FaultEvaluation:
         return [
             findings.close_finding(finding, event.time, cause, event.identity, resolved=True)
             for finding in ended
-            if finding.last <= event.time
+            if not _is_late(event, finding)
         ]
 
     def _find_below(self, port: Event, rule: Rule) -> list[Finding]:
@@ -270,3 +270,8 @@ class FaultEvaluation:
             for incident in incidents
             if incident is not None and incident.simulated is event.is_simulated
         ]
+
+
+def _is_late(event: Event, finding: Finding) -> bool:
+    """Whether the event is older than the last one of the finding."""
+    return event.time < finding.last and not life.is_set_back(finding, event)

@@ -31,12 +31,14 @@ from vitald.model import (
     When,
     copy_with,
 )
+from vitald.model.codes import VALIDATION_FAILED, VALIDATION_PENDING
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding
 # Start of the cause if the fault persists, and is suppressed under its root cause
 SUPPRESSED = "told as a consequence of"
 _WITNESS_S = 30.0  # longest time between two reports of the same occurrence
+_SET_BACK_S = 60.0  # two events of a validation may overtake each other by less
 _OF_HEARSAY = (VOUCHED, "facility")
 
 
@@ -97,7 +99,7 @@ def update_finding(
         )
     seen = copy_with(
         current,
-        last=max(current.last, event.time),
+        last=event.time if is_set_back(current, event) else max(current.last, event.time),
         count=current.count + is_counted(event, current),
         boot_id=boot_id,
         heard_since=max(current.heard_since, _read_gap_end(event)),
@@ -117,6 +119,18 @@ def update_finding(
         # The driver recommended it before this event, and the recommendation no longer applies.
         seen = replace(seen, driver=None)
     return seen
+
+
+def is_set_back(current: Finding, event: Event) -> bool:
+    """Whether the clock was set back since the last event of a validation: the newest one dates it
+    then, since no pass would be newer than the other. Only vitald itself makes these events, so an
+    older time is no line that was read late.
+    """
+    return (
+        current.code in (VALIDATION_PENDING, VALIDATION_FAILED)
+        and event.code == current.code
+        and event.time < current.last - _SET_BACK_S
+    )
 
 
 def _apply_ruling(

@@ -140,9 +140,12 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
         if other is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
-    unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
-    todo = f"{unusable}{first.action.phrase}{first.when.phrase}"
+    todo = f"{first.action.phrase}{first.when.phrase}"
+    if first.unusable and first.action is Action.OBSERVE:
+        todo = "it cannot be used until then"
+    elif first.unusable and not first.action.makes_unfit:
+        todo = f"it cannot be used: {todo}"
     return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{top}{also}{accepted}"
 
 

@@ -17,7 +17,9 @@ from vitald.ledger.queries import (
     read_events,
     read_finding_history,
     read_findings,
+    read_first_runs,
     read_last_runs,
+    read_passes,
     read_run,
     read_runs,
 )
@@ -49,7 +51,9 @@ __all__ = [
     "read_events",
     "read_finding_history",
     "read_findings",
+    "read_first_runs",
     "read_last_runs",
+    "read_passes",
     "read_run",
     "read_runs",
 ]

@@ -284,13 +284,14 @@ def _read_evidence(
         "SELECT id FROM events WHERE identity = ?", (transitions[0].event if transitions else None,)
     ).fetchone()
     where = (
-        "component = ? AND code = ? AND follows IS NULL AND trust != ? AND (simulated_until IS NOT"
-        " NULL) = ? AND id >= ? AND time <= ?"
+        "component = ? AND code = ? AND follows IS NULL AND trust NOT IN (?, ?)"
+        " AND (simulated_until IS NOT NULL) = ? AND id >= ? AND time <= ?"
     )
     values = (
         finding.component.name,
         finding.code,
         Trust.UNTRUSTED.value,
+        Trust.JOB.value,
         finding.is_simulated,
         first["id"] if first else 0,
         finding.last + 0.001,
@@ -341,6 +342,34 @@ def read_last_runs(path: Path, each: int) -> RowList[Run]:
             ),
             run_of,
         )
+
+
+def read_passes(path: Path, each: int) -> RowList[Run]:
+    """The last `each` passes of every check and level on all devices, oldest first, without their
+    output. Raises LedgerError.
+    """
+    latest = (
+        "SELECT *, row_number() OVER (PARTITION BY kind, level ORDER BY ended DESC) AS place FROM"
+        " runs WHERE json_extract(told, '$.report.outcome') = 'pass'"
+        " AND json_array_length(told, '$.ask.gpus') = 0"
+    )
+    with _connect(path) as db:
+        return RowList.from_rows(
+            db.execute(
+                f"SELECT {_without_raw(db)} FROM ({latest}) WHERE place <= ? ORDER BY ended",
+                (each,),
+            ),
+            run_of,
+        )
+
+
+def read_first_runs(path: Path) -> dict[tuple[str, int], float]:
+    """When the first run of each check and level began that is kept, in seconds since the epoch.
+    Raises LedgerError.
+    """
+    with _connect(path) as db:
+        rows = db.execute("SELECT kind, level, MIN(began) FROM runs GROUP BY kind, level")
+        return {(str(kind), int(level)): float(began) for kind, level, began in rows}
 
 
 def read_run(path: Path, run_id: str) -> Run | None:

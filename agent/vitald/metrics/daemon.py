@@ -9,7 +9,9 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Counters
+from vitald.core.config_health import ConfigHealth
 from vitald.core.node_state import LedgerHealth, NodeState
+from vitald.metrics.label_values import clean_label
 from vitald.metrics.single import make_counter, make_gauge
 from vitald.server.connection_limit import ConnectionLimit
 
@@ -24,44 +26,56 @@ def collect_sources(node_state: NodeState) -> Iterator[Metric]:
         labels=["source"],
     )
     for source in node_state.sources.values():
-        up.add_metric([source.name], source.is_fresh(time.monotonic()))
+        name = clean_label(source.name)
+        up.add_metric([name], source.is_fresh(time.monotonic()))
         if source.last_seen is not None:
-            last_seen.add_metric([source.name], source.last_seen)
+            last_seen.add_metric([name], source.last_seen)
     yield up
     yield last_seen
 
 
-def collect_kernel_log(counters: Counters) -> Iterator[Metric]:
-    """What was read of the kernel log."""
+def collect_kernel_log(counters: Counters, since: float) -> Iterator[Metric]:
+    """What was read of the kernel log, counted since a time in seconds since the epoch."""
     yield make_counter(
-        "vitald_kernel_records_read", "Records of the kernel log that were read.", counters.read
+        "vitald_kernel_records_read",
+        "Records of the kernel log that were read.",
+        counters.read,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_lost",
         "Records overwritten before they were read, by sequence number.",
         counters.lost,
+        since,
     )
     yield make_counter(
-        "vitald_kernel_records_torn", "Records that did not follow the grammar.", counters.torn
+        "vitald_kernel_records_torn",
+        "Records that did not follow the grammar.",
+        counters.torn,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_userspace",
         "Records written by processes and not by the kernel.",
         counters.userspace,
+        since,
     )
     yield make_counter(
         "vitald_kernel_records_untrusted",
         "Faults reported by processes, or of devices that are not here, and therefore not judged.",
         counters.untrusted,
+        since,
     )
     yield make_counter(
         "vitald_kernel_overruns",
         "Times that the kernel's ring overtook the reader.",
         counters.overruns,
+        since,
     )
 
 
-def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
+def collect_ledger(ledger: LedgerHealth, since: float) -> Iterator[Metric]:
+    """The state of the ledger, and what was counted since a time in seconds since the epoch."""
     yield make_gauge("vitald_ledger_ok", "1 while the ledger can be written.", ledger.ok)
     yield make_gauge("vitald_ledger_size_bytes", "Size of the ledger on disk.", ledger.size_bytes)
     yield make_gauge(
@@ -73,12 +87,14 @@ def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
         "vitald_ledger_dropped_events",
         "Events that were too many to hold while the ledger could not be written.",
         ledger.dropped,
+        since,
     )
-    yield make_counter("vitald_ledger_commits", "Transactions committed.", ledger.commits)
+    yield make_counter("vitald_ledger_commits", "Transactions committed.", ledger.commits, since)
     yield make_counter(
         "vitald_ledger_commit_seconds",
         "Time spent in commits, waiting for the disk included.",
         ledger.commit_seconds,
+        since,
     )
     yield make_gauge(
         "vitald_ledger_last_commit_seconds",
@@ -87,23 +103,44 @@ def collect_ledger(ledger: LedgerHealth) -> Iterator[Metric]:
     )
 
 
-def collect_clients(limit: ConnectionLimit) -> Iterator[Metric]:
-    """The clients of the socket."""
+def collect_clients(limit: ConnectionLimit, since: float) -> Iterator[Metric]:
+    """The clients of the socket, counted since a time in seconds since the epoch."""
     yield make_gauge("vitald_api_clients", "Clients connected to the socket.", limit.clients)
     yield make_counter(
         "vitald_api_clients_refused",
         "Clients refused because too many were connected.",
         limit.refused,
+        since,
     )
     yield make_counter(
         "vitald_api_clients_timed_out",
         "Clients closed because they were too slow.",
         limit.timed_out,
+        since,
+    )
+
+
+def collect_config(health: ConfigHealth) -> Iterator[Metric]:
+    """Whether the configuration that is in the file is the one that was read."""
+    yield make_gauge(
+        "vitald_config_last_reload_successful",
+        "1 if the configuration file had no mistake when it was read last.",
+        health.is_good,
+    )
+    yield make_gauge(
+        "vitald_config_last_reload_success_timestamp_seconds",
+        "When the configuration file was read last without a mistake.",
+        health.read_at,
+    )
+    yield make_gauge(
+        "vitald_config_hash",
+        "Hash of the settings that were read last, as a number; 0 where none is set.",
+        health.settings_hash,
     )
 
 
 def make_build_info(profile: str) -> Metric:
     """The version of the daemon and the profile of its catalogue."""
     info = InfoMetricFamily("vitald_build", "Version of the daemon and profile of its catalogue.")
-    info.add_metric([], {"version": __version__, "profile": profile})
+    info.add_metric([], {"version": __version__, "catalog_profile": profile, "profile": profile})
     return info

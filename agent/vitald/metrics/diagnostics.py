@@ -8,15 +8,17 @@ What programs print becomes labels here, so every family has a bound, and what i
 from __future__ import annotations
 
 import math
-from collections import Counter
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from vitald.collectors.small_files import presentable
+from vitald.metrics.label_values import clean_label
 from vitald.model.diagnostic import Measure, Outcome, Run, Stage
-from vitald.server.routes.diagnostics import DiagnosticsView
+from vitald.server.diagnostics_view import DiagnosticsView
 
 PREEMPTED = "preempted"  # stopped to make room for work: no result
 _OUTCOMES = (*(outcome.value for outcome in Outcome), PREEMPTED)
@@ -34,14 +36,23 @@ _STATUSES = {
 _FINE = ("pass", "skip", "not_run", "none")
 
 
+@dataclass(slots=True)
+class _RunCount:
+    """A counter. `since`: when it began, in seconds since the epoch."""
+
+    since: float
+    count: int = 0
+
+
 class RunTally:
     """How many runs have ended, since the daemon started. `count_run` is called with each."""
 
     def __init__(self) -> None:
-        self.ended: Counter[tuple[str, int, str]] = Counter()
+        self.ended: dict[tuple[str, int, str], _RunCount] = {}
 
     def count_run(self, run: Run) -> None:
-        self.ended[run.ask.check, run.ask.level, name_outcome(run)] += 1
+        key = run.ask.check, run.ask.level, name_outcome(run)
+        self.ended.setdefault(key, _RunCount(time.time())).count += 1
 
 
 def name_outcome(run: Run) -> str:
@@ -71,8 +82,8 @@ def collect_metrics(shown: DiagnosticsView, tally: RunTally) -> Iterator[Metric]
         "Runs of diagnostics that have ended since the daemon started.",
         labels=["check", "level", "outcome"],
     )
-    for (check, level, how), count in sorted(tally.ended.items()):
-        counted.add_metric([check, str(level), how], count)
+    for (check, level, how), ended_so in sorted(tally.ended.items(), key=itemgetter(0)):
+        counted.add_metric([check, str(level), how], ended_so.count, created=ended_so.since)
     yield counted
     yield _collect_tests(run for _, run in last)
     yield from _collect_measures(run for _, run in last)
@@ -91,19 +102,49 @@ def _collect_current(shown: DiagnosticsView) -> Iterator[Metric]:
             waiting.add_metric([name, str(level)], stage is Stage.WAITING)
     yield running
     yield waiting
+    yield collect_schedule(shown)
+    yield from _collect_passes(shown)
+
+
+def _collect_passes(shown: DiagnosticsView) -> Iterator[Metric]:
+    passed = _make_gauge(
+        "last_pass_timestamp_seconds",
+        "When a scheduled diagnostic last passed on all devices, at this level or a higher one.",
+    )
+    for record in shown.passes:
+        if record.passed_at is not None:
+            passed.add_metric([_clean_name(record.check), str(record.level)], record.passed_at)
+    yield passed
+    yield collect_pass_ages(shown)
+
+
+def collect_pass_ages(shown: DiagnosticsView) -> Metric:
+    age = _make_gauge(
+        "pass_age_ratio",
+        "Time since a scheduled diagnostic last passed, or if it never did since its first run, in"
+        " its periods. Above 2 the pass is no evidence any more.",
+    )
+    now = time.time()
+    for record in shown.passes:
+        ratio = record.get_age_s(now) / record.every_s
+        age.add_metric([_clean_name(record.check), str(record.level)], ratio)
+    return age
+
+
+def collect_schedule(shown: DiagnosticsView) -> Metric:
     due = _make_gauge(
         "next_timestamp_seconds", "When the schedule runs a diagnostic next. Past: it waits."
     )
     for scheduled in shown.scheduled:
-        due.add_metric([scheduled.check, str(scheduled.level)], scheduled.at)
-    yield due
+        due.add_metric([_clean_name(scheduled.check), str(scheduled.level)], scheduled.at)
+    return due
 
 
 def _collect_tests(runs: Iterable[Run]) -> Metric:
     family = GaugeMetricFamily(
         "vitald_diagnostic_test_status",
         "Result of a test on a GPU in the last run: 1 for the status that it had.",
-        labels=["check", "level", "test", "gpu", "status"],
+        labels=["check", "level", "test", "gpu_index", "test_status", "gpu", "status"],
     )
     statuses: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
@@ -120,7 +161,7 @@ def _collect_tests(runs: Iterable[Run]) -> Metric:
     for (check, level, name, gpu), status in islice(
         sorted(statuses.items(), key=lambda item: item[1] in _FINE), _TESTS
     ):
-        family.add_metric([check, level, name, gpu, status], 1)
+        family.add_metric([check, level, name, gpu, status, gpu, status], 1)
     return family
 
 
@@ -128,12 +169,12 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
     value = GaugeMetricFamily(
         "vitald_diagnostic_measure",
         "What a diagnostic measured last, in base units.",
-        labels=["check", "name", "device"],
+        labels=["check", "measure", "device", "name"],
     )
     ratio = GaugeMetricFamily(
         "vitald_diagnostic_measure_ratio",
         "The same relative to its lower limit, or its upper limit relative to it: below 1 is bad.",
-        labels=["check", "name", "device"],
+        labels=["check", "measure", "device", "name"],
     )
     latest: dict[tuple[str, str, str], Measure] = {}
     for run in sorted(runs, key=lambda run: run.ended):
@@ -142,7 +183,8 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
             for measure in run.report.measures
             if math.isfinite(measure.value)
         }
-    for labels, measure in islice(latest.items(), _MEASURES):
+    for (check, name, device), measure in islice(latest.items(), _MEASURES):
+        labels = (check, name, device, name)
         value.add_metric(labels, measure.value)
         if measure.least:
             ratio.add_metric(labels, measure.value / measure.least)
@@ -153,7 +195,7 @@ def _collect_measures(runs: Iterable[Run]) -> Iterator[Metric]:
 
 
 def _clean_name(text: str) -> str:
-    return presentable(text)[:_NAME]
+    return clean_label(text, _NAME)
 
 
 def _make_gauge(name: str, text: str) -> GaugeMetricFamily:

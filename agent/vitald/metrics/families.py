@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.collectors.reading_definitions import ReadingDefinition, ReadingKind, ReadingTable
+from vitald.metrics.label_values import clean_label
 from vitald.model import Readings, Sample
 
 
@@ -21,7 +22,7 @@ class Family:
 
     name: str
     first: ReadingDefinition  # what all of its readings have in common
-    readings: Mapping[str, str]
+    readings: Mapping[str, ReadingDefinition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def derive_families(table: ReadingTable) -> tuple[Family, ...]:
         Family(
             name=f"{table.prefix}_{metric}",
             first=readings[0],
-            readings={reading.label_value: reading.name for reading in readings},
+            readings={reading.label_value: reading for reading in readings},
         )
         for metric, readings in by_metric.items()
     )
@@ -63,13 +64,17 @@ def build_metrics(
         first = family.first
         class_ = CounterMetricFamily if first.kind is ReadingKind.COUNTER else GaugeMetricFamily
         metric = class_(
-            family.name, first.help, labels=[*labels, *filter(None, (first.label, first.each))]
+            family.name,
+            first.help,
+            labels=[*labels, *filter(None, (first.label, first.each)), *first.former_labels],
         )
         for component in components:
             for label_value, reading in family.readings.items():
-                value = component.readings.values.get(reading)
+                value = component.readings.values.get(reading.name)
                 for more, number in _list_samples(first, label_value, value):
-                    metric.add_metric([*component.labels, *more], number)
+                    metric.add_metric(
+                        [*component.labels, *more, *reading.former_labels.values()], number
+                    )
         yield metric
 
 
@@ -79,7 +84,7 @@ def _list_samples(
     """The family's own labels, and the number to export."""
     if definition.kind is ReadingKind.STATE:
         if isinstance(value, str):
-            yield [value], 1
+            yield [clean_label(value)], 1
         return
     labels = [label_value] if definition.label else []
     if not definition.each:

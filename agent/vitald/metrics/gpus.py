@@ -6,8 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from vitald.collectors.nvml.readings import RACK_LOCATION, READINGS
+from vitald.collectors.nvml.readings import READINGS
+from vitald.collectors.nvml.unexported_readings import RACK_LOCATION
+from vitald.metrics import mig
+from vitald.metrics.exposition import WrittenFamily
 from vitald.metrics.families import LabelledReadings, build_metrics, derive_families
+from vitald.metrics.label_values import clean_label
+from vitald.metrics.link_values import LinkValues, merge_families
+from vitald.metrics.single import format_bool
+from vitald.metrics.written_readings import ReadingsWriter
 from vitald.model import ComponentKind, Readings
 from vitald.server import serialize
 
@@ -16,26 +23,58 @@ LABELS = ("gpu", "uuid", "pci_bus_id", "model")
 _FAMILIES = tuple(family for table in READINGS for family in derive_families(table))
 
 
-def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
-    """The families for all GPUs. A value that is not observed has no sample: never a zero for
-    an unknown value.
+class GpuMetrics:
+    """The families for all GPUs. A value that is not observed has no sample: never a zero for an
+    unknown value.
     """
-    gpus = [
-        LabelledReadings(read, _list_labels(read))
-        for read in readings
-        if read.component.kind is ComponentKind.GPU
-    ]
+
+    def __init__(self, *, each_link: bool = False) -> None:
+        """`each_link`: NVLinks are exported one by one, instead of one value for all."""
+        self._link_values = None if each_link else LinkValues(READINGS)
+        self._families = _FAMILIES if each_link else merge_families(_FAMILIES)
+        self._writer = ReadingsWriter(self._families, LABELS)
+
+    def collect_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric]:
+        gpus = self._label_gpus(readings)
+        yield from _collect_identities(gpus)
+        yield from build_metrics(self._families, LABELS, gpus)
+
+    def write_metrics(self, readings: Sequence[Readings]) -> Iterator[Metric | WrittenFamily]:
+        """The same, written as far as possible."""
+        gpus = self._label_gpus(readings)
+        yield from _collect_identities(gpus)
+        yield from self._writer.write_families(gpus)
+
+    def _label_gpus(self, readings: Sequence[Readings]) -> list[LabelledReadings]:
+        found = [read for read in readings if read.component.kind is ComponentKind.GPU]
+        if self._link_values is not None:
+            found = self._link_values.merge_values(found)
+        return [LabelledReadings(read, list_labels(read)) for read in found]
+
+
+def _collect_identities(gpus: Sequence[LabelledReadings]) -> Iterator[Metric]:
+    yield _make_info(gpus)
+    yield _make_places(gpus)
+    yield from mig.collect_instances(LABELS, gpus)
+
+
+def _make_info(gpus: Sequence[LabelledReadings]) -> Metric:
     info = GaugeMetricFamily(
         "vitald_gpu_info",
         "Identity of each GPU.",
-        labels=[*LABELS, "serial", "vbios", "driver", "simulated"],
+        labels=[*LABELS, "serial", "vbios", "driver_version", "simulated", "driver"],
     )
     for gpu in gpus:
-        more = [
-            str(gpu.readings.values.get(name, "")) for name in ("serial", "vbios", "driver_version")
-        ]
-        info.add_metric([*gpu.labels, *more, "true" if gpu.readings.simulated else "false"], 1)
-    yield info
+        serial, vbios, driver = (
+            clean_label(str(gpu.readings.values.get(name, "")))
+            for name in ("serial", "vbios", "driver_version")
+        )
+        simulated = format_bool(gpu.readings.simulated)
+        info.add_metric([*gpu.labels, serial, vbios, driver, simulated, driver], 1)
+    return info
+
+
+def _make_places(gpus: Sequence[LabelledReadings]) -> Metric:
     place = GaugeMetricFamily(
         "vitald_gpu_place_info", "Where in a rack each GPU is.", labels=[*LABELS, *RACK_LOCATION]
     )
@@ -45,16 +84,20 @@ def collect_metrics(readings: Sequence[Readings]) -> Iterator[Metric]:
             place.add_metric(
                 [
                     *gpu.labels,
-                    *(str(serialize.plain(values.get(name, ""))) for name in RACK_LOCATION),
+                    *(
+                        clean_label(str(serialize.plain(values.get(name, ""))))
+                        for name in RACK_LOCATION
+                    ),
                 ],
                 1,
             )
-    yield place
-    yield from build_metrics(_FAMILIES, LABELS, gpus)
+    return place
 
 
-def _list_labels(readings: Readings) -> list[str]:
+def list_labels(readings: Readings) -> list[str]:
+    """The values of the labels that all metrics of a GPU have."""
     minor = readings.values.get("minor")
     number = str(int(minor)) if isinstance(minor, (int, float)) else ""
     model = str(readings.values.get("name", "")) + (" (simulated)" if readings.simulated else "")
-    return [number, str(readings.values.get("uuid", "")), readings.component.id, model]
+    labels = (number, str(readings.values.get("uuid", "")), readings.component.id, model)
+    return [clean_label(value) for value in labels]

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from vitald.core.node_state import NodeState
+from vitald.core.notices import Notices
+from vitald.core.waiting import Waiting
+from vitald.metrics import verdict as verdicts
+from vitald.metrics.label_values import clean_label
 from vitald.metrics.single import format_bool, make_counter, make_gauge
-from vitald.metrics.verdict import FindingLabels, make_findings
 from vitald.model import Status, Verdict
+from vitald.model.component import find_pci_bus_id
 from vitald.server.routes.components import ComponentCoverage
 
 if TYPE_CHECKING:
@@ -48,27 +52,64 @@ def collect_flags(verdict: Verdict) -> Iterator[Metric]:
     )
 
 
+def make_save_advised(node_state: NodeState) -> Metric:
+    """Whether jobs are advised to save a checkpoint."""
+    return make_gauge(
+        "vitald_save_advised",
+        "1 while jobs on the node are advised to save a checkpoint.",
+        node_state.advice.save,
+    )
+
+
+def collect_notices(notices: Notices, codes: Iterable[str]) -> Iterator[Metric]:
+    """How many notices are open, for each code of the catalogue."""
+    family = GaugeMetricFamily(
+        "vitald_notices",
+        "Open notices about the work on the node. They change no status.",
+        labels=["kind", "code"],
+    )
+    counts = notices.count_by_code()
+    for code in codes:
+        kind, _, name = code.partition("/")
+        family.add_metric([kind, name], counts.get(code, 0))
+    yield family
+
+
+def collect_waiting(waiting: Waiting | None) -> Iterator[Metric]:
+    """No sample where it is not known or not watched."""
+    family = GaugeMetricFamily(
+        "vitald_node_waiting_seconds",
+        "For how long all GPUs that work have only waited: busy, at low and even power, while "
+        "nothing moves; 0 if they do not.",
+    )
+    seconds = waiting.get_seconds(time.monotonic()) if waiting is not None else None
+    if seconds is not None:
+        family.add_metric([], seconds)
+    yield family
+
+
 def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Metric]:
     """The status of each component, and their number by kind and status."""
     of_component = GaugeMetricFamily(
         "vitald_component_status",
         "Status of each component: 1 for the current status.",
-        labels=["component", "kind", "status"],
+        labels=["component", "pci_bus_id", "component_kind", "status", "kind"],
     )
     counts: Counter[tuple[str, str]] = Counter()
     for component in components:
-        kind, status = component["kind"], component["status"]
-        of_component.add_metric([component["name"], kind, status], 1)
+        name, kind, status = component["name"], component["kind"], component["status"]
+        labels = [clean_label(name), find_pci_bus_id(name), kind, status, kind]
+        of_component.add_metric(labels, 1)
         counts[kind, status] += 1
     yield of_component
     number = GaugeMetricFamily(
         "vitald_components",
         "Components that are watched, by kind and status.",
-        labels=["kind", "status"],
+        labels=["component_kind", "status", "kind"],
     )
     for kind in sorted({kind for kind, _ in counts}):
         for status in (status.value for status in Status):
-            number.add_metric([kind, status], counts[kind, status])
+            number.add_metric([kind, status, kind], counts[kind, status])
     yield number
 
 
@@ -79,59 +120,65 @@ def collect_coverage(coverage: Sequence[ComponentCoverage]) -> Iterator[Metric]:
     ratio = GaugeMetricFamily(
         "vitald_coverage_ratio",
         "Ratio of the readings that a source observes now to those that it reads.",
-        labels=["source", "kind"],
+        labels=["source", "component_kind", "kind"],
     )
     gaps = GaugeMetricFamily(
         "vitald_not_observable",
         "Components of which a reading cannot be observed.",
-        labels=["source", "kind", "reading"],
+        labels=["source", "component_kind", "reading", "kind"],
     )
     for share in coverage:
+        kind = share.kind.value
         if share.asked:
-            ratio.add_metric([share.source, share.kind.value], share.observable / share.asked)
-        missing: Counter[str] = Counter()
-        for gap in share.gaps:
-            missing.update(dict.fromkeys(gap.readings, len(gap.components)))
-        for reading, count in sorted(missing.items()):
-            gaps.add_metric([share.source, share.kind.value, reading], count)
+            ratio.add_metric([share.source, kind, kind], share.observable / share.asked)
+        for reading, count in sorted(share.count_missing().items()):
+            gaps.add_metric([share.source, kind, clean_label(reading), kind], count)
     yield ratio
     yield gaps
 
 
-def collect_findings(node_state: NodeState) -> Iterator[Metric]:
-    yield make_findings(
-        Counter(
-            FindingLabels(
-                component=finding.component.name,
-                code=finding.code,
-                action=finding.action,
-                is_simulated=finding.is_simulated,
-            )
-            for finding in node_state.findings
-        )
+def group_findings(node_state: NodeState) -> list[verdicts.FindingGroup]:
+    """The open findings by their labels, but accepted ones: they have no effect."""
+    return verdicts.group_findings(
+        (verdicts.get_labels(finding), finding.since)
+        for finding in node_state.findings
+        if finding.accepted is None
     )
+
+
+def collect_findings(node_state: NodeState) -> Iterator[Metric]:
+    yield from verdicts.collect_findings(group_findings(node_state))
     incidents = node_state.incidents.values()
     yield make_gauge(
         "vitald_incidents",
         "Open incidents: each a root cause with its consequences, however many findings it has.",
         sum(1 for incident in incidents if incident.closed_at is None),
     )
-    escalated = sum(1 for finding in node_state.findings if finding.escalation is not None)
-    yield make_gauge(
-        "vitald_findings_escalated",
-        "Open findings that require more than their rule, because they recurred.",
-        escalated,
-    )
+    yield count_escalated(node_state)
     accepted = sum(1 for finding in node_state.findings if finding.accepted is not None)
     yield make_gauge(
         "vitald_findings_accepted",
-        "Open findings that an operator accepted for a time: no effect on fitness and flags.",
+        "Open findings that an operator accepted for a time: no effect on fitness and flags. "
+        "`vitald_findings` leaves them out.",
         accepted,
     )
-    yield make_counter(
+    yield count_transitions(node_state)
+
+
+def count_escalated(node_state: NodeState) -> Metric:
+    return make_gauge(
+        "vitald_findings_escalated",
+        "Open findings that require more than their rule, because they recurred.",
+        sum(1 for finding in node_state.findings if finding.escalation is not None),
+    )
+
+
+def count_transitions(node_state: NodeState) -> Metric:
+    return make_counter(
         "vitald_transitions",
         "Findings opened, changed or cleared.",
         node_state.transitions,
+        node_state.started_at,
     )
 
 
@@ -139,10 +186,11 @@ def collect_suspects(node_state: NodeState) -> Iterator[Metric]:
     family = GaugeMetricFamily(
         "vitald_device_lemon_score",
         "Lemon score of a device, from its record of the last weeks. Advice, not a fault.",
-        labels=["device"],
+        labels=["component", "device"],
     )
-    for device, (score, _) in node_state.score_suspects(time.time()).items():
-        family.add_metric([device], score)
+    for name, (score, _) in node_state.score_suspects(time.time()).items():
+        component = clean_label(name)
+        family.add_metric([component, component], score)
     yield family
 
 
@@ -152,6 +200,21 @@ def collect_events(node_state: NodeState) -> Iterator[Metric]:
         "Events seen since the daemon started.",
         labels=["kind", "code", "trust", "simulated"],
     )
-    for (kind, code, trust, simulated), count in node_state.events.items():
-        family.add_metric([kind, code, trust, format_bool(simulated)], count)
+    for labels, counted in node_state.events.counts.items():
+        kind, code = clean_label(labels.kind), clean_label(labels.code)
+        family.add_metric(
+            [kind, code, labels.trust, format_bool(labels.is_simulated)],
+            counted.count,
+            created=counted.since,
+        )
     yield family
+    last = GaugeMetricFamily(
+        "vitald_event_last_timestamp_seconds",
+        "When the last event of a code was; lines that are not evaluated are none.",
+        labels=["kind", "code", "simulated"],
+    )
+    for key, at in node_state.events.last_times.items():
+        last.add_metric(
+            [clean_label(key.kind), clean_label(key.code), format_bool(key.is_simulated)], at
+        )
+    yield last

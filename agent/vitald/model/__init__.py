@@ -26,6 +26,7 @@ from vitald.model.finding import (
 )
 from vitald.model.incident import Incident, Member, make_single_incident
 from vitald.model.memory import Changes, Memory
+from vitald.model.notice import Notice
 from vitald.model.reading import Readings, Sample
 from vitald.model.source import (
     KERNEL_LOG,
@@ -59,6 +60,7 @@ __all__ = [
     "MarkKind",
     "Member",
     "Memory",
+    "Notice",
     "Position",
     "Readings",
     "Repair",

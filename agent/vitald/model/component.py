@@ -4,8 +4,12 @@ Components of a node: what a finding is about.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+
+# As sysfs writes them
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class ComponentKind(Enum):
@@ -39,11 +43,22 @@ class Component:
     def name(self) -> str:
         return f"{self.kind.value}/{self.id}" if self.id else self.kind.value
 
+    @property
+    def pci_bus_id(self) -> str:
+        """Its PCI address; empty for what is not a PCI device."""
+        return find_pci_bus_id(self.name)
+
     @staticmethod
     def parse_name(name: str) -> Component:
         """The inverse of `name`. Raises ValueError for a kind that does not exist."""
         kind, _, id_ = name.partition("/")
         return Component(ComponentKind(kind), id_)
+
+
+def find_pci_bus_id(name: str) -> str:
+    """The PCI address in a component's name; empty for what is not a PCI device."""
+    id_ = name.partition("/")[2]
+    return id_ if PCI_ADDRESS.fullmatch(id_) else ""
 
 
 NODE = Component(ComponentKind.NODE)

@@ -21,6 +21,8 @@ class MarkKind(Enum):
     ACCEPTED = "accepted"  # a boot closed an accepted finding, which may be found again
     JOB_DIED = "job_died"
     DIAGNOSTIC_FAILED = "diagnostic_failed"
+    # A job stalled while this GPU took no part. Never in the history, see `core.suspicion`
+    JOB_STALLED_HERE = "job_stalled_here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

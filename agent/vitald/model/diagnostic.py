@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+MAX_PASS_PERIODS = 2.0  # a pass that is so many periods old is no evidence any more
+
 
 class Outcome(Enum):
     """Outcome of a run. Only `pass` means that the hardware is healthy, and only `fail` that it is
@@ -69,6 +71,7 @@ class Fault:
     by_text: bool = False  # the GPU's number is in its text only
     # Not printed, but concluded from a status without a reason, or from an exit code
     implied: bool = False
+    times_limit: float | None = None  # how many times its limit, where the text has both figures
 
     @property
     def is_certain(self) -> bool:
@@ -97,6 +100,9 @@ class Measure:
     device: str = ""
     least: float | None = None
     most: float | None = None
+    learned: bool = False  # the limit follows from this node's own passes
+    baseline: float | None = None  # the value from which a learned limit follows
+    identity: str = ""  # what stays with the device; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +186,27 @@ class ActiveRun:
     expected_s: float = 0.0
     waits_for: str = ""  # in words
     test: str = ""  # the current test, if the program reports it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """How long ago a scheduled check passed on all devices, at this level or a higher one. Times in
+    seconds since the epoch.
+    """
+
+    check: str
+    level: int
+    every_s: float
+    passed_at: float | None  # None if no pass is known
+    since: float  # the last pass; if none is known, the first run
+
+    def get_age_s(self, now: float) -> float:
+        """For how long the check has not passed."""
+        return max(0.0, now - self.since)
+
+    def is_old(self, now: float) -> bool:
+        """True if the last pass says nothing about the node as it is now."""
+        return self.get_age_s(now) > MAX_PASS_PERIODS * self.every_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

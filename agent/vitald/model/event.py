@@ -26,6 +26,8 @@ class Trust(Enum):
     # Written from user space, or about a device that is not present: counted, never evaluated
     UNTRUSTED = "untrusted"
     DAEMON = "daemon"  # vitald's own observation
+    # What a job says of itself: stored and shown, never evaluated (a notice is no finding)
+    JOB = "job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,11 @@ class Event:
     @property
     def is_trusted(self) -> bool:
         return self.trust is not Trust.UNTRUSTED
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it may change anything: neither untrusted nor the word of a job."""
+        return self.trust is not Trust.UNTRUSTED and self.trust is not Trust.JOB
 
     @property
     def is_hearsay(self) -> bool:

@@ -11,10 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitald.config_file import read_sections
+from vitald.cloud_section import CloudSettings
+from vitald.config_file import Array, read_sections
 from vitald.config_sections import Log, Recovery, Socket, find_socket
 from vitald.paths import Paths
-from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
+from vitald.publish_sections import (
+    KubernetesSettings,
+    NotifySettings,
+    PublishSettings,
+    check_kubernetes,
+    check_notify,
+)
 
 _SECTIONS: dict[str, type[Any]] = {
     "paths": Paths,
@@ -23,7 +30,9 @@ _SECTIONS: dict[str, type[Any]] = {
     "recovery": Recovery,
     "publish": PublishSettings,
     "kubernetes": KubernetesSettings,
+    "cloud": CloudSettings,
 }
+_ARRAYS = {"notify": Array(NotifySettings, check_notify)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,8 @@ class PublisherConfig:
     recovery: Recovery = field(default_factory=Recovery)
     publish: PublishSettings = field(default_factory=PublishSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    cloud: CloudSettings = field(default_factory=CloudSettings)
+    notify: tuple[NotifySettings, ...] = ()
 
     @property
     def socket_path(self) -> Path:
@@ -46,7 +57,7 @@ def load_config(path: Path | None) -> PublisherConfig:
     """Of a file; the defaults where `path` is None. Raises ConfigError with every mistake."""
     if path is None:
         return PublisherConfig()
-    return PublisherConfig(**read_sections(path, _SECTIONS, _check_together))
+    return PublisherConfig(**read_sections(path, _SECTIONS, _check_together, _ARRAYS))
 
 
 def _check_together(sections: dict[str, Any], wrong: Callable[[str, str, str], None]) -> None:

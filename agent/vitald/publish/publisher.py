@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -19,7 +21,7 @@ from vitald import __version__
 from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
-from vitald.publish.sink import Runner
+from vitald.publish.sink import Runner, SinkFailed, note_failure
 from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore, lock_state
 from vitald.publish.summary import PublishedState
@@ -28,6 +30,8 @@ from vitald.systemd import Notifier
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 _NOTIFY_S = 5.0
+_CANCEL_S = 0.5
+_RESTART_S = 30.0  # of a receiver whose task has died
 
 
 class Publisher:
@@ -67,7 +71,7 @@ class Publisher:
             self._config.socket_path, lambda: [each.health for each in self._runners]
         )
         works: list[Callable[[], Coroutine[Any, Any, object]]] = [
-            *(runner.run for runner in self._runners),
+            *(partial(_run_sink, runner) for runner in self._runners),
             feed.run,
             report.run,
         ]
@@ -79,9 +83,7 @@ class Publisher:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._notifier.notify_stopping()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end_tasks(tasks)
         if self._stopping.is_set():
             await report.take_leave()
         for task in done:
@@ -99,3 +101,32 @@ class Publisher:
             self._notifier.notify_status("; ".join(lines)[:240])
             self._notifier.notify_watchdog()
             await asyncio.sleep(interval)
+
+
+async def _run_sink(runner: Runner) -> None:
+    """Until cancelled. A receiver of notifications that dies of a fault of vitald is begun again,
+    so that it ends no other sink.
+    """
+    while True:
+        try:
+            await runner.run()
+            return
+        except Exception as error:
+            if not runner.health.name.startswith("notify/"):
+                raise
+            what = f"fault of vitald: {type(error).__name__}"
+            # Without the text of the error, which may have a secret in it.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.error("receiver_died", sink=runner.health.name, error=what, frames=frames)
+            runner.health = note_failure(runner.health, SinkFailed(what))
+        await asyncio.sleep(_RESTART_S)
+
+
+async def _end_tasks(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel them until they end: before Python 3.12, `asyncio.wait_for` loses a cancellation that
+    comes together with the result (CPython issue 86296).
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_CANCEL_S)

@@ -24,7 +24,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 WORSE_S, BETTER_S = 0.5, 5.0
 _WRITES_PER_MINUTE, _BURST = 12, 5  # in any minute; at once
-_SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
+SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
 
 
 class SinkFailed(Exception):
@@ -129,9 +129,9 @@ class Runner(Protocol):
 def rank_state(state: PublishedState) -> tuple[int, int, bool, bool]:
     """How severe it is in each respect: the status, the action, and the repairs that are due."""
     if isinstance(state, DaemonSilent):
-        return _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
+        return SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
     return (
-        _SEVERITY[state.status],
+        SEVERITY[state.status],
         state.action.rank,
         bool(state.reboot_reason),
         bool(state.replacement_reason),

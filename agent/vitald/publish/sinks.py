@@ -16,10 +16,13 @@ from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, 
 from vitald.publish.kubernetes.events import EventRunner
 from vitald.publish.kubernetes.sink import KubernetesSink
 from vitald.publish.kubernetes.taint import TaintSink
+from vitald.publish.service_report import ServiceReport
 from vitald.publish.sink import Runner, Sink, SinkRunner
 from vitald.publish.state_store import StateStore
 from vitald.publish.transitions import TransitionReader
 from vitald.publish_sections import KubernetesSettings, read_node_name
+
+_NOTIFY_PREFIX = "notify/"  # of the names of receivers of notifications
 
 
 class NoSink(Exception):
@@ -36,7 +39,8 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
             client = await stack.enter_async_context(open_client(config.kubernetes))
             sinks.append(KubernetesSink(client, config.kubernetes, store))
             if TaintSink.is_needed(config.kubernetes, store):
-                sinks.append(TaintSink(client, config.kubernetes, store))
+                report = ServiceReport(config.socket_path, "kubernetes")
+                sinks.append(TaintSink(client, config.kubernetes, store, report))
             if config.kubernetes.events:
                 runners.append(_build_event_runner(config, client, store))
             if config.kubernetes.driver_upgrades:
@@ -50,11 +54,32 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
 
             sinks.append(TextfileSink(config.publish.textfile))
         runners = [*(SinkRunner(sink) for sink in sinks), *runners]
+        runners += _build_notify_runners(config, store)
+        runners += _build_cloud_runners(config)
         if not runners:
             raise NoSink(
-                "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
+                "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile, a"
+                " [[notify]], or [cloud] provider"
             )
+        names = {runner.health.name for runner in runners}
+        await store.forget_receivers(_NOTIFY_PREFIX, names)
         yield runners
+
+
+def _build_notify_runners(config: PublisherConfig, store: StateStore) -> list[Runner]:
+    if not config.notify:
+        return []
+    from vitald.publish.notify.build import build_runner  # needed for nothing else here
+
+    return [build_runner(settings, config, store) for settings in config.notify]
+
+
+def _build_cloud_runners(config: PublisherConfig) -> list[Runner]:
+    if config.cloud.provider == "off":
+        return []
+    from vitald.publish.cloud.monitor import CloudMonitor  # needed for nothing else here
+
+    return [CloudMonitor(config.cloud, config.socket_path)]
 
 
 def _build_event_runner(

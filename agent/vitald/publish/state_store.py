@@ -23,6 +23,7 @@ import structlog
 
 from vitald.lock import hold_lock
 from vitald.publish.kubernetes.reconcile import LastTransition
+from vitald.publish.notify.progress import Progress, format_progress, parse_progress
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
@@ -44,6 +45,8 @@ CREATE TABLE moments (name TEXT PRIMARY KEY, at REAL NOT NULL);
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
+# It came later. An older version does not read it, so the file keeps its version.
+_RECEIVERS = "CREATE TABLE IF NOT EXISTS receivers (name TEXT PRIMARY KEY, progress TEXT NOT NULL)"
 
 
 class StateInUse(Exception):
@@ -82,6 +85,15 @@ class Cursor:
     combined: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """All rows of a table of so many columns."""
+
+    name: str
+    rows: Sequence[tuple[object, ...]]
+    width: int
+
+
 @contextmanager
 def lock_state(folder: Path) -> Iterator[None]:
     """For one publisher at a time. Raises StateInUse.
@@ -109,6 +121,7 @@ class StateStore:
         self._written: frozenset[WrittenName] = frozenset()
         self._cursors: dict[str, Cursor] = {}
         self._moments: dict[str, float] = {}
+        self._receivers: dict[str, Progress] = {}
         self._is_failing = False
         self._thread = WorkerThread("publish-state")
         self._database = self._open(may_create=may_create)
@@ -144,10 +157,41 @@ class StateStore:
 
     async def write_cursor(self, name: str, cursor: Cursor) -> None:
         self._cursors[name] = cursor
+        await self._write_tables(self._list_cursors())
+
+    def read_progress(self, name: str) -> Progress:
+        """Of a receiver of notifications."""
+        return self._receivers.get(name) or Progress()
+
+    async def write_progress(
+        self, name: str, progress: Progress, cursor: Cursor | None = None
+    ) -> None:
+        """Both together, where there is a cursor."""
+        self._receivers[name] = progress
+        if cursor is not None:
+            self._cursors[name] = cursor
+        await self._write_tables(self._list_cursors(), self._list_receivers())
+
+    async def forget_receivers(self, prefix: str, keep: Collection[str]) -> None:
+        """Those whose names begin so, but for some: they are no longer configured."""
+        former = {*self._receivers, *self._cursors} - {*keep}
+        gone = [name for name in former if name.startswith(prefix)]
+        if not gone:
+            return
+        for name in gone:
+            self._receivers.pop(name, None)
+            self._cursors.pop(name, None)
+        await self._write_tables(self._list_cursors(), self._list_receivers())
+
+    def _list_cursors(self) -> _Table:
         rows = [
             (owner, each.position, each.at, each.combined) for owner, each in self._cursors.items()
         ]
-        await self._replace_rows("cursors", rows, 4)
+        return _Table("cursors", rows, 4)
+
+    def _list_receivers(self) -> _Table:
+        rows = [(name, format_progress(each)) for name, each in self._receivers.items()]
+        return _Table("receivers", rows, 2)
 
     def read_moment(self, name: str) -> float:
         """Seconds since the epoch; 0 if there is none."""
@@ -168,16 +212,20 @@ class StateStore:
     async def _replace_rows(
         self, table: str, rows: Sequence[tuple[object, ...]], width: int
     ) -> None:
-        """Store the whole table, so that a failed write is made good by the next one."""
+        await self._write_tables(_Table(table, rows, width))
+
+    async def _write_tables(self, *tables: _Table) -> None:
+        """Store whole tables at once, so that a failed write is made good by the next one."""
         database = self._database
         if database is None:
             return
 
         def write() -> None:
             with database:
-                database.execute(f"DELETE FROM {table}")
-                marks = ", ".join("?" * width)
-                database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+                for table in tables:
+                    database.execute(f"DELETE FROM {table.name}")
+                    marks = ", ".join("?" * table.width)
+                    database.executemany(f"INSERT INTO {table.name} VALUES ({marks})", table.rows)
 
         try:
             await self._thread.call(write, _WRITE_S)
@@ -224,6 +272,7 @@ class StateStore:
                 database.executescript(_SCHEMA)
             elif version != _VERSION:
                 raise sqlite3.DatabaseError(f"version {version}, this program knows {_VERSION}")
+            database.execute(_RECEIVERS)
             (problem,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if problem != "ok":
                 raise sqlite3.DatabaseError(problem)
@@ -249,6 +298,10 @@ class StateStore:
             )
         self._moments = {
             str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
+        }
+        self._receivers = {
+            str(name): parse_progress(str(progress))
+            for name, progress in database.execute("SELECT name, progress FROM receivers")
         }
         self._written = frozenset(
             WrittenName(WrittenKind(kind), str(name))

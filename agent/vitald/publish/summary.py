@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union, cast
+from typing import TYPE_CHECKING, TypedDict, Union, cast
 
 from vitald.checking import (
     read_flag,
@@ -19,7 +19,9 @@ from vitald.checking import (
     read_texts,
     read_whole,
 )
-from vitald.model import Action, Status
+from vitald.model import Action, Status, When
+from vitald.model.advice import Advice
+from vitald.model.validation import ValidationStage
 from vitald.text import replace_unprintable
 from vitald.timestamps import parse_rfc3339
 
@@ -46,12 +48,13 @@ class FindingSummary:
     code: str
     reason: str
     action: Action
-    when: str
+    when: When
     since: float  # seconds since the epoch
     confirmed: bool
     simulated: bool
     due: bool  # a repair of the node is due for it now
     device: str  # UUID or serial number, "" if unknown
+    accepted: bool = False  # by an operator, for a time: it has no effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,18 @@ class NodeSummary:
     is_complete: bool  # everything that is watched could be read
     accelerators: tuple[str, ...]  # kinds of accelerators on PCI: gpu, neuron
     boot_id: str
+    reboot_required: bool = False  # due, or once the running work has ended; unconfirmed, too
+    replacement_required: bool = False
+    simulated: bool = False  # it rests on a drill or a simulated library
+    # Whether a diagnostic must pass before the node is used again; None: an older daemon
+    validation: ValidationStage | None = None
+    validation_detail: str = ""
+    advice: Advice | None = None  # to jobs; None: an older daemon
+
+
+class _ParsedValidation(TypedDict):
+    validation: ValidationStage | None
+    validation_detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +122,40 @@ def parse_summary(document: object) -> NodeSummary:
                 read_short(kind) for kind in read_list(answer["accelerators"], 0, _MAX_LISTED)
             ),
             boot_id=read_short(answer["bootId"]),
+            # An older daemon says only what is due.
+            reboot_required=read_flag(answer.get("rebootRequired", bool(answer["rebootDue"]))),
+            replacement_required=read_flag(
+                answer.get("replacementRequired", bool(answer["replacementDue"]))
+            ),
+            simulated=read_flag(answer.get("simulated", False)),
+            advice=_parse_advice(answer.get("advice")),
+            **_parse_validation(answer.get("validation")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise NoSummary(explain_error(error)) from error
+
+
+def _parse_validation(shown: schema.Validation | None) -> _ParsedValidation:
+    if shown is None:  # an older daemon
+        return {"validation": None, "validation_detail": ""}
+    return {
+        "validation": ValidationStage(shown["stage"]),
+        "validation_detail": read_short(shown["detail"]),
+    }
+
+
+def _parse_advice(shown: schema.ApiAdvice | None) -> Advice | None:
+    if shown is None:  # an older daemon
+        return None
+    by, finding = shown["by"], shown["finding"]
+    return Advice(
+        save=read_flag(shown["save"]),
+        why=read_short(shown["why"]),
+        action=read_short(shown["action"] or ""),
+        when=read_short(shown["when"] or ""),
+        by=read_time(by) if by is not None else None,
+        finding=read_whole(finding, 0, sys.maxsize) if finding is not None else None,
+    )
 
 
 def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
@@ -119,12 +165,13 @@ def _parse_finding(finding: schema.SummarizedFinding) -> FindingSummary:
         code=read_short(finding["code"]),
         reason=read_reason(finding["reason"]),
         action=Action(finding["action"]),
-        when=read_short(finding["when"]),
+        when=When(finding["when"]),
         since=read_time(finding["since"]),
         confirmed=read_flag(finding["confirmed"]),
         simulated=read_flag(finding["simulated"]),
         due=read_flag(finding["due"]),
         device=read_short(finding["device"]),
+        accepted=read_flag(finding.get("accepted", False)),  # an older daemon does not say
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +9,17 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import aiohttp
-
-from vitald.checking import read_flag, read_list, read_whole
+from vitald.checking import read_flag, read_list, read_text, read_whole
 from vitald.model import Action
-from vitald.publish.http import parse_json, read_limited
+from vitald.publish.ask_daemon import NotAnswered, ask_daemon
 from vitald.publish.summary import explain_error, read_reason, read_short, read_time
+from vitald.text import replace_unprintable
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_URL = "http://vitald/v1/transitions"
-_ANSWER_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024
-_PAGE = 500
+_PAGE, _MAX_RAW = 500, 1024
 
 
 class ChangeKind(Enum):
@@ -50,6 +46,15 @@ class FindingChange:
     cause: str
     simulated: bool
     on_trial: bool
+    # What a daemon of an older version does not say; 0.0 and "" are unknown.
+    code_kind: str = ""
+    since: float = 0.0
+    when: str = ""
+    raw: str = ""
+    source: str = ""
+    uuid: str = ""
+    serial: str = ""
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,6 @@ class TransitionPage:
     changes: tuple[FindingChange, ...]
     next_after: int | None
     newest: int
-
-
-class DaemonAway(Exception):
-    """The daemon does not answer."""
 
 
 class NoTransitions(Exception):
@@ -88,22 +89,9 @@ class TransitionReader:
 
     async def _read(self, query: Mapping[str, str]) -> object:
         try:
-            async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(self._socket)),
-                    timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
-                ) as session,
-                session.get(_URL, params=query) as answer,
-            ):
-                content = await read_limited(answer, _MAX_BYTES)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            raise DaemonAway(str(error) or type(error).__name__) from error
-        if answer.status != 200:
-            raise NoTransitions(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
-        try:
-            return parse_json(content)
-        except ValueError as error:
-            raise NoTransitions("the answer is not JSON") from error
+            return await ask_daemon(self._socket, "/v1/transitions", query, _MAX_BYTES)
+        except NotAnswered as error:
+            raise NoTransitions(str(error)) from error
 
 
 def parse_page(document: object) -> TransitionPage:
@@ -138,6 +126,14 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
         cause=read_short(change["cause"]),
         simulated=read_flag(change["simulated"]),
         on_trial=read_flag(change["onTrial"]),
+        code_kind=read_short(change.get("kind", "")),
+        since=read_time(change["since"]) if "since" in change else 0.0,
+        when=read_short(change.get("when", "")),
+        raw=replace_unprintable(read_text(change.get("raw", ""))[:_MAX_RAW]),
+        source=read_short(change.get("source", "")),
+        uuid=read_short(change.get("uuid", "")),
+        serial=read_short(change.get("serial", "")),
+        confirmed=read_flag(change.get("confirmed", False)),
     )
 
 

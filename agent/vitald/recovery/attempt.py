@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from vitald.config import Config
+from vitald.config_sections import Method
 from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
@@ -26,6 +27,7 @@ from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerStat
 from vitald.recovery.report import emit_log_line, format_decision
 from vitald.recovery.request import Request
 
+SLURM = "slurm"
 DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
 _MAX_LOGGED_FINDINGS = 8
 
@@ -58,9 +60,11 @@ class RecoveryAttempt:
         owners: Collection[int],
         reader_group: int,
         query_daemon: Callable[[Config], DaemonReport],
+        report_drained: Callable[[Config, str], str],
     ) -> None:
         """`owners`: user ids that may make a request. `reader_group`: group id for what is
-        recorded. `dry_run`: report what would be done, change nothing.
+        recorded. `dry_run`: report what would be done, change nothing. `report_drained`: reports to
+        the daemon that a scheduler gives the node no more work; returns why that failed, or "".
         """
         self._config = config
         self._settings = config.recovery
@@ -68,6 +72,7 @@ class RecoveryAttempt:
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
+        self._report_drained = report_drained
         self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
 
     def run(self) -> int:
@@ -101,6 +106,8 @@ class RecoveryAttempt:
             emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
             drained = self._scheduler.drain_node(context)
+            if drained.drained:
+                self._report_service(self._settings.drain)
             facts, context = self._gather_facts(request, trouble, drained=drained)
             decision = decide(facts)
         acts = decision.step is Step.ACT and not self._dry_run
@@ -149,6 +156,7 @@ class RecoveryAttempt:
             device_reset=self._config.policy.device_reset,
             replaceable=settings.replace.word != "none",
             other_rebooter=other_rebooter,
+            save_wait_s=settings.save_wait_s,
         )
         return facts, context
 
@@ -198,12 +206,24 @@ class RecoveryAttempt:
         if request.kind is Repair.REPLACE:
             scheduler = cluster.create_scheduler(self._settings.replace, self._config)
             trouble = scheduler.mark_for_replacement(context)
+            if not trouble:
+                self._report_service(self._settings.replace)
         else:
             environment = context.build_environment(cluster.get_node_name(self._config))
             reboot = self._settings.reboot.argv
             trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
         self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")
         return FAILED if trouble else DONE
+
+    def _report_service(self, method: Method) -> None:
+        """Report that Slurm has the node drained; its health check reports the end of that. Nothing
+        does for a cordon, nor for a program of the site.
+        """
+        if method.word != SLURM:
+            return
+        trouble = self._report_drained(self._config, method.word)
+        if trouble:
+            emit_log_line("warning", "drain_not_reported", why=trouble)
 
     def _record_action(self, request: Request, log: ActionLog, now: BootClock) -> str:
         """Writes the action log with this action, durably. Why that failed; empty if it did not."""

@@ -29,6 +29,7 @@ from vitald.recovery.decision import SchedulerState
 from vitald.slurm import scontrol
 from vitald.slurm.drain import REPLACE, drain_node
 from vitald.slurm.reasons import is_our_reason
+from vitald.slurm.reasons_lock import ReasonsLocked, hold_reasons
 from vitald.slurm.settings import REASONS_FILE, Settings
 from vitald.slurm.steps import find_jobs_with_steps
 from vitald.text import join_first, replace_unprintable
@@ -196,14 +197,16 @@ class SlurmCluster:
         )
 
     def drain_node(self, context: ActionContext) -> SchedulerState:
-        self._withdraw_node(context, hyperpod=False)
+        problem = self._withdraw_node(context, hyperpod=False)
         after = self.read_state(context)
         if after.trouble or after.held or after.drained:
             return after
+        if problem:
+            return replace(after, trouble=problem)
         return replace(after, trouble="Slurm was told to drain the node, and it is not drained")
 
     def mark_for_replacement(self, context: ActionContext) -> str:
-        self._withdraw_node(context, hyperpod=self._hyperpod)
+        problem = self._withdraw_node(context, hyperpod=self._hyperpod)
         known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
         if isinstance(known, str):
             return known
@@ -212,13 +215,21 @@ class SlurmCluster:
         if known.held and marked:
             return ""
         state = "+".join(sorted(known.states))
-        return f"the node is not marked: {state}, {known.reason or 'no reason'}"
+        why = problem or known.reason or "no reason"
+        return f"the node is not marked: {state}, {why}"
 
-    def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> None:
-        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
-        if not isinstance(known, str):
-            changed = self._settings._replace(hyperpod=hyperpod)
-            drain_node(changed, context.verdict, self._node, known, _SCONTROL_TIMEOUT_S)
+    def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> str:
+        """Drain the node, unless others hold it. Why that was not tried; empty if it was."""
+        changed = self._settings._replace(hyperpod=hyperpod)
+        try:
+            with hold_reasons(self._settings, _SCONTROL_TIMEOUT_S):
+                known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+                if isinstance(known, str):
+                    return known
+                drain_node(changed, context.verdict, self._node, known, _SCONTROL_TIMEOUT_S)
+        except ReasonsLocked as error:
+            return str(error)
+        return ""
 
 
 class Kubernetes:

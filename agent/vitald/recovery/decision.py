@@ -62,6 +62,8 @@ class DaemonState:
     released: str = ""
     jobs: tuple[str, ...] = ()
     boot_id: str = ""
+    requested_at: float | None = None  # seconds since the epoch
+    unsaved: int = 0  # jobs on the job socket that have saved no checkpoint since the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class Facts:
     device_reset: bool = False  # the site resets devices itself
     replaceable: bool = False  # a method of replacement is configured
     other_rebooter: str = ""  # what reboots this node instead; empty if nothing does
+    save_wait_s: float = 0.0  # after the request, for jobs on the job socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,8 @@ def decide(facts: Facts) -> Decision:
         return Decision(step=Step.DRAIN, kind=kind)
     if busy := _describe_running_work(facts):
         return Decision(step=Step.WAIT, kind=kind, reasons=(("work", busy),))
+    if saving := _describe_saving_jobs(facts):
+        return Decision(step=Step.WAIT, kind=kind, reasons=(("save", saving),))
     return Decision(step=Step.ACT, kind=kind)
 
 
@@ -319,6 +324,22 @@ def _describe_running_work(facts: Facts) -> str:
     jobs = facts.daemon.jobs if facts.daemon is not None else ()
     running = f"{join_first(jobs, _MAX_LISTED)} still run here" if jobs else ""
     return "; ".join(filter(None, [facts.scheduler.busy, running]))
+
+
+def _describe_saving_jobs(facts: Facts) -> str:
+    """The jobs that were advised to save and have not, while the wait for them lasts. A request
+    that lies in the future has no wait: the clock was set back.
+    """
+    daemon = facts.daemon
+    if daemon is None or daemon.requested_at is None or not daemon.unsaved:
+        return ""
+    waited_s = facts.now.wall - daemon.requested_at
+    if not 0.0 <= waited_s < facts.save_wait_s:
+        return ""
+    return (
+        f"{daemon.unsaved} jobs on the job socket have not saved since the request, {waited_s:.0f}"
+        f" s ago ([recovery] save_wait: {facts.save_wait_s:.0f} s)"
+    )
 
 
 def _find_kind(action: str, *, device_reset: bool) -> Repair | None:

@@ -23,12 +23,12 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.server.connection_limit import ConnectionLimit
+from vitald.server.diagnostics_view import DiagnosticsView
 from vitald.server.peer import Peer, read_peer
 from vitald.server.recovery_requester import RecoveryRequester
-from vitald.server.request import PUBLISHES, RequestRefused
+from vitald.server.request import RequestRefused, set_client
 from vitald.server.routes import library
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView
 from vitald.server.routes.drills import DrillRoutes
 from vitald.server.routes.events import EventRoutes
 from vitald.server.routes.findings import FindingRoutes
@@ -96,7 +96,7 @@ class Api:
             NodeRoutes(self._context, interpreter, diagnostics, recovery),
             FindingRoutes(self._context),
             EventRoutes(self._context, self.connection_limit),
-            SummaryRoutes(self._context),
+            SummaryRoutes(self._context, lambda: diagnostics.validation),
             TransitionRoutes(self._context),
             PublisherRoutes(node_state),
             DrillRoutes(node_state, interpreter, inject_path),
@@ -126,8 +126,7 @@ class Api:
                     f"uid {peer.uid} may not read",
                     "join the socket's group, or run this as root",
                 )
-            request["peer"] = peer
-            request[PUBLISHES] = peer.uid == self._publisher_uid
+            set_client(request, peer, is_publisher=peer.uid == self._publisher_uid)
             return await handler(request)
         except RequestRefused as refused:
             return library.make_error(refused.status, refused.error, refused.hint)

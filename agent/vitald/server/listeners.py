@@ -115,7 +115,7 @@ def open_unix_socket(path: Path, group: int) -> socket.socket:
             os.umask(before)
         if path.stat().st_gid != group:
             os.chown(path, -1, group)
-        made.listen(_BACKLOG)  # at once: a client that finds the file may connect
+        made.listen(_BACKLOG)  # at once: until then clients are refused
     except OSError as error:
         made.close()
         raise CannotStart(

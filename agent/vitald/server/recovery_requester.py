@@ -31,6 +31,7 @@ from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
+from vitald.model.advice import RequestedRepair
 from vitald.recovery.request import (
     FILE,
     Request,
@@ -95,14 +96,27 @@ class RecoveryRequester:
         }
         return {"mode": self.mode, "request": described}
 
+    def get_requested_repair(self) -> RequestedRepair | None:
+        """The current request, for the advice to jobs."""
+        request, wait_s = self.request, self._settings().save_wait_s
+        if request is None:
+            return None
+        return RequestedRepair(
+            repair=request.kind,
+            findings=tuple(finding.id for finding in request.findings),
+            by=(self.requested_at or request.time) + wait_s if wait_s else None,
+        )
+
     def collect_metrics(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "vitald_recovery_requested",
             "1 while root is requested to do this to the node.",
-            labels=["action"],
+            labels=["repair", "action"],
         )
         for kind in Repair:
-            family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
+            family.add_metric(
+                [kind.value, kind.value], self.request is not None and self.request.kind is kind
+            )
         yield family
 
     async def run(self) -> None:

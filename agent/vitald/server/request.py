@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timezone
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from vitald import tomlfile
-from vitald.checking import Unexpected, read_line, read_number
+from vitald.checking import Unexpected, read_line, read_match, read_number
 from vitald.server.peer import Peer
 from vitald.timestamps import parse_rfc3339
 
@@ -26,10 +27,22 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 T = TypeVar("T")
 
 PAGE, MAX_PAGE = 100, 1000
-PUBLISHES = "publishes"  # of a request: it comes from the publisher's user
 _BODY_S = 5.0
 _SECONDS = (1.0, 86400.0)
 _REASON = 500
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sent a request. `is_publisher`: the user of `vitald publish`."""
+
+    peer: Peer
+    is_publisher: bool
+
+
+# aiohttp 3.14 has typed keys and warns of strings; before that there are only strings.
+_CLIENT = web.RequestKey("client", Client) if hasattr(web, "RequestKey") else "client"
 
 
 class RequestRefused(Exception):
@@ -135,6 +148,19 @@ def read_seconds(
     return read_value(body, name, lambda value: read_number(value, least, most, expected), default)
 
 
+def read_moment(value: object) -> float | None:
+    """A time in UTC with milliseconds, or null, in seconds since the epoch. Raises Unexpected."""
+    if value is None:
+        return None
+    expected = "null or a time such as 2026-11-20T13:46:40.300Z"
+    try:
+        return parse_rfc3339(read_match(value, _MOMENT, expected)).timestamp()
+    except Unexpected:
+        raise
+    except (ValueError, OverflowError):  # the 31st of February
+        raise Unexpected(expected, value) from None
+
+
 def read_reason(body: dict[str, object]) -> str:
     """Why something is changed. A change without a reason is refused."""
 
@@ -145,13 +171,24 @@ def read_reason(body: dict[str, object]) -> str:
     return read_value(body, "reason", read, hint=hint)
 
 
+def set_client(request: web.Request, peer: Peer, *, is_publisher: bool) -> None:
+    """Record who sent the request, before its handler runs."""
+    request[_CLIENT] = Client(peer, is_publisher)
+
+
+def get_client(request: web.Request) -> Client:
+    client: Client = request[_CLIENT]
+    return client
+
+
 def require_publisher_right(request: web.Request) -> Peer:
     """The peer, if it is the publisher's user or may change something. A refusal is not logged: a
     publisher repeats its reports.
     """
     read_query(request)
-    peer: Peer = request["peer"]
-    if not (peer.may_change or request[PUBLISHES]):
+    client = get_client(request)
+    peer = client.peer
+    if not (peer.may_change or client.is_publisher):
         raise RequestRefused(
             403,
             f"uid {peer.uid} may not change anything",
@@ -162,7 +199,7 @@ def require_publisher_right(request: web.Request) -> Peer:
 
 def require_release_right(request: web.Request) -> Peer:
     """The peer, if it may release the GPUs: the publisher's user may, for driver upgrades."""
-    if request[PUBLISHES]:
+    if get_client(request).is_publisher:
         return require_publisher_right(request)
     return require_change_right(request)
 
@@ -170,7 +207,7 @@ def require_release_right(request: web.Request) -> Peer:
 def require_change_right(request: web.Request) -> Peer:
     """The peer, if it may change something: root or the daemon's user. A change has no query."""
     read_query(request)
-    peer: Peer = request["peer"]
+    peer = get_client(request).peer
     if not peer.may_change:
         log.warning("change_refused", path=request.path, uid=peer.uid, pid=peer.pid)
         raise RequestRefused(

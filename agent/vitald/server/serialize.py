@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from vitald.catalog import Catalog, Rule
+from vitald.core.job_reports import ReportedJob
 from vitald.core.jobs import Job
+from vitald.core.story import tell_story
 from vitald.judge.findings import find_clears, find_rule
 from vitald.judge.verdict import format_reasons, sort_by_strength
 from vitald.ledger import FindingHistory, RowList, StoredEvent
@@ -19,15 +21,18 @@ from vitald.model import (
     Finding,
     Incident,
     Member,
+    Notice,
     Sample,
     SourceHealth,
     SourceState,
+    Status,
     Transition,
     Verdict,
 )
 from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
+    from vitald.core.node_state import NodeState
     from vitald.server import schema
 
 Json = dict[str, object]
@@ -153,6 +158,30 @@ def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFind
     }
 
 
+def format_notice(notice: Notice, catalog: Catalog, node_state: NodeState) -> schema.WorkNotice:
+    entry = catalog.find_rule(notice.code)
+    return {
+        "code": notice.code,
+        "title": entry.title,
+        "component": notice.component.name,
+        "subject": notice.subject,
+        "since": format_moment(notice.since),
+        "last": format_moment(notice.last),
+        "count": notice.count,
+        "text": notice.text,
+        "advice": entry.advice,
+        "story": tell_story(
+            notice,
+            [stored.event for stored in node_state.recent],
+            node_state.findings,
+            catalog,
+            known_since=node_state.recent_since,
+            is_observed=node_state.verdict().status is not Status.UNKNOWN,
+        ),
+        "fields": dict(notice.fields),
+    }
+
+
 def format_source(health: SourceHealth) -> schema.ApiSource:
     """`deadline` is the moment by which it must be read again."""
     fresh = health.is_fresh(time.monotonic())
@@ -180,6 +209,24 @@ def _plain_part(value: float | str) -> float | str | None:
     if isinstance(value, float) and math.isnan(value):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def format_reported_job(job: ReportedJob) -> schema.ReportedJob:
+    return {
+        "name": job.name,
+        "slurm": job.slurm,
+        "pod": job.pod,
+        "claimed": job.claimed,
+        "uid": job.uid,
+        "user": job.user,
+        "ranks": job.ranks,
+        "step": job.step,
+        "stepSeconds": round(job.step_seconds, 6) if job.step_seconds is not None else None,
+        "lastStep": format_moment(job.last_step),
+        "state": job.activity,
+        "loss": job.loss,
+        "saved": format_moment(job.saved),
+    }
 
 
 def format_job(seen: Job) -> schema.ApiJob:

@@ -4,6 +4,7 @@ Querying Slurm, and draining and resuming a node: for Slurm's scripts and for ro
     settings   `[slurm]` of the configuration file, as the scripts read it
     scontrol   runs scontrol, and parses what it prints about nodes and jobs
     reasons    the reason that a node is given, and whether its present reason is ours
+    reasons_lock  one program at a time that reads, decides on and records a reason
     drain      draining and resuming a node; HyperPod's actions
     slurmd     the environment that slurmd gives its scripts: node and job
     steps      the jobs that have a process on this node

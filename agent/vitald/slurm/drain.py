@@ -35,39 +35,44 @@ def drain_node(
     name: str,
     node: SlurmNode,
     seconds: float,
-) -> None:
-    """Take a node out of service for the verdict's reason, within `seconds`, and report it.
+) -> bool:
+    """Take a node out of service for the verdict's reason, within `seconds`, and report it. Whether
+    it is out of service for a reason of ours.
 
     `node`: its present state in Slurm. A node that others took out of service is left as it is.
     """
     ours = is_our_reason(settings, node)
     if node.reason.startswith(ACTION):
         report(f"{name}: left alone: {node.reason} is under way")
-        return
+        return True
     if node.held and not ours:
         state = "+".join(sorted(node.states))
         why = node.reason or "no reason given"
         report(f"{name}: left alone: it is {state} already, for: {why}")
-        return
+        return False
     reason = format_reason(settings, verdict)
     action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
     if action:
         own_comment = not node.comment or node.comment.startswith(settings.prefix)
-        _fail_node(name, action, reason, seconds, comment=own_comment)
-    elif not node.held:
-        _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
-    elif node.reason != reason:
+        return _fail_node(name, action, reason, seconds, comment=own_comment) or node.held
+    if not node.held:
+        return _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
+    if node.reason != reason:
         _set_reason(settings, name, node.reason, reason, [], seconds)
+    return True
 
 
-def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> None:
-    """Resume a node that we drained for `reason`, since its status allows it, and report it."""
+def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> bool:
+    """Resume a node that we drained for `reason`, since its status allows it, and report it.
+    Whether Slurm accepted that.
+    """
     problem = scontrol.update_node(name, ["state=resume"], seconds)
     if problem:
         report(f"{name}: not resumed: {problem}")
-        return
+        return False
     report(f"{name}: resumed: {status}; it was drained for: {reason}")
     forget_reasons(settings)
+    return True
 
 
 def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: float) -> None:
@@ -103,20 +108,25 @@ def _set_reason(
     reason: str,
     changes: list[str],
     seconds: float,
-) -> None:
-    """Give a node our reason. Until Slurm has accepted it, the former one counts as ours, too."""
+) -> bool:
+    """Give a node our reason. Until Slurm has accepted it, the former one counts as ours, too.
+    Whether it did.
+    """
     changes = [*changes, f"reason={reason}"]
     record_reasons(settings, former, reason)
     problem = scontrol.update_node(name, changes, seconds)
     if problem:
         report(f"{name}: not drained: {problem}")
-        return
+        return False
     record_reasons(settings, reason)
     report(f"{name}: {' '.join(changes)}")
+    return True
 
 
-def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> None:
-    """Hand a node to HyperPod. The reason goes into the comment, if that is free or ours."""
+def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> bool:
+    """Hand a node to HyperPod. The reason goes into the comment, if that is free or ours. Whether
+    Slurm accepted that.
+    """
     end = time.monotonic() + seconds
     changes = ["state=fail", f"reason={action}"]
     problem = ""
@@ -129,5 +139,6 @@ def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: 
         problem = scontrol.update_node(name, changes, end - time.monotonic())
     if problem:
         report(f"{name}: not drained: {problem}")
-    else:
-        report(f"{name}: {' '.join(changes)} ({reason})")
+        return False
+    report(f"{name}: {' '.join(changes)} ({reason})")
+    return True

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from vitald.slurm.report import report
@@ -57,11 +58,18 @@ def record_reasons(settings: Settings, *reasons: str) -> None:
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
-        new.write_text("".join(f"{reason}\n" for reason in reasons if reason), encoding="utf-8")
+        _write_file(new, "".join(f"{reason}\n" for reason in reasons if reason))
         new.replace(path)
     except OSError as error:
         lost = "so a note that somebody adds to our reason will not be noticed"
         report(f"{path}: not kept, {lost}: {error}")
+
+
+def _write_file(path: Path, text: str) -> None:
+    """Write a file; a symbolic link in its place is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def forget_reasons(settings: Settings) -> None:

@@ -1,5 +1,5 @@
 """
-Runs scontrol with a time limit, and parses what it prints about nodes and jobs.
+Runs scontrol, squeue and scancel with a time limit, and parses what it prints about nodes and jobs.
 
 Owns     how scontrol is found and run, and the meaning of its output and of its failures.
 Refuses  deciding what follows from the state of a node or a job.
@@ -22,7 +22,7 @@ _ENDED = {
 _REQUEUED = "PENDING"
 _UNKNOWN_JOB = "Invalid job id"
 _SIGTERM = 15
-_MAX_MESSAGE = 300  # characters of scontrol's error message
+_MAX_MESSAGE = 300  # characters of an error message
 
 
 class SlurmNode(NamedTuple):
@@ -79,6 +79,15 @@ def read_exit_state(job: str, seconds: float) -> dict[str, object]:
     return parse_exit_state(_show_job(job, seconds)[0])
 
 
+def is_requeue_expedited(job: str, seconds: float) -> bool | None:
+    """Whether a job was submitted with `--requeue=expedite`. None if Slurm does not say.
+
+    Slurm before 25.11 has no such jobs. Source: Slurm, src/scontrol/info_job.c.
+    """
+    shown = _show_job(job, seconds)[0]
+    return " ExpeditedRequeue=Yes" in shown if shown else None
+
+
 def read_job_end(job: str, seconds: float) -> JobEnd | None:
     """How a job ended. None if it has not, or if that is not certain."""
     shown, problem = _show_job(job, seconds)
@@ -120,17 +129,31 @@ def _show_job(job: str, seconds: float) -> tuple[str, str]:
     return lines[0] if lines else "", problem
 
 
+def list_running_jobs(node: str, seconds: float) -> tuple[list[str], str]:
+    """The ids of the jobs that run on a node, and why they are not known. An element of an array
+    has the id that no other job has.
+    """
+    wanted = ["--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%A"]
+    shown, problem = run_program("squeue", wanted, seconds)
+    return [job for job in shown.split() if job.isascii() and job.isdigit()], problem
+
+
 def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
     """What scontrol printed, and why it failed; empty if it did not."""
+    return run_program("scontrol", arguments, seconds)
+
+
+def run_program(program: str, arguments: list[str], seconds: float) -> tuple[str, str]:
+    """What a program of Slurm printed, and why it failed; empty if it did not."""
     import subprocess  # a large part of a prolog's cost, and most prologs need no scontrol
 
     if seconds <= 0.0:
-        return "", f"no time left to ask scontrol to {arguments[0]}"
+        return "", f"no time left to ask {program} to {arguments[0]}"
     # slurmd gives its scripts no search path.
     path = f"{os.environ.get('PATH', '')}:{PATH}".lstrip(":")
     try:
         done = subprocess.run(
-            ["scontrol", *arguments],
+            [program, *arguments],
             env={**os.environ, "PATH": path, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -138,12 +161,12 @@ def run_scontrol(arguments: list[str], seconds: float) -> tuple[str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"scontrol did not answer within {seconds:.1f} s"
+        return "", f"{program} did not answer within {seconds:.1f} s"
     except OSError as error:
-        return "", f"scontrol cannot be run: {error.strerror}"
+        return "", f"{program} cannot be run: {error.strerror}"
     shown = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         lines = (done.stderr.decode("utf-8", "replace") or shown).strip().splitlines()
         message = lines[-1][:_MAX_MESSAGE] if lines else f"exit {done.returncode}"
-        return "", f"scontrol {arguments[0]} failed: {message}"
+        return "", f"{program} {arguments[0]} failed: {message}"
     return shown, ""

@@ -8,6 +8,7 @@ Refuses  importing `vitald.config`, which takes longer than all the rest of a pr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 REASONS_FILE = Path("/var/lib/vitald-recover/slurm-reason")  # only root can write to the folder
 
+# As of `sbatch --signal`: with B: only the batch script gets it, without it only the job steps
+SIGNAL = re.compile("off|(B:)?(HUP|INT|TERM|USR1|USR2|URG)")
+SIGNAL_WORDS = "off, HUP, INT, TERM, USR1, USR2, URG, or B: and one of these"
+
 
 class Settings(NamedTuple):
     """Settings of `[slurm]`, where the daemon listens, and where our reasons are recorded."""
@@ -29,6 +34,8 @@ class Settings(NamedTuple):
     level_2_after_failure: bool = True
     reason: str = "vitald"
     hyperpod: bool = False
+    expedite: bool = False
+    signal: str = "off"
     socket: Path | None = None
     reasons_file: Path | None = None  # None: nothing is recorded, and the prefix alone decides
 
@@ -68,6 +75,8 @@ def read_settings(path: Path) -> Settings:
         level_2_after_failure=after_failure,
         reason=read_value("reason", _read_text, default.reason),
         hyperpod=read_value("hyperpod", _read_flag, default.hyperpod),
+        expedite=read_value("expedite", _read_flag, default.expedite),
+        signal=read_value("signal", _read_signal, default.signal),
         socket=_find_socket(tables),
     )
 
@@ -96,6 +105,12 @@ def _read_choice(value: object) -> str:
     if value not in ("allow", "refuse"):
         raise ValueError(f"{value!r} is none of allow, refuse")
     return str(value)
+
+
+def _read_signal(value: object) -> str:
+    if not isinstance(value, str) or not SIGNAL.fullmatch(value):
+        raise ValueError(f"{value!r} is none of {SIGNAL_WORDS}")
+    return value
 
 
 def _read_period(value: object) -> float:

@@ -172,7 +172,9 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
             render.emit_json({"going": requested})
         else:
             name = views.format_name(requested)
-            print(f"asked for {name}: vitald diag show {requested['id']} when it has ended")
+            render.print_line(
+                f"asked for {name}: vitald diag show {requested['id']} when it has ended"
+            )
         return 0
     try:
         result = _follow_run(arguments, requested)
@@ -323,7 +325,7 @@ def _print_raw(text: str) -> None:
         print("nothing is kept of what it printed", file=sys.stderr)
     elif sys.stdout.isatty():
         for line in text.expandtabs().splitlines():
-            print(render.escape_text(line))
+            render.print_line(render.escape_text(line))
     else:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
@@ -338,5 +340,5 @@ def _cancel_run(arguments: argparse.Namespace) -> int:
         return 0
     ended = answer["going"]
     how = "taken out of the queue" if ended["stage"] == "waiting" else "told to end"
-    print(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
+    render.print_line(f"{views.format_name(ended)} was {how}: vitald diag show {ended['id']}")
     return 0

@@ -6,22 +6,40 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from vitald.cli import render
+from vitald.cli import layout, render
 from vitald.cli.diag import views
+from vitald.cli.table import Column, format_table
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_CHECK_TITLES = ("check", "level", "last", "took", "every", "next")
-_RUN_TITLES = ("began", "run", "outcome", "took", "why", "asked by", "id")
+_CHECK_COLUMNS = (
+    Column("check"),
+    Column("level"),
+    Column("last"),
+    Column("passed", 3),
+    Column("took", 2),
+    Column("every", 1),
+    Column("next", folded=True),
+)
+_RUN_COLUMNS = (
+    Column("began"),
+    Column("run"),
+    Column("outcome"),
+    Column("took", 2),
+    Column("why", folded=True),
+    Column("asked by", 1),
+    Column("id"),
+)
 
 
 def format_overview(
     answer: schema.ApiDiagnostics, runs: Sequence[schema.DiagnosticRun]
 ) -> Iterator[str]:
-    yield from views.format_table(_CHECK_TITLES, _build_check_rows(answer))
+    yield from format_table(_CHECK_COLUMNS, _build_check_rows(answer))
+    yield ""
+    yield f"validation: {_describe_validation(answer['validation'])}"
     if answer["blocked"]:
-        yield ""
         yield f"what needs idle devices waits: {render.escape_text(answer['blocked'])}"
     if answer["going"]:
         yield ""
@@ -33,12 +51,33 @@ def format_overview(
     if not runs:
         yield "no runs yet"
         return
-    yield from views.format_table(_RUN_TITLES, [_build_run_row(run) for run in runs])
+    yield from format_table(_RUN_COLUMNS, [_build_run_row(run) for run in runs])
+
+
+def _describe_validation(shown: schema.Validation) -> str:
+    """Whether a diagnostic must pass before the node is used again."""
+    detail = f": {render.escape_text(shown['detail'])}" if shown["detail"] else ""
+    if shown["stage"] == "none":
+        return f"{_describe_missed(shown)}; level {shown['level']} after a repair"
+    if shown["stage"] == "off":
+        return f"off{detail}" + (f"; {_describe_missed(shown)}" if shown.get("missed") else "")
+    return f"{shown['stage']} for {render.format_age(shown['since'])}{detail}"
+
+
+def _describe_missed(shown: schema.Validation) -> str:
+    """What the node was not validated after. An older daemon does not report it."""
+    missed = shown.get("missed")
+    if missed is None:
+        return "nothing to validate"
+    because, reason = map(render.escape_text, (missed["because"], missed["reason"]))
+    return f"not validated since {render.format_time(missed['since'])}: {because}; {reason}"
 
 
 def _build_check_rows(answer: schema.ApiDiagnostics) -> list[tuple[str, ...]]:
     last = {(run["check"], run["level"]): run for run in answer["last"]}
     due = {(run["check"], run["level"]): run for run in answer["due"]}
+    # An older daemon has no `passes`.
+    passes = {(record["check"], record["level"]): record for record in answer.get("passes", [])}
     rows = []
     for check in answer["checks"]:
         for level in check["levels"] or [0]:
@@ -47,12 +86,17 @@ def _build_check_rows(answer: schema.ApiDiagnostics) -> list[tuple[str, ...]]:
                 (run for run in answer["going"] if (run["check"], run["level"]) == key), None
             )
             coming = _describe_next(check, level, due.get(key), active)
-            rows.append(_build_check_row(check, level, last.get(key), coming))
+            passed = _describe_pass(passes.get(key))
+            rows.append(_build_check_row(check, level, last.get(key), passed, coming))
     return rows
 
 
 def _build_check_row(
-    check: schema.DiagnosticCheck, level: int, last: schema.DiagnosticRun | None, coming: str
+    check: schema.DiagnosticCheck,
+    level: int,
+    last: schema.DiagnosticRun | None,
+    passed: str,
+    coming: str,
 ) -> tuple[str, ...]:
     every = check["every"].get(str(level), 0.0)
     ended, took = "never", "-"
@@ -63,10 +107,19 @@ def _build_check_row(
         render.escape_text(check["name"]),
         str(level) if level else "-",
         ended,
+        passed,
         took,
         views.format_duration(every) if every and not check["missing"] else "-",
         coming,
     )
+
+
+def _describe_pass(record: schema.DiagnosticPass | None) -> str:
+    """How long ago a scheduled check passed; OLD if that is no evidence any more."""
+    if record is None:
+        return "-"
+    age = f"{render.format_age(record['passed'])} ago" if record["passed"] else "never"
+    return f"{age}, {render.colour_text('OLD', 'bold', 'magenta')}" if record["old"] else age
 
 
 def _describe_next(
@@ -98,8 +151,8 @@ def _build_run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
         views.format_name(run),
         views.name_outcome(run),
         views.format_duration(run["seconds"]),
-        render.cut_text(why, 60),
-        render.cut_text(render.escape_text(run["by"]), 24),
+        layout.cut_text(why, 60),
+        layout.cut_text(render.escape_text(run["by"]), 24),
         render.escape_text(run["id"]),
     )
 

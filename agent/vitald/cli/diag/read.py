@@ -2,7 +2,8 @@
 `vitald diag read FILE|-`: explain what dcgmi printed, on this machine or another. Needs no daemon.
 
 The output is read as the daemon reads that of its own runs. Besides `dcgmi diag -j` it may be that
-of `health -c -j`, `discovery -l`, `--version` or `-v`. Exit codes:
+of `mndiag -j`, `health -c -j`, `discovery -l`, `--version` or `-v`; or certifications of NVIDIA's
+Cluster Readiness Engine, as kubectl prints them. Exit codes:
 
     0     pass
     10    correct the settings of the node first (config, not_applicable)
@@ -70,7 +71,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--of",
-        choices=("diag", "health", "discovery", "version"),
+        choices=("diag", "mndiag", "certification", "health", "discovery", "version"),
         default=None,
         help="which command it was (default: detected)",
     )
@@ -100,6 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vitald: {render.escape_text(arguments.file)}: {error}", file=sys.stderr)
         return EX_NOINPUT
     kind = arguments.of or _detect_command(printed, arguments)
+    if kind == "mndiag":
+        return _report_multinode(printed.decode("utf-8", "replace"), arguments)
+    if kind == "certification":
+        return _report_certifications(printed.decode("utf-8", "replace"), arguments)
     if kind != "diag":
         return _report_answer(kind, printed.decode("utf-8", "replace"), arguments)
     return _report_diagnostic(printed, stderr, arguments, catalog)
@@ -118,9 +123,13 @@ def _read_content(file: str) -> bytes:
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """Which command of dcgmi printed it."""
-    from vitald.diagnostics.dcgm import answers, document
+    from vitald.diagnostics.dcgm import answers, document, multinode
     from vitald.diagnostics.run import tool
 
+    if multinode.is_multinode(printed.decode("utf-8", "replace")):
+        return "mndiag"
+    if printed.lstrip().startswith(b"{") and b'"Certification"' in printed:
+        return "certification"
     found = document.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
@@ -174,13 +183,12 @@ def _read_answer(kind: str, text: str) -> tuple[Json, list[str], int]:
 
 
 def _read_health(text: str) -> tuple[Json, list[str]]:
-    from vitald.diagnostics.checks import dcgm_health
-    from vitald.diagnostics.dcgm import answers
+    from vitald.diagnostics.dcgm import answers, health_answer
 
     if answers.has_no_watches(text):
         reason = "DCGM's watches are not set: dcgmi health -g 0 -s a, and ask again after a minute"
         return {"health": None, "error": "watches not set", "reason": reason}, []
-    answer = dcgm_health.read_answer(text)
+    answer = health_answer.read_answer(text)
     if answer is None or answer.overall not in _HEALTH_EXIT:
         reason = "it is no whole answer of dcgmi health"
         return {"health": None, "error": "not understood", "reason": reason}, []
@@ -200,6 +208,42 @@ def _read_health(text: str) -> tuple[Json, list[str]]:
         value, said = render.escape_text(complaint.value), render.escape_text(complaint.text)
         lines.append(f"  {where}  {render.escape_text(system)}: {value}  {said}")
     return {"health": answer.overall, **blamed, "reason": render.escape_text(reason)}, lines
+
+
+# --- mndiag
+
+
+def _report_multinode(text: str, arguments: argparse.Namespace) -> int:
+    from vitald.cli.diag import read_multinode
+    from vitald.diagnostics.dcgm import multinode
+
+    report = multinode.read_multinode(text, arguments.exit_code)
+    if arguments.json:
+        render.emit_json(read_multinode.serialize_multinode(report))
+        return EXIT[report.outcome.value]
+    for line in read_multinode.format_multinode(report):
+        render.print_line(line)
+    return EXIT[report.outcome.value]
+
+
+# --- certifications
+
+
+def _report_certifications(text: str, arguments: argparse.Namespace) -> int:
+    from vitald.cli.diag import read_certification
+    from vitald.diagnostics import nvcre
+
+    found = nvcre.find_certifications(text) or []
+    if arguments.json:
+        render.emit_json(read_certification.serialize_certifications(found))
+    elif not found:
+        word = render.colour_text("NO ANSWER", "bold", "magenta")
+        render.print_line(f"{word}  there is no whole Certification of NVCRE in it")
+    else:
+        for line in read_certification.format_certifications(found):
+            render.print_line(line)
+    codes = {EXIT[each.outcome.value] for each in found} or {EXIT["error"]}
+    return next(code for code in (20, 30, 0) if code in codes)
 
 
 # --- diag
@@ -224,11 +268,11 @@ def _report_diagnostic(
         return EXIT[report.outcome.value]
     level = (arguments.level or _detect_level(report)) if report.tests else 0
     for line in read_views.format_report(report, level, catalog):
-        print(line)
+        render.print_line(line)
     if notes:
         print()
     for note in notes:
-        print(render.colour_text(f"  note: {note}", "dim"))
+        render.print_line(render.colour_text(f"  note: {note}", "dim"))
     return EXIT[report.outcome.value]
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from vitald.cli import render
+from vitald.cli import layout, render
 from vitald.cli.diag import views
+from vitald.cli.table import Column, format_table
 from vitald.text import join_ranges
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.model.diagnostic import Fault, Report
 
+_TEST_COLUMNS = (
+    Column("  test"),
+    Column("category", 1),
+    Column("status"),
+    Column("by device, as printed", folded=True),
+)
 _MAX_CODES, _MAX_TEXTS = 6, 2
 
 
@@ -96,7 +103,7 @@ def _format_tests(report: Report) -> Iterator[str]:
         )
         for test in report.tests
     ]
-    yield from views.format_table(("  test", "category", "status", "by device, as printed"), rows)
+    yield from format_table(_TEST_COLUMNS, rows)
 
 
 def _group_by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:
@@ -138,7 +145,7 @@ def _format_kind(code: str, test: str, faults: list[Fault], catalog: Catalog) ->
         yield f"  do     {action}{views.format_confirmation(remedy, confirm)}"
     texts = list(dict.fromkeys(fault.text for fault in faults))
     for text in texts[:_MAX_TEXTS]:
-        yield f"  says   {render.cut_text(render.escape_text(text), columns)}"
+        yield f"  says   {layout.cut_text(render.escape_text(text), columns)}"
     if len(texts) > _MAX_TEXTS:
         yield f"         and {len(texts) - _MAX_TEXTS} more like this"
 

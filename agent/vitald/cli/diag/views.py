@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import render
+from vitald.cli import layout, render
+from vitald.cli.table import Column, format_table
 from vitald.text import join_ranges
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ ACTIONS = {
     "reboot": "reboot the node",
     "replace": "replace the node",
 }
+_MEASURE_COLUMNS = (
+    Column("  measured"),
+    Column("device"),
+    Column("value"),
+    Column(""),
+    Column("must be", folded=True),
+)
 _MAX_FAULTS, _MAX_MEASURES = 16, 32
 _MAX_NAME, _MAX_COLUMNS, _MAX_LINES = 28, 120, 8
 _STATUS_COLOURS = {"pass": "green", "fail": "red", "warn": "yellow"}
@@ -89,14 +97,6 @@ def name_outcome(run: schema.DiagnosticRun) -> str:
     return _OUTCOMES.get(outcome, (outcome,))[0].lower()
 
 
-def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Aligned columns; the last one is not padded."""
-    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
-    for number, row in enumerate((titles, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-        yield render.colour_text(line, "dim") if number == 0 else line
-
-
 def format_run(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     """The outcome first, then why, then what was tested."""
     culprits = run["culprits"]
@@ -117,7 +117,7 @@ def format_run(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     if measures:
         yield ""
         rows = [_build_measure_row(measure) for measure in measures[:_MAX_MEASURES]]
-        yield from format_table(("  measured", "device", "value", "", "must be"), rows)
+        yield from format_table(_MEASURE_COLUMNS, rows)
         yield from _format_more(run, len(measures) - _MAX_MEASURES)
     yield ""
     yield from _format_footer(run)
@@ -172,7 +172,7 @@ def format_confirmation(action: str, confirm: Sequence[bool]) -> str:
 
 def get_text_columns() -> int:
     """Columns for text behind a label."""
-    return max(40, min(render.get_width(), _MAX_COLUMNS) - 9)
+    return max(40, min(layout.get_width(), _MAX_COLUMNS) - 9)
 
 
 def wrap_text(label: str, text: str, columns: int) -> Iterator[str]:
@@ -184,7 +184,7 @@ def wrap_text(label: str, text: str, columns: int) -> Iterator[str]:
 
 
 def _format_tests(tests: Sequence[schema.DiagnosticTest]) -> Iterator[str]:
-    names = [render.cut_text(render.escape_text(test["name"]), _MAX_NAME) for test in tests]
+    names = [layout.cut_text(render.escape_text(test["name"]), _MAX_NAME) for test in tests]
     columns = max(map(len, names))
     for name, test in zip(names, tests):
         by_kind = (_group_by_status("GPU", test["gpus"]), _group_by_status("CPU", test["cpus"]))
@@ -252,18 +252,22 @@ def _build_measure_row(measure: schema.DiagnosticMeasure) -> tuple[str, ...]:
         limits.append(f"at least {format_value(name, least)}")
     if most is not None:
         limits.append(f"at most {format_value(name, most)}")
+    if limits and measure.get("learned"):  # an older daemon has no such field
+        limits.append("as it was before")
     shown, mark = "-", "?"
     if isinstance(value, (int, float)):
         is_bad = (least is not None and value < least) or (most is not None and value > most)
         shown, mark = format_value(name, value), "BAD" if is_bad else ""
     device = render.escape_text(measure["device"]) or "-"
-    return (f"  {render.escape_text(name)}", device, shown, mark, " and ".join(limits) or "-")
+    return (f"  {render.escape_text(name)}", device, shown, mark, ", ".join(limits) or "-")
 
 
 def format_value(name: str, value: float) -> str:
     """With the unit that people use; the name of the measure ends in its own."""
     if name.endswith("_bytes_per_second"):
         return f"{value / 1e9:.2f} GB/s" if value >= 1e8 else f"{value / 1e6:.2f} MB/s"
+    if name.endswith("_flop_per_second"):
+        return f"{value / 1e12:.1f} TFLOP/s"
     if name.endswith("_seconds"):
         return f"{value * 1e6:.1f} us" if value < 1e-2 else f"{value:.3f} s"
     return f"{value:.6g}"
@@ -283,7 +287,7 @@ def _format_footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
     if run["raw"]:
         lines.append(f"what it printed: vitald diag show {render.escape_text(run['id'])} --raw")
     for line in lines:
-        yield render.colour_text(f"  {render.cut_text(line, 400)}", "dim")
+        yield render.colour_text(f"  {layout.cut_text(line, 400)}", "dim")
 
 
 def _describe_end(exit_code: int | None) -> str:

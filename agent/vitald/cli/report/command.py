@@ -19,13 +19,16 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 from vitald import tomlfile
 from vitald.cli import EX_UNAVAILABLE, UsageError, render, words
+from vitald.cli.progress import WorkProgress
 from vitald.cli.report.archive import Archive, CannotWrite, create_file
-from vitald.cli.report.parts import CONFIG, ReportOptions, SupportReport
+from vitald.cli.report.configuration import CONFIG
+from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.timestamps import format_compact
 
 _HINT = (
@@ -53,6 +56,15 @@ def _add_archive_options(parser: argparse.ArgumentParser) -> None:
         help="where to (default: here, named after host and time)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE|DIR|-",
+        help="instead of an archive, one web page to attach to a ticket, as vitald page shows it;"
+        " --since, --max-size and --no-logs do not apply",
+    )
 
 
 def _add_content_options(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +89,13 @@ def _add_content_options(parser: argparse.ArgumentParser) -> None:
         "--ledger",
         action="store_true",
         help="with the ledger itself, unchanged: nothing is redacted in it",
+    )
+    parser.add_argument(
+        "--flight",
+        type=Path,
+        metavar="DIR",
+        help="with what a job left in a folder: dumps of PyTorch's flight recorder, and"
+        " torchelastic's error.json",
     )
 
 
@@ -118,26 +137,61 @@ def run(arguments: argparse.Namespace) -> int:
     now = time.time()
     host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:63].strip("-.") or "node"
     name = f"vitald-report-{host}-{format_compact(now)}"
+    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
+    time.tzset()
+    if arguments.html is not None:
+        return _run_html(arguments, name)
     path: Path = arguments.output
     if str(path) == "-" and sys.stdout.isatty():
         raise UsageError("an archive is nothing for a terminal: vitald report --output - > FILE")
+    return _write_and_report(
+        arguments, path, f"{name}.tar.gz", lambda file: _write_report(arguments, file, name, now)
+    )
+
+
+def _run_html(arguments: argparse.Namespace, name: str) -> int:
+    if arguments.output != Path():
+        raise UsageError("--html names its file itself: vitald report --html FILE")
+    if arguments.ledger:
+        raise UsageError("--ledger is for an archive, and --html writes none")
+    if arguments.flight is not None:
+        raise UsageError("--flight is for an archive, and --html writes none")
+    from vitald.cli.report.html import make_page  # a template engine, which no archive needs
+
+    def write(file: IO[bytes]) -> tuple[int, list[tuple[str, str]]]:
+        page, error = make_page(arguments.config, arguments.socket, arguments.timeout)
+        file.write(page)
+        return len(page), [("all that the daemon knows", error)] if error else []
+
+    return _write_and_report(arguments, arguments.html, f"{name}.html", write)
+
+
+def _write_and_report(
+    arguments: argparse.Namespace,
+    path: Path,
+    name: str,
+    write: Callable[[IO[bytes]], tuple[int, list[tuple[str, str]]]],
+) -> int:
+    """Write the file, or standard output for `-`, and tell what was written. `name`: of the file in
+    a folder. `write` returns the size in bytes, and what is missing and why.
+    """
     if path.is_dir():
-        path = path / f"{name}.tar.gz"
+        path = path / name
     try:
         if str(path) == "-":
             with tempfile.TemporaryFile() as file:
-                size, missing = _write_report(arguments, file, name, now)
+                size, missing = write(file)
                 file.seek(0)
                 shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         else:
             with create_file(path, force=arguments.force) as (file, publish):
-                size, missing = _write_report(arguments, file, name, now)
+                size, missing = write(file)
                 publish()
     except CannotWrite as error:
         print(f"vitald: {render.escape_text(path)}: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
-    # With `--output -` standard output is the archive.
+    # With `-` standard output is the file.
     _print_result(arguments, path, size, missing, sys.stderr if str(path) == "-" else sys.stdout)
     return 0
 
@@ -164,8 +218,6 @@ def _print_result(
 def _write_report(
     arguments: argparse.Namespace, file: IO[bytes], name: str, now: float
 ) -> tuple[int, list[tuple[str, str]]]:
-    os.environ["TZ"] = "UTC"  # its reader may be in another time zone
-    time.tzset()
     archive = Archive(file, name, now, arguments.max_size)
     wanted = ReportOptions(
         since=now - arguments.since,
@@ -174,7 +226,9 @@ def _write_report(
         timeout=arguments.timeout,
         logs=not arguments.no_logs,
         ledger=arguments.ledger,
+        flight=arguments.flight,
         most=arguments.max_size,
     )
     report = SupportReport(archive, wanted, now)
-    return report.write(), report.missing
+    with WorkProgress(lambda: f"report: {report.part}"):
+        return report.write(), report.missing

@@ -16,6 +16,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
@@ -26,6 +27,7 @@ from vitald.ledger import FILE, EventQuery, LedgerError, StoredEvent
 from vitald.model import Finding
 
 if TYPE_CHECKING:
+    from vitald.core.responses import Responses
     from vitald.server import schema
 
 _MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger of an older schema is not copied
@@ -168,6 +170,7 @@ class LedgerHistory:
         from vitald.judge.verdict import compute_verdict
         from vitald.ledger import read_finding_history
         from vitald.server import serialize
+        from vitald.server.routes.scheduler import describe_response_to
 
         opened = self._read_findings()[0]
         with run_as_owner(self._folder):
@@ -182,9 +185,18 @@ class LedgerHistory:
         judged = compute_verdict(
             [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
         )
-        return serialize.format_history(
+        answer = serialize.format_history(
             past, past.incident, own, self._catalog, serialize.format_flags(judged)
         )
+        answer["response"] = describe_response_to(past.finding, self._responses)
+        return answer
+
+    @cached_property
+    def _responses(self) -> Responses:
+        from vitald.server.routes.scheduler import read_responses
+
+        with run_as_owner(self._folder):
+            return read_responses(self._path)
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE
@@ -201,22 +213,20 @@ class LedgerHistory:
 
     def list_runs(self) -> list[schema.DiagnosticRun]:
         from vitald.ledger import read_runs
-
-        # Imports the server's library, which is not needed if the daemon answers.
-        from vitald.server.routes import diagnostics
+        from vitald.server import diagnostics_view
 
         with run_as_owner(self._folder):
-            return [diagnostics.serialize_run(run) for run in read_runs(self._path, MAX_PAGE)]
+            return [diagnostics_view.serialize_run(run) for run in read_runs(self._path, MAX_PAGE)]
 
     def read_run(self, id_: str) -> schema.DiagnosticRunInFull:
         from vitald.ledger import read_run
-        from vitald.server.routes import diagnostics
+        from vitald.server import diagnostics_view
 
         with run_as_owner(self._folder):
             found = read_run(self._path, id_)
         if found is None:
             raise LedgerError(f"{self._path}: no run {id_}")
-        return diagnostics.serialize_full_run(found)
+        return diagnostics_view.serialize_full_run(found)
 
 
 @contextmanager

@@ -38,10 +38,12 @@ class PartWriter:
 
     def __init__(self, archive: Archive, redactor: Redactor) -> None:
         self.missing: list[tuple[str, str]] = []
+        self.part = "README.txt"  # that is being written
         self._archive = archive
         self._redactor = redactor
 
     def guard_part(self, name: str) -> _PartGuard:
+        self.part = name
         return _PartGuard(partial(self.note_missing, name))
 
     def note_missing(self, name: str, why: str) -> None:

@@ -31,6 +31,8 @@ Begin with summary.txt, and with errors.txt, which names what is missing and why
   service.txt       the state of the service, from systemd
   vitald.log        its own log; kernel.log: the newest messages of the kernel, of all programs
                     that caused one
+  flight/           only on request: dumps of PyTorch's flight recorder (dumps.json) and errors of
+                    torchelastic (errors.json) that a job left
   ledger/           only on request: the ledger as it is (SQLite)
 
 An event marked `simulated` belongs to a drill. `untrusted`, or USER SPACE in kernel.log: a process

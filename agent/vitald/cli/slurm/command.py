@@ -3,12 +3,13 @@
 
     prolog   0 the job may begin, 20 it may not: the node has been drained with our reason (or
              somebody else had done so)
-    epilog   always 0: reports the job's end, and requests a diagnostic if the job failed
+    epilog   0: reports the job's end, and requests a diagnostic if the job failed. 20 if it is to
+             fail on purpose ([slurm] expedite): the node has been drained with our reason
     health   always 0: drains a node that is unfit, and resumes one that we drained and that is fit
              again
 
 A refusal is 20 and never 1: a traceback exits 1, and a broken installation must not drain a whole
-cluster. The script turns 20 into what Slurm wants. Everything has a deadline, scontrol too; where
+cluster. The scripts turn 20 into what Slurm wants. Everything has a deadline, scontrol too; where
 vitald does not know, the configuration decides.
 
 Owns     what is done at each edge of a job, and in which order.
@@ -125,9 +126,10 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
         report("no SLURM_JOB_ID: not called by slurmd?")
         return 0
     name = str(job["job"])
-    body = {"event": "end", **job, **_read_exit_state(name)}
+    end = _read_exit_state(name)
+    body = {"event": "end", **job, **end, "diagnose": settings.level_2_after_failure}
     try:
-        answer = daemon.call_api("/v1/jobs", {**body, "diagnose": settings.level_2_after_failure})
+        answer = daemon.call_api("/v1/jobs", body)
     except (client.NoAnswer, client.DaemonRefused) as error:
         report(f"the end of job {name} was not noted: {error}")
         return 0
@@ -135,7 +137,12 @@ def run_epilog(settings: Settings, daemon: DaemonClient) -> int:
     if isinstance(run, dict):
         asked = "asked for a level 2 diagnostic" if run.get("asked") else "no level 2 diagnostic"
         report(f"{asked}: {run.get('why')}")
-    return 0
+    has_failed = bool(end.get("exitCode") or end.get("signal"))
+    if not (settings.expedite and has_failed and answer.get("unfit")):
+        return 0
+    from vitald.cli.slurm import expedite  # few jobs die of a fault
+
+    return _REFUSED if expedite.drain_for_requeue(settings, daemon, name) else 0
 
 
 def _read_exit_state(job: str) -> Json:
@@ -173,7 +180,8 @@ def _apply_verdict(settings: Settings, verdict: Mapping[str, object], daemon: Da
     if verdict["status"] == "unknown":
         return _decide_unknown(settings, first_reason(verdict), daemon.seconds_left)
     report(f"refused: {first_reason(verdict)}")
-    _drain_node(settings, verdict, daemon.seconds_left)
+    if _drain_node(settings, verdict, daemon.seconds_left):
+        daemon.report_state("drained")
     return _REFUSED
 
 
@@ -187,18 +195,20 @@ def _decide_unknown(settings: Settings, why: str, seconds: float = SCONTROL_S) -
     return _REFUSED
 
 
-def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> None:
+def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: float) -> bool:
     """Drain this node with our reason, before Slurm drains it for the refusal with one that names
-    no cause. Where that fails, or no time is left, Slurm's has to do.
+    no cause. Where that fails, or no time is left, Slurm's has to do. Whether ours stands.
     """
     try:
-        from vitald.slurm import drain, scontrol  # few jobs are refused
+        from vitald.slurm import drain, reasons_lock, scontrol  # few jobs are refused
 
         name, end = slurmd.read_node_name(), time.monotonic() + seconds
-        node = scontrol.read_node_state(name, seconds)
-        if isinstance(node, str):
-            report(f"not drained with a reason: {node}")
-        else:
-            drain.drain_node(settings, verdict, name, node, end - time.monotonic())
+        with reasons_lock.hold_reasons(settings, seconds / 2):
+            node = scontrol.read_node_state(name, end - time.monotonic())
+            if isinstance(node, str):
+                report(f"not drained with a reason: {node}")
+                return False
+            return drain.drain_node(settings, verdict, name, node, end - time.monotonic())
     except Exception as error:  # the job is refused all the same
         report(f"not drained with a reason: {type(error).__name__}: {error}")
+        return False

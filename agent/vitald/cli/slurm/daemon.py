@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vitald.cli import client
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
+from vitald.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -47,6 +48,16 @@ class DaemonClient:
     def call_api(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Its answer to a GET, or with a body to a POST. Raises NoAnswer, RequestRefused."""
         return client.call_api(self._build_arguments(), path, body)
+
+    def report_state(self, state: str) -> None:
+        """Report that Slurm has the node `drained` for a reason of ours, or `in_service`. Best
+        effort: the next health check reports it again.
+        """
+        body = {"scheduler": "slurm", "state": state, "since": format_rfc3339(time.time())}
+        try:
+            self.call_api("/v1/scheduler", body)
+        except (client.NoAnswer, client.DaemonRefused) as error:
+            report(f"vitald did not record that the node is {state}: {error}")
 
     def _build_arguments(self, share: float = 1.0) -> argparse.Namespace:
         timeout = max(0.01, self.seconds_left * share)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import client
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
-from vitald.slurm import drain, scontrol, slurmd
+from vitald.slurm import drain, job_signals, scontrol, slurmd
 from vitald.slurm.reasons import first_reason, forget_reasons, is_our_reason
+from vitald.slurm.reasons_lock import ReasonsLocked, hold_reasons
 from vitald.slurm.report import report
 from vitald.slurm.settings import Settings
 from vitald.slurm.steps import find_jobs_with_steps
@@ -27,41 +28,56 @@ _MAX_UNREPORTED = 16  # jobs looked up in Slurm in one health check
 
 def check_node(settings: Settings, daemon: DaemonClient) -> None:
     """Drain an unfit node, resume one that we drained, report the job ends that no epilog did."""
+    verdict, state = None, ""
     try:
-        _drain_or_resume(settings, daemon)
+        with hold_reasons(settings, SCONTROL_S):
+            verdict = daemon.read_verdict()
+            state = _drain_or_resume(settings, daemon, verdict)
+    except ReasonsLocked as error:
+        report(f"nothing done: {error}")
     except (client.NoAnswer, client.DaemonRefused) as error:
         report(f"unknown, nothing done: {error}")
-    else:
-        report_ended_jobs(settings, daemon)
+        return
+    if state:
+        daemon.report_state(state)
+    if verdict is not None:  # Without the lock: with many jobs it takes long, and prologs wait.
+        job_signals.signal_jobs(settings, verdict, slurmd.read_node_name(), SCONTROL_S)
+    report_ended_jobs(settings, daemon)
 
 
-def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
-    """Without a verdict nothing is done: an unknown node is neither fit nor unfit."""
-    verdict = daemon.read_verdict()
+def _drain_or_resume(settings: Settings, daemon: DaemonClient, verdict: schema.NodeStatus) -> str:
+    """Returns the state that the node has in Slurm now, as far as it is of our doing: `drained`,
+    `in_service` or empty. Without a verdict nothing is done: an unknown node is neither fit nor
+    unfit.
+    """
     if verdict["status"] == "unknown":
         report(f"unknown, nothing done: {first_reason(verdict)}")
-        return
+        return ""
     name = slurmd.read_node_name()
     node = scontrol.read_node_state(name, SCONTROL_S)
     if isinstance(node, str):
         report(f"nothing done: {node}")
-        return
+        return ""
     if verdict["status"] == "unhealthy":
-        drain.drain_node(settings, verdict, name, node, SCONTROL_S)
-        return
+        is_drained = drain.drain_node(settings, verdict, name, node, SCONTROL_S)
+        return "drained" if is_drained else ""
+    state = ""
     if not node.held:
         forget_reasons(settings)
+        state = "in_service"
     elif is_our_reason(settings, node):
         # Once more: a prolog may have drained it since we asked.
         status = daemon.read_verdict()["status"]
         if status not in ("healthy", "degraded"):
             report(f"{name}: not resumed: {status}")
-            return
-        drain.resume_node(settings, name, node.reason, str(status), SCONTROL_S)
+            return ""
+        if drain.resume_node(settings, name, node.reason, str(status), SCONTROL_S):
+            state = "in_service"
     elif node.reason.startswith(settings.prefix):
         reason = "somebody changed our reason, so the node is theirs"
         report(f"{name}: not resumed: {reason}: {node.reason}")
     drain.remove_comment(settings, name, node, SCONTROL_S)
+    return state
 
 
 def report_ended_jobs(settings: Settings, daemon: DaemonClient) -> None:

@@ -20,22 +20,20 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from vitald.collectors.collector import PolledDevice
-from vitald.collectors.host.fstab import Fstab, unescape_text
+from vitald.collectors.host.fstab import Fstab
+from vitald.collectors.mount_table import Mount, read_mounts
 from vitald.collectors.small_files import (
     RawReadings,
     describe_error,
     list_names,
     read_attribute,
-    read_text,
 )
 from vitald.model import Component, ComponentKind
 
-_GAVE_UP = frozenset({"emergency_ro", "shutdown"})
 _SPACE = ("free_ratio", "free_inodes_ratio", "free_bytes")
 _OTHERS = "[host] mounts does not name it: those who use it may fill it"
 # An image, a disk over the network, memory, a disc: what storage.toml (fs/not_is_built_in) says of
@@ -48,32 +46,6 @@ _UNTRACEABLE = frozenset(
 _NAMESPACE = re.compile(r"(nvme\d{1,4})(?:c\d{1,4})?n\d{1,4}(?:p\d{1,4})?")
 _MAX_DEPTH = 8  # a partition on a volume on an array on a partition
 _KNOWN_S = 5.0  # how long the disks of the mounts are cached
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One line of mountinfo. `number` is the device as `major:minor`."""
-
-    point: str
-    number: str
-    type: str
-    source: str
-    options: frozenset[str]  # of this mount
-    superblock: frozenset[str]  # of the file system, common to all its mounts
-
-    @property
-    def read_only(self) -> bool:
-        """Mounted read-only on purpose."""
-        return "ro" in self.options and "ro" in self.superblock
-
-    @property
-    def gave_up(self) -> bool:
-        return ("rw" in self.options and "ro" in self.superblock) or not self.superblock.isdisjoint(
-            _GAVE_UP
-        )
-
-    def contains_path(self, path: str) -> bool:
-        return path == self.point or path.startswith(self.point.rstrip("/") + "/")
 
 
 class FileSystems:
@@ -195,17 +167,7 @@ class FileSystems:
                 yield from self._walk_below(slave, depth - 1)
 
     def _read_mounts(self) -> list[Mount]:
-        """The mounts; of several on one mount point, the last, which hides the others."""
-        lines: list[str] = []
-        for process in ("1", "self"):
-            with suppress(FileNotFoundError, PermissionError):
-                lines = read_text(self._procfs / process / "mountinfo").splitlines()
-                break
-        return list(
-            {
-                mount.point: mount for line in lines if (mount := _parse_mount(line)) is not None
-            }.values()
-        )
+        return read_mounts(self._procfs, "1", "self")
 
     def _get_disk_name(self, mount: Mount | None, path: str) -> str:
         """The kernel's name of the device; without a device, type and mount point."""
@@ -270,21 +232,3 @@ class FileSystems:
                 f"{mount.type if mount is not None else 'it'} makes inodes as it needs them"
             )
         return raw
-
-
-def _parse_mount(line: str) -> Mount | None:
-    """`36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; None for
-    anything else.
-    """
-    mount, _, superblock = line.partition(" - ")
-    words, own = mount.split(), superblock.split(" ")
-    if len(words) < 6 or len(own) < 3:
-        return None
-    return Mount(
-        point=unescape_text(words[4]),
-        number=words[2],
-        type=own[0],
-        source=unescape_text(own[1]),
-        options=frozenset(words[5].split(",")),
-        superblock=frozenset(own[2].split(",")),
-    )

@@ -15,7 +15,8 @@ import re
 import stat
 from pathlib import Path
 
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+from vitald.collectors.mount_table import unescape_text
+
 _MAX_BYTES = 65536  # the rest of a longer file is not read
 _MAX_MOUNTS = 64  # a longer list is no list of disks
 _TYPES = frozenset({"auto", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "xfs"})
@@ -56,11 +57,6 @@ def parse_fstab(text: str) -> frozenset[str]:
         if (point := _parse_line(line)) is not None and len(found) < _MAX_MOUNTS:
             found.add(point)
     return frozenset(found)
-
-
-def unescape_text(text: str) -> str:
-    """Without the escapes that fstab and mountinfo write for white space."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 
 def _parse_line(line: str) -> str | None:

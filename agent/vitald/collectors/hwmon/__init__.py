@@ -1,1 +1,1 @@
-"""Linux hwmon: temperatures and fans of the machine."""
+"""Linux hwmon: temperatures, fans and power supplies of the machine."""

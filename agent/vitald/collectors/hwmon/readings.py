@@ -16,7 +16,11 @@ from vitald.model import ComponentKind
 _CHIP = ReadingTable(
     component=ComponentKind.NODE,
     prefix="vitald_hwmon",
-    labels={"chip": get_id, "name": get_reading("chip")},
+    labels={
+        "chip": get_id,
+        "chip_name": get_reading("chip"),
+        "name": get_reading("chip"),  # its former name
+    },
     readings=(
         gauge("temperature_celsius", "Temperature of the sensor.", each="sensor", first=1),
         gauge(
@@ -27,10 +31,15 @@ _CHIP = ReadingTable(
         ),
         gauge("temperature_max_celsius", "Upper limit of the sensor.", each="sensor", first=1),
         gauge("fan_rpm", "Speed of the fan, in revolutions a minute.", each="fan", first=1),
+        gauge("power_watts", "Power that the sensor measures.", each="sensor", first=1),
         gauge("critical_sensors", "Sensors at or above their critical limit."),
-        gauge("stopped_fans", "Fans that stand still, with an alarm of the chip."),
+        gauge("stopped_fans", "Fans that stand still or have failed, by the chip's alarm."),
+        gauge("high_sensors", "Sensors above their upper limit, with an alarm of the chip."),
+        gauge("supply_alarms", "Alarms that a power supply or regulator raises."),
         text_reading("critical_names", "The sensors at or above their critical limit."),
+        text_reading("high_names", "The sensors above their upper limit."),
         text_reading("stopped_names", "The fans that stand still."),
+        text_reading("supply_alarm_names", "The alarms of the power supply or regulator."),
         unexported("missing", "1 while a chip that was here before is not.", unit=FLAG),
     ),
 )

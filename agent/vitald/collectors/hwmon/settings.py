@@ -11,9 +11,9 @@ from vitald.settings import Section, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HwmonSettings:
-    """Temperatures and fans that Linux hwmon shows."""
+    """Temperatures, fans and power supplies that Linux hwmon shows."""
 
-    enabled: bool = setting(True, read_flag, "Read temperatures and fans.")
+    enabled: bool = setting(True, read_flag, "Read temperatures, fans and power supplies.")
     every_s: float = setting(
         tomlfile.parse_duration("60s"), tomlfile.parse_duration, "How often to read them."
     )

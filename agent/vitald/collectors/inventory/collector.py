@@ -20,6 +20,7 @@ from vitald.collectors.inventory.device_counter import DeviceCounter
 from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count, parse_learned
 from vitald.collectors.inventory.readings import KINDS, READINGS, VERSIONS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
+from vitald.collectors.inventory.software import Software
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory, read_machine_type
 from vitald.collectors.small_files import Files, RawReadings
@@ -62,6 +63,7 @@ class ExpectedInventory:
         is_healthy: Callable[[], bool],
         *,
         nvml: bool = True,
+        software: Software | None = None,
         healthy_s: float = _HEALTHY_S,
     ) -> None:
         """`inventory` is scanned at each poll. `gpus`: the configured number, 0 if not configured;
@@ -86,6 +88,7 @@ class ExpectedInventory:
         self._healthy_at = time.monotonic() + healthy_s
         self._files = Files()
         self._counter = DeviceCounter(sysfs, inventory)
+        self._software = software
         self._identity = ""
 
     # --- reading, in a thread
@@ -97,7 +100,8 @@ class ExpectedInventory:
             path = self._sysfs / "class/dmi/id/board_asset_tag"
             tag = self._files.read_text(RawReadings(), "tag", path) or ""
             self._identity = f"{self.machine} {tag}".strip()
-        return Found([PolledDevice(NODE, self._read_node)])
+        software = self._software.list_devices() if self._software is not None else ()
+        return Found([PolledDevice(NODE, self._read_node), *software])
 
     def _read_node(self) -> RawReadings:
         raw = RawReadings()
@@ -328,6 +332,12 @@ def _build_inventory(context: CollectorContext) -> ExpectedInventory:
         nvml.expected_gpus,
         context.is_healthy,
         nvml=nvml.enabled,
+        software=Software(
+            paths.sysfs,
+            paths.procfs,
+            context.catalog.minimums,
+            context.settings[ExpectSettings].versions,
+        ),
     )
 
 

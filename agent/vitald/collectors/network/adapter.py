@@ -18,6 +18,8 @@ from vitald.collectors.network.interfaces import InterfaceReader
 from vitald.collectors.network.port import Carrier, Link, Port, PortCounters
 from vitald.collectors.network.port_history import AdapterObservation, PortHistory
 from vitald.collectors.network.port_summary import PortSummary, join_ports
+from vitald.collectors.network.port_tables import PortTableReader
+from vitald.collectors.network.verbs import VerbsProbe
 from vitald.collectors.small_files import Files, RawReadings
 
 _KIND_NAMES = {"efa": "EFA", "ib": "InfiniBand", "roce": "RoCE", "net": "interface"}
@@ -44,10 +46,12 @@ class NetworkAdapter:
     rate: float = 0.0
     # A port that was down for so long requires a replacement; 0: never.
     replace_after_s: float = 0.0
+    verbs: VerbsProbe | None = None
     _serial: str = ""
     _counters: PortCounters = field(init=False)
     _efa: EfaDevice = field(init=False)
     _interface_reader: InterfaceReader = field(init=False)
+    _tables: PortTableReader = field(default_factory=PortTableReader)
 
     def __post_init__(self) -> None:
         self._counters = PortCounters(self.files)
@@ -86,6 +90,8 @@ class NetworkAdapter:
             self._efa.read_device(raw, self._device, had_counters=had_counters)
         elif self.rdma:
             seen = self._read_ports(raw, identity, numbers, layer, carriers)
+        if self.verbs is not None and self.is_lasting:
+            self.verbs.read_device(raw, self.folder, self.rdma)
         self._detect_missing(raw)
         self._set_display_name(raw, kind)
         self.history.record_observation(
@@ -209,4 +215,7 @@ class NetworkAdapter:
         link = ports.classify_link(state, physical, ethernet=ethernet, carrier=carrier)
         rate, lanes = ports.parse_rate(self.files.read_text(raw, "rate", f"{folder}/rate"))
         self._counters.read_port(raw, folder)
-        return Port(link, rate, lanes) if link is Link.UP else Port(link)
+        if link is not Link.UP or self.virtual:
+            self._tables.forget(folder)
+            return Port(link, rate, lanes) if link is Link.UP else Port(link)
+        return Port(link, rate, lanes, self._tables.read_tables(folder, ethernet=ethernet))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,19 @@ from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.inventory.settings import ExpectSettings
+from vitald.collectors.mount_table import read_mounts
 from vitald.collectors.network.adapter import NetworkAdapter
+from vitald.collectors.network.expected_interfaces import list_expected
 from vitald.collectors.network.port_history import PortHistory
 from vitald.collectors.network.readings import READINGS
 from vitald.collectors.network.settings import SECTION, NetworkSettings
+from vitald.collectors.network.verbs import ProbeLimit, VerbsProbe
 from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.model.component import PCI_ADDRESS
 
 NAME = "network"
 KINDS = ("ib", "efa", "net", NAME)  # of the catalogue's entries about this collector
-_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # The end of a virtual function in the adapter's embedded switch.
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+")
 
@@ -41,15 +45,23 @@ class Network:
     name = NAME
 
     def __init__(
-        self, sysfs: Path, settings: NetworkSettings, rates: Mapping[str, float] | None = None
+        self,
+        sysfs: Path,
+        settings: NetworkSettings,
+        rates: Mapping[str, float] | None = None,
+        interfaces: Sequence[str] = (),
+        create_probe: Callable[[], VerbsProbe] | None = None,
     ) -> None:
         """`rates`: the link rate in bits per second that the configuration expects, by patterns of
-        adapters' names.
+        adapters' names. `interfaces`: those that it expects to be up. `create_probe`: of verbs;
+        None where `sysfs` is not this machine's.
         """
         self._root = str(sysfs)
         self._exclude = settings.exclude
         self._replace_after_s = settings.port_down_replace_after_s
+        self._create_probe = create_probe
         self._rates = rates or {}
+        self._expected_interfaces = interfaces
         self._files = Files()
         self._history = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
         self._adapters: dict[str, NetworkAdapter] = {}
@@ -93,6 +105,7 @@ class Network:
                 if not self._is_excluded(adapter)
             }
         )
+        devices += list_expected(self._root, self._expected_interfaces)
         absent = "" if devices else "no RDMA device, and no network interface on PCI"
         return Found(devices, absent=absent, excluded=self._exclude)
 
@@ -134,6 +147,7 @@ class Network:
             model=":".join(ids),
             virtual=bool(_read_link(f"{folder}/physfn")),
             replace_after_s=self._replace_after_s,
+            verbs=self._create_probe() if self._create_probe is not None else None,
         )
 
     def _find_expected_rate(self, adapter: NetworkAdapter) -> float:
@@ -202,7 +216,7 @@ def _find_function(entry: str) -> str:
     except OSError:
         return ""  # virtual, or it went away
     address = location[-2] if location[-1].startswith("virtio") else location[-1]
-    return address if _FUNCTION.fullmatch(address) else ""
+    return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
 def _read_link(path: str) -> str:
@@ -214,8 +228,22 @@ def _read_link(path: str) -> str:
 
 
 def _build_network(context: CollectorContext) -> Network:
-    rates = context.settings[ExpectSettings].link_rate
-    return Network(context.paths.sysfs, context.settings[NetworkSettings], rates)
+    expect, settings = context.settings[ExpectSettings], context.settings[NetworkSettings]
+    sysfs = context.paths.sysfs
+    probe = _find_probe(sysfs, settings)
+    return Network(sysfs, settings, expect.link_rate, expect.interfaces, probe)
+
+
+def _find_probe(sysfs: Path, settings: NetworkSettings) -> Callable[[], VerbsProbe] | None:
+    """What creates the probes; None for a tree that stands for another machine's sysfs."""
+    types: dict[str, str] = {}
+    with suppress(OSError):
+        types = {mount.point: mount.type for mount in read_mounts(Path("/proc"), "self")}
+    if types.get(str(sysfs)) != "sysfs":
+        return None
+    limit, whole = ProbeLimit(), types.get("/dev") == "devtmpfs"
+    every_s, deadline_s = settings.verbs_every_s, settings.deadline_s
+    return partial(VerbsProbe, limit, every_s, deadline_s, sees_all_devices=whole)
 
 
 COLLECTOR = CollectorDefinition(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.collectors import small_files
+from vitald.collectors.network.port_tables import UNKNOWN, PortTables
 from vitald.collectors.small_files import Files, RawReadings
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?")
@@ -38,9 +39,16 @@ _DRIVER_COUNTERS = (
     "rx_icrc_encapsulated",
     "unrecoverable_err",
 )
+# Linux Documentation/ABI/stable/sysfs-class-infiniband: octets divided by 4, of 64 bits. The older
+# ones of 32 bits stop at their maximum.
+_WORD_COUNTERS = {"port_xmit_data": "transmitted_bytes", "port_rcv_data": "received_bytes"}
+_WORD_BYTES = 4.0
+_MAX_COUNTS |= dict.fromkeys(_WORD_COUNTERS, 2**32 - 1)
 EFA_COUNTERS = (
     *("rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_pkts", "retrans_bytes"),
     *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),
+    *("tx_bytes", "rx_bytes", "rdma_read_bytes", "rdma_write_bytes"),
+    *("rdma_read_resp_bytes", "rdma_write_recv_bytes"),
 )
 # There is no such counter, this process may not read it, or the device does not have it: no fault.
 _NOT_OFFERED = (errno.ENOENT, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
@@ -60,13 +68,14 @@ class Link(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port as it was last read. `rate` in bits per second; `rate` and `lanes` are 0 unless the
-    link is up.
+    """A port as it was last read. `rate` in bits per second; `rate` and `lanes` are 0, and `tables`
+    unknown, unless the link is up.
     """
 
     link: Link = Link.UNKNOWN
     rate: float = 0.0
     lanes: float = 0.0
+    tables: PortTables = UNKNOWN
 
 
 class Carrier(Enum):
@@ -143,6 +152,17 @@ class PortCounters:
         """The counters of an InfiniBand or RoCE port that its driver offers."""
         self.read_counters(raw, f"{folder}/counters", _STANDARD_COUNTERS)
         self.read_counters(raw, f"{folder}/hw_counters", _DRIVER_COUNTERS)
+        self._read_traffic(raw, f"{folder}/counters")
+
+    def _read_traffic(self, raw: RawReadings, folder: str) -> None:
+        """The bytes that the port sent and received."""
+        self.read_counters(raw, folder, _WORD_COUNTERS)
+        for counter, name in _WORD_COUNTERS.items():
+            words = raw.values.pop(counter, None)
+            if isinstance(words, float):
+                raw.values[name] = words * _WORD_BYTES
+            elif counter in raw.missing:
+                raw.missing[name] = raw.missing.pop(counter)
 
     def read_counters(
         self, raw: RawReadings, folder: str, wanted: Iterable[str], *, before: bool = False

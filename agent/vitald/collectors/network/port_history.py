@@ -137,20 +137,24 @@ class PortHistory:
         rate, lanes = self._get_best(key)
         others = [
             (port.rate, port.lanes)
-            for other, port, other_model in self._list_current()
-            if other != key and other_model == model and port.link is Link.UP
+            for port in self.list_siblings(key, model)
+            if port.link is Link.UP
         ]
         if len(others) >= _MIN_SIBLINGS and len(set(others)) == 1:
             rate, lanes = max(rate, others[0][0]), max(lanes, others[0][1])
         return rate, lanes
 
-    def is_only_down(self, key: str, model: str) -> bool:
-        """Whether all other ports of its model are up, and there are some."""
-        others = [
-            port.link
+    def list_siblings(self, key: str, model: str) -> list[Port]:
+        """The other ports of its model."""
+        return [
+            port
             for other, port, other_model in self._list_current()
             if other != key and other_model == model
         ]
+
+    def is_only_down(self, key: str, model: str) -> bool:
+        """Whether all other ports of its model are up, and there are some."""
+        others = [port.link for port in self.list_siblings(key, model)]
         return len(others) >= _MIN_SIBLINGS and all(link is Link.UP for link in others)
 
     def summarize_others(self, keys: set[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vitald.collectors.network import port_tables
 from vitald.collectors.network.port import Link, Port
 from vitald.collectors.network.port_history import PortHistory
 from vitald.collectors.small_files import RawReadings
@@ -37,6 +38,7 @@ class PortSummary:
         self._add_down_time(raw, expected)
         raw.values["never_up"] = float(self._has_port_never_up(ports, expected))
         self._add_rate(raw, expected)
+        self._add_tables(raw, expected)
 
     def _should_be_up(self, key: str, port: Port) -> bool:
         if port.link in (Link.UP, Link.UNKNOWN) or self.history.was_used(key):
@@ -61,6 +63,13 @@ class PortSummary:
             and self.history.is_only_down(key, self.model)
             for key, port in ports.items()
         )
+
+    def _add_tables(self, raw: RawReadings, expected: Ports) -> None:
+        for key, port in expected.items():
+            if port.link is Link.UP:
+                siblings = self.history.list_siblings(key, self.model)
+                tables = [other.tables for other in siblings if other.link is Link.UP]
+                port_tables.add_readings(raw, port.tables, tables)
 
     def _add_rate(self, raw: RawReadings, expected: Ports) -> None:
         running = [

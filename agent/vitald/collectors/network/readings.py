@@ -23,7 +23,8 @@ _NIC = ReadingTable(
         "device": get_reading("device"),
         "interface": get_reading("interface"),
         "pci_bus_id": get_id,
-        "kind": get_reading("kind"),
+        "adapter_kind": get_reading("kind"),
+        "kind": get_reading("kind"),  # its former name
     },
     readings=(
         state("link", "1 for the state of the worst of the links that should be up."),
@@ -58,6 +59,18 @@ _NIC = ReadingTable(
             "keep_alive_rhythm_seconds", "EFA: time from one beat to the next, as it was until now."
         ),
         counter(
+            "transmitted_bytes",
+            "Bytes that the port sent over RDMA or InfiniBand.",
+            each="port",
+            first=1,
+        ),
+        counter(
+            "received_bytes",
+            "Bytes that the port received over RDMA or InfiniBand.",
+            each="port",
+            first=1,
+        ),
+        counter(
             "carrier_down_changes",
             "Times that the interface lost its link.",
             "carrier_down_count",
@@ -70,6 +83,30 @@ _NIC = ReadingTable(
             "1 while a port has been down for longer than the configuration allows.",
             unit=FLAG,
         ),
+        flag(
+            "verbs_missing",
+            "1 for an RDMA device whose character device is not in /dev/infiniband.",
+        ),
+        flag("verbs_failed", "1 if no verbs context could be opened and queried."),
+        flag("verbs_hung", "1 while opening or querying a verbs context does not return."),
+        gauge("verbs_seconds", "How long it took to open, query and close a verbs context."),
+        text_reading("verbs_device", "Name of the verbs character device."),
+        text_reading("verbs_call", "The call that failed, or does not return."),
+        text_reading("verbs_error", "The error of that call."),
+        flag("pkeys_empty", "1 for an adapter with a port that is up and has no partition key."),
+        flag(
+            "pkeys_differ",
+            "1 for an adapter with a port whose partition keys differ from those of all others of"
+            " its model.",
+        ),
+        flag(
+            "gids_lacking",
+            "1 for an adapter with a RoCE port that lacks a kind of address that all others of its"
+            " model have.",
+        ),
+        text_reading("pkeys", "Partition keys of a port, of several the one that differs."),
+        text_reading("pkeys_expected", "Partition keys of all other ports, where they differ."),
+        text_reading("gid_kinds_lacking", "Kinds of RoCE addresses that a port lacks."),
         text_reading("kind", "efa, ib, roce or net."),
         text_reading("others", "How the other ports of the node are."),
         text_reading("state", "State of each port, as the driver reports it."),
@@ -150,6 +187,12 @@ _EFA = ReadingTable(
             ("retrans_timeout_events", "timeouts after which something was sent again"),
             ("unresponsive_remote_events", "remote ends that did not answer"),
             ("impaired_remote_conn_events", "connections that were impaired at the remote end"),
+            ("tx_bytes", "bytes sent"),
+            ("rx_bytes", "bytes received"),
+            ("rdma_read_bytes", "bytes that RDMA reads fetched"),
+            ("rdma_write_bytes", "bytes that RDMA writes sent"),
+            ("rdma_read_resp_bytes", "bytes sent for RDMA reads of remote ends"),
+            ("rdma_write_recv_bytes", "bytes received by RDMA writes of remote ends"),
         )
     ),
 )
@@ -163,10 +206,20 @@ _PORTS = ReadingTable(
         unexported("ports_all_down", "Ports that are down, where none is up."),
     ),
 )
+_INTERFACE = ReadingTable(
+    component=ComponentKind.NODE,
+    prefix="vitald_interface",
+    labels={"interface": get_id},
+    readings=(
+        flag("up", "1 for a required interface that is up and has a link.", "interface_up"),
+        text_reading("interface_state", "up, or what the interface lacks."),
+    ),
+)
 
 READINGS = (
     _NIC,
     _INFINIBAND,
     _EFA,
     _PORTS,
+    _INTERFACE,
 )

@@ -37,6 +37,12 @@ class NetworkSettings:
         "A port that was observed down for so long, while others of the node are up, requires a"
         " replacement. off: a person decides.",
     )
+    verbs_every_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        read_period,
+        "How often to open a verbs context on each RDMA device, in a process of its own. The"
+        " service needs access to /dev/infiniband. off: never.",
+    )
 
 
 SECTION = Section(name="network", settings=NetworkSettings, order=40)

@@ -15,8 +15,9 @@ from typing import Any
 from vitald.collectors.nvml.codes import EXCLUDED
 from vitald.collectors.nvml.links import Links, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
-from vitald.collectors.nvml.readings import RACK_LOCATION
-from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
+from vitald.collectors.nvml.pid_namespace import is_initial_pid_namespace
+from vitald.collectors.nvml.tiers import ALWAYS_READ, MISSING, NOT_SUPPORTED, TIER_OF
+from vitald.collectors.nvml.unexported_readings import RACK_LOCATION
 from vitald.model import Component, Readings, Sample
 
 # The fault that each NVML error code of a failed look-up means.
@@ -56,6 +57,7 @@ _DERIVED = {
     "nvlinks_absent": "nvlinks",
     "fabric_differs": "fabric_state",
     "c2c_links_expected": "c2c_links",
+    "without_process": "processes",
     "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
     "sram_uncorrected_parity_missed": "sram_uncorrected_parity_lifetime",
     "sram_uncorrected_secded_missed": "sram_uncorrected_secded_lifetime",
@@ -86,6 +88,7 @@ class CurrentReadings:
         """
         self.simulated = False
         self.switched = False
+        self.sees_all_processes = is_initial_pid_namespace()
         self.by_gpu: dict[str, Readings] = {}
         self.links = Links()
         self.lifetime = LifetimeErrors()
@@ -200,6 +203,7 @@ class CurrentReadings:
         derived |= self._compare_gpus(
             {**known, **updated}, component.id, identity, values, answer.get("missing", {})
         )
+        derived |= self._derive_without_process(values)
         for name in derived:
             missing.pop(name, None)
         for name, source in _DERIVED.items():
@@ -208,6 +212,13 @@ class CurrentReadings:
             if known.pop(name, None) is not None:
                 missing[name] = missing.get(source, "not comparable now")
         return derived
+
+    def _derive_without_process(self, values: Mapping[str, Sample]) -> dict[str, Sample]:
+        """Whether no process uses the GPU; empty if that is not known."""
+        counts = [values.get(name) for name in ("processes", "graphics_processes")]
+        if not self.sees_all_processes or None in counts:
+            return {}
+        return {"without_process": float(not any(counts))}
 
     def _find_missing(
         self,
@@ -225,7 +236,7 @@ class CurrentReadings:
         if "lookup" in answer or "lost" in faults:
             reason = _describe_faults(faults) or _describe_lookup(answer["lookup"])
             polled = {*former.values, *former.missing} if former is not None else set()
-            names = polled & TIER_OF.keys() or TIER_OF.keys()
+            names = polled & TIER_OF.keys() or ALWAYS_READ
             return dict.fromkeys((name for name in names if name not in _IDENTITY), reason)
         before = former.missing if former is not None else {}
         missing = {name: why for name, why in before.items() if name not in values}

@@ -186,9 +186,13 @@ class GpuNode:
         name = self._describe_gpu(address)
         if self._resets.detect_reset(identity, values):
             text = f"{name} was reset, or the driver loaded: its counters began anew"
-            events.append(self.create_event(RESET, component, {}, text))
+            kept: Fields = (
+                {} if self._resets.was_persistent(identity, values) else {"persistent": False}
+            )
+            events.append(self.create_event(RESET, component, kept, text))
             self._evaluator.forget_component(identity, counters=True)
             self.current.lifetime.note_reset(identity)
+        self._resets.note_persistence(identity, values)
         if values and self._hung.end_hang(component):
             fields: Fields = {"recovered": True}
             events.append(self.create_event(HUNG, component, fields, f"{name} answers again"))

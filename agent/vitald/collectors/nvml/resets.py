@@ -7,6 +7,7 @@ from typing import Any
 
 from vitald.model import Sample
 
+_PERSISTENCE = "persistence_mode"
 _SINCE_LOAD = ("energy_joules", "power_capped_seconds")
 
 
@@ -37,3 +38,15 @@ class ResetDetector:
             return False
         former |= counts
         return fell
+
+    def note_persistence(self, identity: str, values: Mapping[str, Sample]) -> None:
+        """Notes the persistence mode; call it after `detect_reset`, as a reset may turn it off."""
+        if isinstance(mode := values.get(_PERSISTENCE), (int, float)):
+            self.memory.setdefault(identity, {})[_PERSISTENCE] = float(mode)
+
+    def was_persistent(self, identity: str, values: Mapping[str, Sample]) -> bool:
+        """False if persistence mode was off before these readings, or is in them where nothing is
+        known from before: the driver then lets go of a GPU that nobody uses, and its counters begin
+        at zero without a reset.
+        """
+        return self.memory.get(identity, {}).get(_PERSISTENCE, values.get(_PERSISTENCE)) != 0

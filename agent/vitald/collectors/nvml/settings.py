@@ -8,7 +8,15 @@ from pathlib import Path
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import MIN_PERIOD_S, Section, read_count, read_path, setting
+from vitald.settings import (
+    MIN_PERIOD_S,
+    Section,
+    read_count,
+    read_names,
+    read_path,
+    read_period,
+    setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,23 @@ class NvmlSettings:
         tomlfile.parse_duration,
         "After this the process that hangs is ended. The driver's own timeouts last up to 45 s.",
     )
+    profiling: bool = setting(
+        False,
+        read_flag,
+        "Also read how busy SMs, tensor cores, memory and links are (GPM), on Hopper and later.",
+    )
+    waiting_after_s: float = setting(
+        tomlfile.parse_duration("10m"),
+        read_period,
+        "A notice says that the GPUs only wait (busy, low and even power, nothing moves) after they"
+        " have for so long. It changes no status. off: nothing is watched.",
+    )
+    waiting_exclude: tuple[str, ...] = setting(
+        (),
+        read_names,
+        "Control groups whose GPUs are left out of that, such as inference servers that spin;"
+        ' * matches anything ("/system.slice/vllm*").',
+    )
     driver_root: Path = setting(
         Path("/run/nvidia/driver"),
         read_path,
@@ -61,6 +86,8 @@ def _check_periods(settings: NvmlSettings, wrong: Callable[[str, str], None]) ->
     for key in ("fast", "slow", "inventory", "deadline"):
         if getattr(settings, f"{key}_s") < MIN_PERIOD_S:
             wrong(key, f"at least {MIN_PERIOD_S:g} s: each poll takes the driver's locks")
+    if 0 < settings.waiting_after_s < 2 * settings.slow_s:
+        wrong("waiting_after", f"at least two times [nvml] slow, {2 * settings.slow_s:g} s, or off")
     if not settings.fast_s <= settings.slow_s <= settings.inventory_s:
         wrong("slow", "fast, slow and inventory must not be shorter than the one before")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from vitald.collectors.small_files import read_attribute
 from vitald.model import Component, ComponentKind
+from vitald.model.component import PCI_ADDRESS
 
 NVIDIA, AMAZON = 0x10DE, 0x1D0F
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Inferentia, Trainium 1, Inferentia2, Trainium 2 and 3 (aws-neuron-driver PCI table). Their class
 # differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
@@ -181,7 +181,7 @@ def _read_device(path: str, address: str) -> PciDevice | None:
         device=device,
         pci_class=pci_class,
         driver=driver.rpartition("/")[2] or None,
-        port=above if _ADDRESS.fullmatch(above) else None,
+        port=above if PCI_ADDRESS.fullmatch(above) else None,
         virtual=bool(_read_link(f"{path}/physfn")),
     )
 

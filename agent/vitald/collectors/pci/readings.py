@@ -8,6 +8,7 @@ from vitald.collectors.reading_definitions import (
     counters,
     flag,
     gauge,
+    get_component_kind,
     get_id,
     get_reading,
     text_reading,
@@ -20,7 +21,10 @@ _PCI = ReadingTable(
     prefix="vitald_pci",
     labels={
         "pci_bus_id": get_id,
-        "kind": lambda readings: readings.component.kind.value,
+        "component_kind": get_component_kind,
+        "role": get_reading("part"),
+        # Their former names
+        "kind": get_component_kind,
         "part": get_reading("part"),
     },
     readings=(

@@ -71,7 +71,9 @@ class DcgmCheck:
     def every_s(self, level: int) -> float:
         if level > self._settings.most:
             return 0.0
-        return {1: self._settings.level_1_s, 2: self._settings.level_2_s}.get(level, 0.0)
+        settings = self._settings
+        periods = {1: settings.level_1_s, 2: settings.level_2_s, 3: settings.level_3_s}
+        return periods.get(level, 0.0)
 
     def needs_idle(self, level: int) -> bool:
         return level >= 2

@@ -6,12 +6,9 @@ minute later; until then a run is inconclusive. The watches last until the engin
 set once, and again if the engine reports that there are none.
 
 A failing GPU can make the command stall for tens of seconds and then report that all is well, so a
-stall is a fault. DCGM is known to report three complaints on healthy nodes, and they are dismissed
-where they mean nothing: NVLink down on a board that has none, IMEX on a node that shares no NVLink
-with others, and failed readings of the power. They stay among the tests and in the reason.
+stall is a fault. `health_scope` knows the complaints that DCGM reports on healthy nodes.
 
-Source: DCGM 3.x and 4.x, dcgmi/Health.cpp and the texts of the health watches; output forms from
-public projects.
+Source: DCGM 3.x and 4.x, dcgmi/Health.cpp.
 """
 
 from __future__ import annotations
@@ -20,298 +17,27 @@ import asyncio
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
-from vitald.collectors.pci.inventory import NVIDIA, PciInventory
+from vitald.catalog import Catalog
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
+from vitald.diagnostics.dcgm.health_answer import NAME, read_answer
+from vitald.diagnostics.dcgm.health_faults import judge_answer, list_culprits, list_tests
+from vitald.diagnostics.dcgm.health_scope import BoardTraits, inspect_board
+from vitald.diagnostics.dcgm.meanings import Meanings
 from vitald.diagnostics.run import tool
-from vitald.model import ComponentKind
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
+from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest
 
-NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
-_SETTLE_S = 60.0  # from setting the watches to answers that count
 _NO_CONNECTION, _UNSPECIFIED = 235, 253
-_MONITOR, _TRIAGE = 1, 4  # DCGM's error severities, for `Fault.severity`
-_MAX_COMPLAINTS = 256  # in one answer
-_VALUES = ("Healthy", "Warning", "Failure")
-_FAILED_READING = "a reading that failed says nothing"
-_SYSTEMS = {
-    "pcie system": "pcie",
-    "nvlink system": "nvlink",
-    "pmu": "pmu",
-    "mcu": "mcu",
-    "memory system": "memory",
-    "sm": "sm",
-    "inforom system": "inforom",
-    "thermal system": "thermal",
-    "power system": "power",
-    "driver": "driver",
-    "connectx system": "connectx",
-}
-# PCI device ids of boards that have no NVLink: T4, A2 and A16, A10, A10G, L4, L40, L40S, L20, RTX
-# PRO 6000 Server (pci.ids).
-_NO_NVLINK = {0x1EB8, 0x25B6, 0x2236, 0x2237, 0x27B8, 0x26B5, 0x26B9, 0x26BA, 0x2BB5}
 _NO_ENGINE = re.compile(
     r"unable to (?:establish a connection|connect to host engine)|host engine connection invalid",
     re.IGNORECASE,
 )
 _NO_WATCHES = re.compile(r"health watches not enabled", re.IGNORECASE)
-_LINK_DOWN = re.compile(r"nvlink.{0,40}\bdown\b", re.IGNORECASE)
-_IMEX = re.compile(r"\bimex\b", re.IGNORECASE)
-_UNREAD = re.compile(
-    r"cannot (?:reliably )?(?:read|retrieve)|unable to (?:read|retrieve)|could not"
-    r" (?:read|retrieve)",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """The state of one watch of one device. `entity` is empty if DCGM names none."""
-
-    group: str  # as DCGM writes it: `GPU`, `NvSwitch`, `CPU`
-    entity: str
-    system: str
-    value: str
-    text: str = ""
-
-    @property
-    def gpu(self) -> int | None:
-        return (
-            int(self.entity)
-            if self.group.upper() == "GPU" and re.fullmatch(r"[0-9]{1,4}", self.entity)
-            else None
-        )
-
-    @property
-    def where(self) -> str:
-        return f"{self.group} {self.entity}".strip()
-
-    @property
-    def code(self) -> str:
-        name = (
-            _SYSTEMS.get(self.system.lower())
-            or re.sub(r"[^a-z0-9]+", "_", self.system.lower()).strip("_")[:40]
-        )
-        return f"{NAME}/{name or 'other'}"
-
-
-@dataclass(frozen=True, slots=True)
-class HealthAnswer:
-    """`overall`: DCGM's value for all devices together, "" if there is none. `unread`: parts in an
-    unknown form.
-    """
-
-    overall: str
-    complaints: tuple[Complaint, ...] = ()
-    unread: tuple[str, ...] = ()
-
-
-def read_answer(text: str) -> HealthAnswer | None:
-    """Reads the output of `dcgmi health -c -j`. None if it holds no complete document."""
-    found = tool.find_document(text)
-    body = found.get("body") if found is not None else None
-    if not isinstance(body, dict):
-        return None
-    overall = _get_value(body.get("Overall Health"))
-    complaints: list[Complaint] = []
-    unread: list[str] = []
-    for group, entities in body.items():
-        if group == "Overall Health":
-            continue
-        for entity, node in _get_children(entities).items():
-            watches = list(_list_watches(presentable(group), presentable(entity), node))
-            complaints += (watch for watch in watches if watch.value in ("Warning", "Failure"))
-            unread += (
-                f"{watch.where} {watch.system}: {watch.value or 'nothing'}"
-                for watch in watches
-                if watch.value not in _VALUES
-            )
-        if not _get_children(entities):
-            unread.append(presentable(group))
-        if len(complaints) > _MAX_COMPLAINTS:
-            unread.append(f"more than {_MAX_COMPLAINTS} complaints")
-            break
-    if overall in ("Warning", "Failure") and not complaints:
-        complaints.append(Complaint("", "", "", overall, "DCGM names no device"))
-    return HealthAnswer(
-        overall, tuple(complaints[:_MAX_COMPLAINTS]), tuple(unread[:_MAX_COMPLAINTS])
-    )
-
-
-def _list_watches(group: str, entity: str, node: object) -> Iterator[Complaint]:
-    """All watches of one device; the device itself if it names none."""
-    systems = _get_children(_get_children(node).get("Errors"))
-    for system, watch in systems.items():
-        yield Complaint(group, entity, presentable(system), _get_value(watch), _join_text(watch))
-    value = _get_value(node)
-    if not systems and value != "Healthy":
-        yield Complaint(group, entity, "", value, "DCGM names no watch")
-
-
-def _get_children(node: object) -> Mapping[str, object]:
-    children = node.get("children") if isinstance(node, dict) else None
-    return children if isinstance(children, dict) else {}
-
-
-def _get_value(node: object) -> str:
-    value = node.get("value") if isinstance(node, dict) else node
-    return presentable(value).strip().capitalize() if isinstance(value, str) else ""
-
-
-def _join_text(node: object) -> str:
-    """Joins the pieces into which DCGM cuts a text to fit its table."""
-    pieces = node.get("overflow") if isinstance(node, dict) else None
-    pieces = [pieces] if isinstance(pieces, str) else pieces
-    if not isinstance(pieces, list):
-        return ""
-    return presentable(
-        " ".join(piece.strip() for piece in pieces[:64] if isinstance(piece, str)).strip()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class BoardTraits:
-    """Traits of the node that decide whether a complaint means anything."""
-
-    has_nvlink: bool = True  # some GPU may have NVLink
-    shares_nvlink: bool = True  # NVLink may reach other nodes
-
-
-def inspect_board(sysfs: Path, machine: str) -> BoardTraits:
-    """Reads the traits from PCI. Only Grace machines (arm64) are sold with NVLink between nodes."""
-    inventory = PciInventory(sysfs)
-    inventory.scan_bus()
-    gpus = [device for device in inventory.devices.values() if device.kind is ComponentKind.GPU]
-    switches = any(device.kind is ComponentKind.NVSWITCH for device in inventory.devices.values())
-    plain = bool(gpus) and all(
-        device.vendor == NVIDIA and device.device in _NO_NVLINK for device in gpus
-    )
-    return BoardTraits(has_nvlink=switches or not plain, shares_nvlink=machine == "aarch64")
-
-
-def find_dismissal_reason(complaint: Complaint, traits: BoardTraits) -> str:
-    """Why a complaint means nothing on this node; "" if it counts."""
-    if not traits.has_nvlink and (
-        complaint.code == f"{NAME}/nvlink" or _LINK_DOWN.search(complaint.text)
-    ):
-        return "these boards have no NVLink"
-    if not traits.shares_nvlink and _IMEX.search(complaint.text):
-        return "this node shares no NVLink with others"
-    if complaint.code == f"{NAME}/power" and _UNREAD.search(complaint.text):
-        return _FAILED_READING
-    return ""
-
-
-def judge_answer(answer: HealthAnswer, traits: BoardTraits) -> Report:
-    """The report on an answer that counts."""
-    reasons = {
-        complaint: find_dismissal_reason(complaint, traits) for complaint in answer.complaints
-    }
-    aside = {complaint: reason for complaint, reason in reasons.items() if reason}
-    notes = [
-        f"set aside: {complaint.where} {complaint.system}: {complaint.text or complaint.value}"
-        f" ({reason})"
-        for complaint, reason in aside.items()
-    ]
-    tests = _list_tests(answer)
-    standing = [complaint for complaint in answer.complaints if complaint not in aside]
-    if standing:
-        return _report_complaints(standing, notes, tests)
-    if (doubt := _find_doubt(answer, aside)) is not None:
-        return Report(
-            outcome=Outcome.INCONCLUSIVE,
-            reason=presentable("; ".join([*doubt, *notes])),
-            remedy=Remedy.RETRY,
-            tests=tests,
-        )
-    return Report(outcome=Outcome.PASS, reason=presentable("; ".join(notes)), tests=tests)
-
-
-def _report_complaints(
-    complaints: Iterable[Complaint], notes: Iterable[str], tests: tuple[Test, ...]
-) -> Report:
-    faults = tuple(map(_make_fault, complaints))
-    return Report(
-        outcome=Outcome.FAIL,
-        reason=presentable("; ".join([*(fault.text for fault in faults), *notes])),
-        remedy=max((fault.remedy for fault in faults), key=lambda remedy: remedy.rank),
-        tests=tests,
-        faults=faults,
-        culprits=_list_culprits(faults),
-    )
-
-
-def _list_culprits(faults: Iterable[Fault]) -> tuple[int, ...]:
-    return tuple(sorted({fault.gpu for fault in faults if fault.gpu is not None}))
-
-
-def _find_doubt(answer: HealthAnswer, aside: Mapping[Complaint, str]) -> list[str] | None:
-    """Why an answer without a remaining complaint is no pass: the reasons other than the notes, if
-    any. None if it is a pass.
-    """
-    if answer.unread:
-        return [f"DCGM's answer is not understood: {', '.join(answer.unread[:3])}"]
-    if _FAILED_READING in aside.values():
-        return []
-    if answer.overall != "Healthy" and not aside:
-        return [f"DCGM says {answer.overall or 'nothing'} of all the devices together"]
-    return None
-
-
-def _make_fault(complaint: Complaint) -> Fault:
-    failed = complaint.value == "Failure"
-    what = complaint.system or "health"
-    return Fault(
-        code=complaint.code,
-        test=what,
-        text=presentable(
-            ": ".join(
-                part
-                for part in (f"{complaint.where} {what} {complaint.value}".strip(), complaint.text)
-                if part
-            )
-        ),
-        gpu=complaint.gpu,
-        device="" if complaint.gpu is not None else _device_name(complaint),
-        severity=_TRIAGE if failed else _MONITOR,
-        remedy=Remedy.INVESTIGATE if failed else Remedy.MONITOR,
-    )
-
-
-def _device_name(complaint: Complaint) -> str:
-    if complaint.group.upper() == "CPU" and complaint.entity.isdecimal():
-        return f"cpu/{complaint.entity}"
-    return complaint.where
-
-
-def _list_tests(answer: HealthAnswer) -> tuple[Test, ...]:
-    """The overall value, and a test for each watch that complained."""
-    systems: dict[str, dict[str, str]] = {}
-    for complaint in answer.complaints:
-        device = complaint.where if complaint.gpu is None else str(complaint.gpu)
-        systems.setdefault(complaint.system or "health", {})[device] = complaint.value
-    overall = Test(name="health", category=NAME, status=answer.overall)
-    return (overall, *(_make_test(system, values) for system, values in systems.items()))
-
-
-def _make_test(system: str, values: Mapping[str, str]) -> Test:
-    """`values` by device: the index of a GPU, or `CPU 1`."""
-    return Test(
-        name=system,
-        category=NAME,
-        gpus={device: value for device, value in values.items() if device.isdecimal()},
-        cpus={
-            device.split()[-1]: value
-            for device, value in values.items()
-            if device.upper().startswith("CPU ")
-        },
-    )
 
 
 def _report_unreadable(output: Output) -> Report:
@@ -340,6 +66,13 @@ class DcgmHealthCheck:
         self._machine = machine or platform.machine()
         self._now = now
         self._set_at: float | None = None  # None: the engine may have no watches
+        self._meanings: Meanings | None = None
+
+    def use_catalog(self, catalog: Catalog) -> None:
+        self._meanings = Meanings(catalog, NAME)
+
+    def is_settling(self) -> bool:
+        return self._set_at is not None and self._now() - self._set_at < self._settings.settle_s
 
     def find_obstacle(self) -> str:
         if not self._settings.enabled:
@@ -375,21 +108,22 @@ class DcgmHealthCheck:
         if answer is None:
             return _report_unreadable(output)
         since = self._now() - self._set_at
-        if since < _SETTLE_S:
+        if self.is_settling():
             reason = (
                 f"DCGM says {answer.overall or 'nothing'}, but its watches were set {since:.0f} s"
-                f" ago: answers count after {_SETTLE_S:.0f} s"
+                f" ago: answers count after {self._settings.settle_s:.0f} s"
             )
             return Report(
                 outcome=Outcome.INCONCLUSIVE,
                 reason=reason,
                 remedy=Remedy.RETRY,
-                tests=_list_tests(answer),
+                tests=list_tests(answer),
             )
         traits = BoardTraits()
         if answer.complaints:
             traits = await asyncio.to_thread(inspect_board, self._sysfs, self._machine)
-        return self._restrict_report(judge_answer(answer, traits), ask, output)
+        report = judge_answer(answer, traits, self._meanings)
+        return self._restrict_report(report, ask, output)
 
     def _restrict_report(self, report: Report, ask: RunRequest, output: Output) -> Report:
         """Keep only the requested GPUs, and report no pass if the command itself failed."""
@@ -409,13 +143,13 @@ class DcgmHealthCheck:
                 Outcome.INCONCLUSIVE,
                 f"DCGM says that all is well, but ended with {output.exit_code}",
             )
-        return Report(
+        return replace(
+            report,
             outcome=outcome,
             reason=presentable(reason),
             remedy=report.remedy if faults or outcome is not Outcome.PASS else Remedy.NONE,
-            tests=report.tests,
             faults=faults,
-            culprits=_list_culprits(faults),
+            culprits=list_culprits(faults),
             measures=measures,
         )
 
@@ -434,7 +168,7 @@ class DcgmHealthCheck:
         self._set_at = self._now()
         return Report(
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"{reason}; their answers count after {_SETTLE_S:.0f} s",
+            reason=f"{reason}; their answers count after {self._settings.settle_s:.0f} s",
             remedy=Remedy.RETRY,
         )
 

@@ -5,9 +5,7 @@ node.
 This follows AWS's own test (efa_test.sh of the EFA installer): provider `efa`, endpoint `rdm`, and
 no shared memory, which libfabric would otherwise use between two processes of one node, so that the
 adapter would not be tested. The adapter is named by libfabric's domain: the name of the RDMA device
-and `-rdm`. The two processes connect over TCP on this node. A short shell script starts the client
-once the server listens, and ends the server; so both run as one program with one deadline, and
-leave nothing behind.
+and `-rdm`. The two processes connect over TCP on this node.
 
 A pingpong has one message in flight, so its bandwidth is far below the line rate: the expected
 value comes from other nodes of the same type, not from the data sheet. The first messages include
@@ -19,19 +17,18 @@ request 1088: the name of the domain, no shared memory).
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vitald.collectors import small_files
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
-from vitald.diagnostics.bandwidth import BandwidthCheck
+from vitald.diagnostics import adapters
+from vitald.diagnostics.adapters import Adapter, AdapterCheck, AdapterResult, AdapterTest
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.run import tool
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
+from vitald.diagnostics.run import pair, tool
+from vitald.model.diagnostic import Measure, Outcome, Remedy
 
 NAME = "efa_loopback"
 FAILED, SLOW = f"{NAME}/failed", f"{NAME}/slow"
@@ -44,38 +41,6 @@ _LARGE = 1 << 20  # bytes; the largest size by default
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kmg]?)", re.ASCII)
 _TABLE = re.compile(r"\s*(?:bytes|[0-9.]+[kmg]?)\s+(?:#sent|iters|[0-9.]+[kmb]?)\s", re.ASCII)
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_DEVICE = re.compile(r"\w[\w.\-]{0,63}", re.ASCII)
-# Arguments: the port in hexadecimal, the port, the program and its options. Standard output is the
-# client's, standard error the server's. The server has 20 s to listen (0A is TCP_LISTEN; a test
-# connection would take the client's place), and 5 s to end after its client.
-_SCRIPT = """
-hex=$1 port=$2
-shift 2
-"$@" -B "$port" >/dev/null &
-server=$!
-tries=0
-until grep -qs "^ *[0-9]*: [0-9A-F]*:$hex [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6; do
-    kill -0 "$server" 2>/dev/null || {
-        wait "$server"; code=$?; [ "$code" -ne 0 ] || code=75; exit "$code"
-    }
-    tries=$((tries + 1))
-    [ "$tries" -lt 200 ] || { kill "$server"; echo "the server does not listen" >&2; exit 75; }
-    sleep 0.1
-done
-"$@" -P "$port" 127.0.0.1 2>&1
-code=$?
-[ "$code" -eq 0 ] || kill "$server" 2>/dev/null
-tries=0
-while kill -0 "$server" 2>/dev/null; do
-    tries=$((tries + 1))
-    [ "$tries" -ne 50 ] || kill "$server" 2>/dev/null
-    [ "$tries" -lt 60 ] || break
-    sleep 0.1
-done
-exit "$code"
-"""
-
 # Causes outside the adapter: libfabric does not know the provider or domain, missing permissions,
 # locked memory or shared libraries.
 _SETTINGS = re.compile(
@@ -88,14 +53,6 @@ _SETTINGS = re.compile(
 _NOT_CONNECTED = re.compile(
     r"Connection refused|Address already in use|failed to connect", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An RDMA device of the driver efa. `address`: its PCI function, "" if unknown."""
-
-    name: str
-    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +106,6 @@ def _read_row(cells: dict[str, str]) -> SizeResult | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterResult:
-    """The result of one adapter."""
-
-    adapter: Adapter
-    outcome: Outcome
-    text: str = ""
-    remedy: Remedy = Remedy.NONE
-    code: str = ""  # of its fault; "" if there is none
-    measures: tuple[Measure, ...] = ()
-    run_ended: bool = False  # no other adapter is tested
-
-
 def _find_incomplete_reason(table: PingpongTable, output: Output) -> str:
     """Why the table cannot be judged; "" if it can."""
     if table.broken:
@@ -177,142 +121,85 @@ def _find_incomplete_reason(table: PingpongTable, output: Output) -> str:
     return ""
 
 
-def _find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-class EfaLoopbackCheck(BandwidthCheck):
-    """Tests one adapter after the other, since they share the node's memory and processors."""
+class EfaLoopbackCheck(AdapterCheck[Adapter]):
+    """Tests one adapter after the other."""
 
     name = NAME
     title = "EFA loopback"
+    absence = "there is no EFA adapter here"
 
     def __init__(self, config: Config) -> None:
-        super().__init__(every_s=config.efa_loopback.every_s, expected_s=15.0)
-        self._settings = config.efa_loopback
-        self._classes = config.paths.sysfs / "class" / "infiniband"
+        super().__init__(NAME, config, config.efa_loopback, expected_s=15.0)
 
     def find_obstacle(self) -> str:
         if not tool.find_program(PROGRAM, FOLDERS):
             return tool.explain_absence(PROGRAM, FOLDERS)
-        try:
-            adapters = self._list_adapters()
-        except OSError as error:
-            return f"{self._classes}: {small_files.describe_error(error)}"
-        if not adapters:
-            return f"there is no EFA adapter here: {self._classes} has none of the driver efa"
-        return ""
+        return self.find_adapter_obstacle(
+            f"there is no EFA adapter here: {self._classes} has none of the driver efa"
+        )
 
-    def expected_s(self, level: int) -> float:
-        del level
-        try:
-            return self._expected_s * max(1, len(self._list_adapters()))
-        except OSError:
-            return self._expected_s
+    def list_adapters(self) -> list[Adapter]:
+        devices = adapters.list_devices(self._classes)
+        return [adapter for adapter, function in devices if adapters.is_efa(function)]
 
-    async def run_check(self, ask: RunRequest, execute: Execute) -> Report:
-        del ask  # its GPUs are not tested
-        try:
-            adapters = await asyncio.to_thread(self._list_adapters)
-        except OSError as error:
-            return tool.report_error(f"{self._classes}: {small_files.describe_error(error)}")
+    async def test_adapters(
+        self, adapters: Sequence[Adapter], execute: Execute
+    ) -> list[AdapterResult]:
         results: list[AdapterResult] = []
         for adapter in adapters:
             results.append(await self._test_adapter(adapter, execute))
             if results[-1].run_ended:
                 break
-        return _make_report(_compare_results(results))
-
-    def _list_adapters(self) -> list[Adapter]:
-        """The adapters, recognised by their driver, since names can be changed."""
-        found = []
-        for name in small_files.list_names(self._classes):
-            function = (self._classes / name / "device").resolve()
-            if _DEVICE.fullmatch(name) and (function / "driver").resolve().name == "efa":
-                found.append(
-                    Adapter(name, function.name if _ADDRESS.fullmatch(function.name) else "")
-                )
-        return found
+        return _compare_results(results)
 
     async def _test_adapter(self, adapter: Adapter, execute: Execute) -> AdapterResult:
         program = tool.find_program(PROGRAM, FOLDERS) or PROGRAM
-        port = _find_free_port()
+        port = pair.find_free_port()
         options = ("-e", "rdm", "-p", "efa", "-d", f"{adapter.name}-rdm", "-I", str(_ROUNDS))
+        server = (program, *options, "-B", str(port))
+        client = (program, *options, "-P", str(port), "127.0.0.1")
         command = Command(
-            argv=("/bin/sh", "-c", _SCRIPT, NAME, f"{port:04X}", str(port), program, *options),
+            argv=pair.make_argv(NAME, port, server, client),
             deadline_s=self._settings.deadline_s,
             environment={"FI_EFA_ENABLE_SHM_TRANSFER": "0"},
         )
-        return self._judge_output(adapter, await execute(command))
+        return self._judge_output(_make_test(adapter), await execute(command))
 
-    def _judge_output(self, adapter: Adapter, output: Output) -> AdapterResult:
+    def _judge_output(self, test: AdapterTest, output: Output) -> AdapterResult:
         if output.ended is not ProgramEnd.EXITED or output.exit_code != 0:
-            return self._judge_failure(adapter, output)
+            return self._judge_failure(test, output)
         table = read_table(output.stdout)
         if reason := _find_incomplete_reason(table, output):
-            text = f"EFA {adapter.name}: {reason}"
-            return AdapterResult(adapter, Outcome.INCONCLUSIVE, text, Remedy.RETRY)
-        return self._judge_table(adapter, table)
+            return test.report_inconclusive(reason)
+        return self._judge_table(test, table)
 
-    def _judge_table(self, adapter: Adapter, table: PingpongTable) -> AdapterResult:
+    def _judge_table(self, test: AdapterTest, table: PingpongTable) -> AdapterResult:
         bandwidths = [row.bytes_per_second for row in table.rows]
         small = [row.seconds for row in table.rows if row.size <= _SMALL]
-        best, latency = max(bandwidths), statistics.median(small)
-        least = self._settings.least_gbps * tool.GIGA / 8 or None
-        most = self._settings.most_latency_us * tool.MICRO or None
+        compared = self.compare_figures(
+            test.device, max(bandwidths), statistics.median(small), digits=3
+        )
+        average, device = statistics.fmean(bandwidths), test.device
         # The five figures of HyperPod's message: MaxBw, AvgBw, MaxTypicalLat, MinTypicalLat,
         # AvgLat.
         measures = (
-            Measure(
-                name="bandwidth_bytes_per_second", value=best, device=adapter.name, least=least
-            ),
-            Measure(
-                name="bandwidth_average_bytes_per_second",
-                value=statistics.fmean(bandwidths),
-                device=adapter.name,
-            ),
-            Measure(name="latency_seconds", value=latency, device=adapter.name, most=most),
-            Measure(name="latency_max_typical_seconds", value=max(small), device=adapter.name),
-            Measure(name="latency_min_typical_seconds", value=min(small), device=adapter.name),
-            Measure(
-                name="latency_average_seconds", value=statistics.fmean(small), device=adapter.name
-            ),
+            compared.bandwidth,
+            Measure(name="bandwidth_average_bytes_per_second", value=average, device=device),
+            compared.latency,
+            Measure(name="latency_max_typical_seconds", value=max(small), device=device),
+            Measure(name="latency_min_typical_seconds", value=min(small), device=device),
+            Measure(name="latency_average_seconds", value=statistics.fmean(small), device=device),
         )
-        slow = []
-        if least is not None and best < least:
-            slow.append(
-                f"{best * 8 / tool.GIGA:.3g} Gbit/s, below the {self._settings.least_gbps:g} Gbit/s"
-                " that are expected"
-            )
-        if most is not None and latency > most:
-            slow.append(
-                f"{latency / tool.MICRO:.3g} us, above the {self._settings.most_latency_us:g} us"
-                " that are expected"
-            )
         if any(row.lost for row in table.rows):
-            text = f"EFA {adapter.name}: messages were lost on the way to itself"
-            return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED, measures)
-        if slow:
-            return AdapterResult(
-                adapter,
-                Outcome.FAIL,
-                f"EFA {adapter.name}: {'; '.join(slow)}",
-                Remedy.INVESTIGATE,
-                SLOW,
-                measures,
-            )
-        return AdapterResult(adapter, Outcome.PASS, measures=measures)
+            return test.report_fault(FAILED, "messages were lost on the way to itself", measures)
+        if compared.slow:
+            return test.report_fault(SLOW, compared.slow, measures)
+        return test.report_pass(measures)
 
-    def _judge_failure(self, adapter: Adapter, output: Output) -> AdapterResult:
+    def _judge_failure(self, test: AdapterTest, output: Output) -> AdapterResult:
         """The result of programs that did not exit with 0."""
-        who = f"EFA {adapter.name}"
-        if (report := tool.report_not_run(f"{who}: {PROGRAM}", output)) is not None:
-            over = output.ended in (ProgramEnd.CANCELLED, ProgramEnd.NOT_STARTED)
-            return AdapterResult(
-                adapter, report.outcome, report.reason, report.remedy, run_ended=over
-            )
+        if (result := test.report_not_run(PROGRAM, output)) is not None:
+            return result
         complaints = "\n".join(
             line for line in tool.split_lines(output.stdout) if not _TABLE.match(line)
         )
@@ -320,18 +207,24 @@ class EfaLoopbackCheck(BandwidthCheck):
         causes = "\n".join(line for line in complaints.splitlines() if "ctrl/" not in line)
         last = tool.find_last_line(causes, output.stderr, complaints) or "it printed nothing"
         if output.ended is ProgramEnd.DEADLINE:
-            text = f"{who}: did not end within {self._settings.deadline_s:g} s: {last}"
-            return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED)
-        text = f"{who}: {PROGRAM} ended with {output.exit_code}: {last}"
+            late = f"did not end within {self._settings.deadline_s:g} s: {last}"
+            return test.report_fault(FAILED, late)
+        text = f"{PROGRAM} ended with {output.exit_code}: {last}"
         if _SETTINGS.search(f"{complaints}\n{output.stderr}") or output.exit_code in (126, 127):
-            return AdapterResult(adapter, Outcome.CONFIG, text, Remedy.FIX_CONFIG)
+            return test.report_misconfigured(text)
         if _NOT_CONNECTED.search(f"{complaints}\n{output.stderr}"):
-            return AdapterResult(adapter, Outcome.ERROR, text, Remedy.RETRY)
-        return AdapterResult(adapter, Outcome.FAIL, text, Remedy.INVESTIGATE, FAILED)
+            return test.report_error(text)
+        return test.report_fault(FAILED, text)
 
 
-_WORST = (Outcome.FAIL, Outcome.ERROR, Outcome.CONFIG, Outcome.INCONCLUSIVE, Outcome.PASS)
-_STATUS = {Outcome.PASS: "Pass", Outcome.FAIL: "Fail"}
+def _make_test(adapter: Adapter) -> AdapterTest:
+    return AdapterTest(
+        label=f"EFA {adapter.name}",
+        device=adapter.name,
+        component=adapter.component,
+        name=f"loopback {adapter.name}",
+        fault_name="loopback",
+    )
 
 
 def _compare_results(results: list[AdapterResult]) -> list[AdapterResult]:
@@ -351,41 +244,6 @@ def _blame_adapter(result: AdapterResult) -> AdapterResult:
         code=FAILED,
         remedy=Remedy.INVESTIGATE,
         text=f"{result.text} (others here are well)",
-    )
-
-
-def _make_report(results: list[AdapterResult]) -> Report:
-    if not results:
-        return Report(outcome=Outcome.NOT_APPLICABLE, reason="there is no EFA adapter here")
-    outcome = min((result.outcome for result in results), key=_WORST.index)
-    return Report(
-        outcome=outcome,
-        reason=presentable("; ".join(result.text for result in results if result.text)),
-        remedy=max((result.remedy for result in results), key=lambda remedy: remedy.rank),
-        tests=tuple(
-            Test(
-                name=f"loopback {result.adapter.name}",
-                category=NAME,
-                status=_STATUS.get(result.outcome, ""),
-            )
-            for result in results
-        ),
-        faults=tuple(_make_fault(result) for result in results if result.code),
-        measures=tuple(measure for result in results for measure in result.measures),
-    )
-
-
-def _make_fault(result: AdapterResult) -> Fault:
-    """The fault must be confirmed: a leftover process can spoil a single loopback."""
-    adapter = result.adapter
-    device = f"nic/{adapter.address}" if adapter.address else adapter.name
-    return Fault(
-        code=result.code,
-        test="loopback",
-        text=result.text,
-        device=device,
-        remedy=result.remedy,
-        confirm=True,
     )
 
 

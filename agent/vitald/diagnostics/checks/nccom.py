@@ -26,6 +26,7 @@ from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
+from vitald.diagnostics.limits import Limits
 from vitald.diagnostics.run import tool
 from vitald.model.diagnostic import Outcome, Report, RunRequest
 
@@ -179,7 +180,7 @@ class NccomCheck(BandwidthCheck):
 
     def __init__(self, config: Config) -> None:
         # nccom-test first compiles a program for each size.
-        super().__init__(every_s=config.nccom.every_s, expected_s=120.0)
+        super().__init__(Limits(NAME, config), every_s=config.nccom.every_s, expected_s=120.0)
         self._settings = config.nccom
         self._sysfs = config.paths.sysfs
         self._reports = AllReduce(
@@ -187,6 +188,7 @@ class NccomCheck(BandwidthCheck):
             program=PROGRAM,
             unit=tool.GIBI,
             expected=self._settings.least_gbytes,
+            limits=self.limits,
         )
 
     def find_obstacle(self) -> str:

@@ -49,20 +49,20 @@ class Meaning:
 
 
 class Meanings:
-    """The catalogue's entries of the kind `dcgm`, by number and by text."""
+    """The catalogue's entries of a kind, by number and by text."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, kind: str = KIND) -> None:
         self._rules = {
             code: rule
             for code, rule in catalog.rules.items()
-            if rule.kind == KIND and rule.diagnostic is not None
+            if rule.kind == kind and rule.diagnostic is not None
         }
         self._xids = {
             code: rule
             for code, rule in catalog.rules.items()
             if rule.kind == "xid" and rule.action.makes_unfit
         }
-        self._default = catalog.find_rule(f"{KIND}/default")
+        self._default = catalog.find_rule(f"{kind}/default")
         phrases = [
             (words.split("*"), code)
             for code, rule in self._rules.items()

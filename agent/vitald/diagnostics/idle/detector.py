@@ -33,11 +33,20 @@ from vitald.diagnostics.idle.harmless import LISTED, PROGRAMS, SYSTEM_ACCOUNTS, 
 _GPU = re.compile(r"nvidia[0-9]+")
 _NEURON = re.compile(r"neuron[0-9]+")
 _JOB_FOLDER = re.compile(r"job_([0-9A-Za-z+_.-]{1,40})")
+# Only where root alone creates groups: a user or a container to which a group is delegated
+# (user@1000.service) gives those below it any name. `/..` is the view from a cgroup namespace.
+# Sources: cgroup_namespaces(7); Slurm, src/plugins/cgroup/v2/cgroup_v2.c (SYSTEM_CGSLICE); and
+# Kubernetes, pkg/kubelet/cm. kind has its pods below /kubelet.
+_HIERARCHY = r"^[0-9]+:[^:\n]*:(?:/\.\.)*/"
 _SLURM_CGROUP = re.compile(
-    r"(?:slurmstepd\.scope|/slurm[^/\n]*/uid_[0-9]+)/job_([0-9A-Za-z+_.-]{1,40})"
+    _HIERARCHY + r"(?:(?:system\.slice/)?(?:[^/\n]+_)?slurmstepd\.scope"
+    r"|slurm(?:_[^/\n]+)?/uid_[0-9]+)/job_([0-9A-Za-z+_.-]{1,40})(?:/|$)",
+    re.MULTILINE,
 )
 _POD_CGROUP = re.compile(
-    r"kubepods[^\n]*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+    _HIERARCHY + r"(?:kubelet(?:\.slice)?/)?(?:kubelet-)?kubepods[^\n]*?"
+    r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})",
+    re.MULTILINE,
 )
 
 _MAX_CGROUPS = 256  # searched in one job
@@ -102,13 +111,13 @@ def list_slurm_jobs(cgroup: Path) -> list[str]:
 
 
 def find_pod(cgroups: str) -> str:
-    """The Kubernetes pod that a process belongs to, by its uid."""
+    """The Kubernetes pod that a process belongs to, by its uid. `cgroups`: /proc/PID/cgroup."""
     match = _POD_CGROUP.search(cgroups)
     return match[1].replace("_", "-") if match else ""
 
 
 def find_slurm_job(cgroups: str) -> str:
-    """The Slurm job that a process belongs to."""
+    """The Slurm job that a process belongs to. `cgroups`: /proc/PID/cgroup."""
     match = _SLURM_CGROUP.search(cgroups)
     return match[1] if match else ""
 

@@ -19,14 +19,13 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from urllib.parse import quote
 
 import aiohttp
 
 from vitald import __version__
-from vitald.publish.http import parse_json, read_limited
+from vitald.publish.http import parse_json, read_limited, read_retry_after
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
 from vitald.publish.sink import SinkFailed
@@ -253,19 +252,6 @@ def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> 
     if document is None:
         raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON")
     return document
-
-
-def read_retry_after(text: str, now: float) -> float | None:
-    """Seconds from `now` (since the epoch); None if it says neither seconds nor a date.
-
-    Source: RFC 9110, section 10.2.3.
-    """
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _parse(document: object) -> NodeObject:

@@ -3,10 +3,10 @@ What the node object should say, computed from the published state. Pure.
 
     state ─► conditions, labels, annotation ─► compared with the node ─► one patch, or none
 
-`<prefix>/Healthy` has readiness polarity (True is well), as readiness gates want it;
-`<prefix>/RebootRequired` and `<prefix>/ReplacementRequired` have problem polarity, as remediation
-controllers want it. Reasons are words of a closed list (docs/reference/reasons.md): policies match
-them, so they name no device and no count. A message is for people only.
+`<prefix>/Healthy` and `<prefix>/Validated` have readiness polarity (True is well), as readiness
+gates want it; `<prefix>/RebootRequired` and `<prefix>/ReplacementRequired` have problem polarity,
+as remediation controllers want it. Reasons are words of a closed list (docs/reference/reasons.md):
+policies match them, so they name no device and no count. A message is for people only.
 
 Source: Kubernetes API v1 NodeCondition; limits of labels from "Labels and Selectors".
 """
@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vitald.model import Action, Status
+from vitald.model.advice import Advice
+from vitald.model.codes import VALIDATION_FAILED, VALIDATION_PENDING
+from vitald.model.validation import ValidationStage
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
-from vitald.reasons import FixedReason
-from vitald.text import replace_unprintable
+from vitald.reasons import FixedReason, make_reason
+from vitald.text import limit_bytes, replace_unprintable
 from vitald.timestamps import format_rfc3339
 
 DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
@@ -61,6 +64,12 @@ class DesiredNode:
     removed: tuple[str, ...] = ()
 
 
+_VALIDATED = {
+    ValidationStage.OFF: (ConditionStatus.UNKNOWN, FixedReason.VALIDATION_OFF.value),
+    ValidationStage.NONE: (ConditionStatus.TRUE, NOT_REQUIRED),
+    ValidationStage.PENDING: (ConditionStatus.FALSE, make_reason(VALIDATION_PENDING)),
+    ValidationStage.FAILED: (ConditionStatus.FALSE, make_reason(VALIDATION_FAILED)),
+}
 _HEALTHY = {
     Status.HEALTHY: ConditionStatus.TRUE,
     Status.DEGRADED: ConditionStatus.TRUE,
@@ -78,13 +87,18 @@ def build_desired_node(
     return DesiredNode(
         conditions=_build_conditions(state, prefix) if own else (),
         labels=build_labels(state, prefix) if labels else {},
-        annotations=_build_annotation(state, prefix) if annotation else {},
+        annotations=_build_annotations(state, prefix) if annotation else {},
     )
 
 
-def list_own_types(prefix: str) -> tuple[str, str, str]:
+def list_own_types(prefix: str) -> tuple[str, str, str, str]:
     """The types of the conditions with the prefix."""
-    return f"{prefix}/Healthy", f"{prefix}/RebootRequired", f"{prefix}/ReplacementRequired"
+    return (
+        f"{prefix}/Healthy",
+        f"{prefix}/RebootRequired",
+        f"{prefix}/ReplacementRequired",
+        f"{prefix}/Validated",
+    )
 
 
 def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondition, ...]:
@@ -98,13 +112,23 @@ def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondit
         message=format_message(state.lines),
         changed_at=state.changed_at,
     )
-    repairs = (state.reboot_reason, state.replacement_reason)
     return (
         healthy,
-        *(
-            _build_repair(type_, reason, state)
-            for type_, reason in zip(types[1:], repairs, strict=True)
-        ),
+        _build_repair(types[1], state.reboot_reason, state),
+        _build_repair(types[2], state.replacement_reason, state),
+        _build_validated(types[3], state),
+    )
+
+
+def _build_validated(type_: str, state: NodeSummary) -> DesiredCondition:
+    """Unknown where no validation is carried out: nothing says that the node is validated."""
+    status, reason = _VALIDATED[state.validation or ValidationStage.OFF]
+    return DesiredCondition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=limit_text(state.validation_detail),
+        changed_at=state.changed_at,
     )
 
 
@@ -136,17 +160,35 @@ def build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
     return {f"{prefix}/status": status.value, f"{prefix}/action": action.value}
 
 
-def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:
-    """The open findings as JSON, for tools. While the daemon is silent, those that were published
-    last stay.
+def _build_annotations(state: PublishedState, prefix: str) -> dict[str, str | None]:
+    """The open findings as JSON, for tools, and the advice to jobs while they should save. While
+    the daemon is silent, those that were published last stay.
     """
     if isinstance(state, DaemonSilent):
         return {}
-    return {get_annotation_key(prefix): format_findings(state.findings, state.open_findings)}
+    findings, save = list_annotation_keys(prefix)
+    advice = state.advice
+    return {
+        findings: format_findings(state.findings, state.open_findings),
+        save: _format_advice(advice) if advice is not None and advice.save else None,
+    }
 
 
-def get_annotation_key(prefix: str) -> str:
-    return f"{prefix}/findings"
+def list_annotation_keys(prefix: str) -> tuple[str, str]:
+    """The annotations with the prefix: the findings, and the advice to save."""
+    return f"{prefix}/findings", f"{prefix}/save-advised"
+
+
+def _format_advice(advice: Advice) -> str:
+    return json.dumps(
+        {
+            "why": advice.why,
+            "action": advice.action,
+            "when": advice.when,
+            "by": format_rfc3339(advice.by, "seconds") if advice.by is not None else None,
+        },
+        separators=(",", ":"),
+    )
 
 
 def format_findings(findings: Sequence[FindingSummary], open_findings: int) -> str:
@@ -167,7 +209,7 @@ def _describe_finding(finding: FindingSummary) -> dict[str, object]:
         "component": finding.component,
         "code": finding.code,
         "action": finding.action.value,
-        "when": finding.when,
+        "when": finding.when.value,
         "since": format_rfc3339(finding.since, "seconds"),
         "confirmed": finding.confirmed,
         "device": finding.device,
@@ -190,7 +232,4 @@ def format_message(lines: Sequence[str]) -> str:
 
 def limit_text(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     """Printable, and at most `limit` bytes of UTF-8."""
-    encoded = replace_unprintable(text).encode()
-    if len(encoded) <= limit:
-        return encoded.decode()
-    return encoded[: limit - 3].decode(errors="ignore") + "..."
+    return limit_bytes(text, limit)

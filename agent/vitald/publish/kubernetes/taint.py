@@ -16,9 +16,11 @@ from collections.abc import Collection, Sequence
 import structlog
 
 from vitald.model import Status
+from vitald.model.response import ServiceState
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
 from vitald.publish.kubernetes.written import get_taint_key
+from vitald.publish.service_report import ServiceReport
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore, WrittenKind, WrittenName
 from vitald.publish.summary import DaemonSilent, PublishedState
@@ -27,6 +29,7 @@ from vitald.publish_sections import KubernetesSettings
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 OFF = "off"
+_DRAINING = "NoSchedule"  # PreferNoSchedule keeps no pod away for certain
 _CONFLICT = 409
 _ATTEMPTS = 5
 _RECHECK_S = 60.0
@@ -40,11 +43,17 @@ class TaintSink:
     name = "kubernetes-taint"
 
     def __init__(
-        self, client: KubernetesClient, settings: KubernetesSettings, store: StateStore
+        self,
+        client: KubernetesClient,
+        settings: KubernetesSettings,
+        store: StateStore,
+        report: ServiceReport | None = None,
     ) -> None:
+        """`report`: to the daemon, once the API server has accepted a change."""
         self._client = client
         self._settings = settings
         self._store = store
+        self._report = report
         self._key = get_taint_key(settings)
 
     @staticmethod
@@ -75,6 +84,11 @@ class TaintSink:
             did_write = await self._replace_taint(keys, wanted)
         kept = set() if wanted is None else {wanted.key}
         await self._store.drop_written([_name_taint(key) for key in keys - kept])
+        if self._report is not None:
+            is_drained = wanted is not None and wanted.effect == _DRAINING
+            await self._report.send_state(
+                ServiceState.DRAINED if is_drained else ServiceState.IN_SERVICE
+            )
         return did_write
 
     def _build_taint(self, action: str) -> NodeTaint:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from vitald.publish.kubernetes.desired import (
     DesiredNode,
     build_labels,
-    get_annotation_key,
+    list_annotation_keys,
     list_own_types,
 )
 from vitald.publish.kubernetes.node_object import MANAGER, NodeObject
@@ -50,7 +50,7 @@ def list_configured_names(settings: KubernetesSettings) -> frozenset[WrittenName
         types,
         (*labels, *(LABELS if is_hyperpod else ())),
         (
-            *([get_annotation_key(prefix)] if settings.annotation else []),
+            *(list_annotation_keys(prefix) if settings.annotation else ()),
             *(ANNOTATIONS if is_hyperpod else ()),
         ),
     )

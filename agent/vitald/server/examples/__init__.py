@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitald.server.examples.advice import ADVISE, ADVISE_REQUEST
 from vitald.server.examples.diagnostics import (
     CANCEL_DIAGNOSTIC,
     CANCEL_DIAGNOSTIC_REQUEST,
@@ -48,11 +49,18 @@ from vitald.server.examples.node import (
     NODE_SUMMARY,
     STATUS,
 )
+from vitald.server.examples.notices import STORE_NOTICES, STORE_NOTICES_REQUEST
 from vitald.server.examples.publishers import REPORT_SINKS, REPORT_SINKS_REQUEST, SINK
+from vitald.server.examples.scheduler import (
+    REPORT_SCHEDULER,
+    REPORT_SCHEDULER_REQUEST,
+)
 
 __all__ = [
     "ACCEPT",
     "ACCEPT_REQUEST",
+    "ADVISE",
+    "ADVISE_REQUEST",
     "ANNOUNCE",
     "ANNOUNCE_REQUEST",
     "BOOT_ID",
@@ -83,6 +91,8 @@ __all__ = [
     "RELEASE_REQUEST",
     "REMEDY",
     "REMEDY_REQUEST",
+    "REPORT_SCHEDULER",
+    "REPORT_SCHEDULER_REQUEST",
     "REPORT_SINKS",
     "REPORT_SINKS_REQUEST",
     "RULE",
@@ -91,6 +101,8 @@ __all__ = [
     "SEEN",
     "SINK",
     "STATUS",
+    "STORE_NOTICES",
+    "STORE_NOTICES_REQUEST",
     "TELL_JOB",
     "TELL_JOB_REQUEST",
     "TRANSITIONS",

@@ -5,6 +5,15 @@ from __future__ import annotations
 from vitald.server import schema
 from vitald.server.examples.facts import GOING, RUN
 
+VALIDATION: schema.Validation = {
+    "stage": "pending",
+    "level": 2,
+    "after": "cleared",
+    "since": "2026-11-20T13:52:11.000Z",
+    "detail": "level 2 waits for idle devices: job 815",
+    "missed": None,
+}
+
 DIAGNOSTICS: schema.ApiDiagnostics = {
     "checks": [
         {
@@ -19,8 +28,19 @@ DIAGNOSTICS: schema.ApiDiagnostics = {
     ],
     "going": [GOING],
     "last": [RUN],
+    "passes": [
+        {
+            "check": "dcgm",
+            "level": 1,
+            "every": 3600.0,
+            "passed": "2026-11-20T13:31:50.000Z",
+            "since": "2026-11-20T13:31:50.000Z",
+            "old": False,
+        }
+    ],
     "due": [{"check": "dcgm", "level": 1, "at": "2026-11-20T14:31:40.000Z", "waitsFor": ""}],
     "blocked": "",
+    "validation": VALIDATION,
 }
 
 DIAGNOSTIC_RUNS: schema.DiagnosticRuns = {"damaged": 0, "runs": [RUN]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from vitald.server import schema
+from vitald.server.examples.advice import ADVISE
 from vitald.server.examples.facts import EVENT, FINDING, IDENTITY, INCIDENT, LINE, ROOT, SEEN
+from vitald.server.examples.work import NOTICE
 
 EVENTS: schema.Events = {"events": [EVENT], "damaged": 0, "next": None}
 
@@ -15,11 +17,20 @@ TRANSITIONS: schema.Transitions = {
             "change": "opened",
             "finding": 7,
             "component": "gpu/0000:65:00.0",
+            "kind": "xid",
             "code": "xid/79",
             "reason": "Xid79",
             "title": "GPU has fallen off the bus",
+            "since": "2026-11-20T13:46:40.250Z",
             "state": "open",
             "action": "reboot_node",
+            "todo": "reboot the node",
+            "when": "now",
+            "raw": LINE,
+            "source": "kernel_log",
+            "uuid": "",
+            "serial": "",
+            "confirmed": True,
             "cause": "xid/79 seen",
             "simulated": False,
             "onTrial": False,
@@ -54,6 +65,7 @@ WATCH: tuple[schema.WatchLine, ...] = (
             "witnesses": ["expect", "nvml", "pci"],
         },
     },
+    {"type": "notice", "open": True, "notice": NOTICE},
     {"type": "incident", "incident": {**INCIDENT, "last": SEEN, "count": 1, "members": [ROOT]}},
     {
         "type": "verdict",
@@ -66,6 +78,7 @@ WATCH: tuple[schema.WatchLine, ...] = (
         "simulated": False,
         "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
     },
+    {"type": "advice", "advice": ADVISE["advice"]},
     {"type": "heartbeat", "time": "2026-11-20T13:48:24.001Z"},
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vitald.server import schema
 from vitald.server.examples.facts import EVENT, FINDING, FLAGS, IDENTITY, INCIDENT, RULE, SEEN
+from vitald.server.examples.scheduler import RESPONSE
 
 FINDINGS: schema.Findings = {"damaged": 0, "findings": [FINDING]}
 
@@ -63,6 +64,7 @@ WHY: schema.Why = {
             "event": IDENTITY,
         }
     ],
+    "response": RESPONSE,
 }
 
 INCIDENTS: schema.Incidents = {"incidents": [INCIDENT]}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from vitald.server import schema
+from vitald.server.examples.advice import NO_ADVICE
 from vitald.server.examples.facts import BOOT_ID, FINDING, INCIDENT
+from vitald.server.examples.jobs import REPORTED_JOB
 from vitald.server.examples.publishers import SINK
+from vitald.server.examples.scheduler import RESPONSE
+from vitald.server.examples.work import NOTICE
 
 HEALTHZ: schema.Health = {"ok": True, "version": "0.1.0"}
 
@@ -15,6 +19,9 @@ NODE_SUMMARY: schema.NodeSummary = {
     "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
     "rebootDue": "Xid79",
     "replacementDue": None,
+    "rebootRequired": True,
+    "replacementRequired": False,
+    "simulated": False,
     "changedAt": "2026-11-20T13:46:40.250Z",
     "findings": [
         {
@@ -28,12 +35,22 @@ NODE_SUMMARY: schema.NodeSummary = {
             "confirmed": True,
             "simulated": False,
             "due": True,
+            "accepted": False,
             "device": "GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5",
         }
     ],
     "openFindings": 1,
+    "advice": NO_ADVICE,
     "complete": True,
     "accelerators": ["gpu"],
+    "validation": {
+        "stage": "none",
+        "level": 2,
+        "after": "",
+        "since": None,
+        "detail": "",
+        "missed": None,
+    },
     "bootId": BOOT_ID,
     "time": "2026-11-20T13:48:08.634Z",
 }
@@ -98,7 +115,13 @@ STATUS: schema.NodeStatus = {
             "parts": [{"kind": "fault", "count": 1, "points": 1.0}],
         }
     ],
+    "reportedJobs": [REPORTED_JOB],
     "publishers": {"reported": "2026-11-20T13:48:01.114Z", "silent": False, "sinks": [SINK]},
+    "advice": NO_ADVICE,
+    "responses": [RESPONSE],
+    "waitingSeconds": 720.0,
+    "notices": [NOTICE],
+    "openNotices": 1,
     "ledger": {
         "ok": True,
         "error": "",

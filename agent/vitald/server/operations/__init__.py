@@ -6,6 +6,7 @@ the tool that writes openapi.json imports this package.
 from __future__ import annotations
 
 from vitald.server.operations import (
+    advice,
     catalogue,
     diagnostics,
     document,
@@ -15,7 +16,9 @@ from vitald.server.operations import (
     gpus,
     jobs,
     node,
+    notices,
     publishers,
+    scheduler,
 )
 from vitald.server.operations.operation import Answer, Body, Operation, Parameter, Problem
 from vitald.server.operations.problems import PROBLEMS
@@ -40,7 +43,8 @@ DESCRIPTION = (
     "HTTP and JSON over a Unix socket: `curl --unix-socket /run/vitald/vitald.sock "
     "http://vitald/v1/status`.\n\n"
     "The kernel says who asks. Reading is for the socket's group, changing for root and the "
-    "daemon's own user; the user of `vitald publish` may report its sinks and release the GPUs. "
+    "daemon's own user; the user of `vitald publish` may report its sinks and the cloud "
+    "provider's notices, and release the GPUs. "
     "Answers may gain fields within version 1, so ignore those that you do "
     "not know; a parameter or key that vitald does not know is refused. A request must be "
     "complete within 5 s; 128 clients may be connected at once."
@@ -62,9 +66,12 @@ TAGS = {
 OPERATIONS = (
     *node.OPERATIONS,
     *publishers.OPERATIONS,
+    *notices.OPERATIONS,
     *gpus.OPERATIONS,
     *diagnostics.OPERATIONS,
     *jobs.OPERATIONS,
+    *advice.OPERATIONS,
+    *scheduler.OPERATIONS,
     *findings.OPERATIONS,
     *events.OPERATIONS,
     *catalogue.OPERATIONS,

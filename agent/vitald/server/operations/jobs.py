@@ -15,7 +15,8 @@ OPERATIONS = (
         "The jobs on this node",
         description=(
             "What runs, and what ended within a day; what was near an incident that is open is "
-            "kept for longer."
+            "kept for longer. And those that report their progress over the job socket, with what "
+            "they claim of themselves."
         ),
         parameters=(LIMIT,),
         answer=Answer(schema.ApiJobs, "The latest first.", examples.JOBS),

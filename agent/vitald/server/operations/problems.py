@@ -52,6 +52,15 @@ METHOD_NOT_ALLOWED = Problem(
 SLOW = Problem(
     "Slow", 408, "The body did not come within 5 s.", {"error": "the body did not come within 5 s"}
 )
+TOO_OFTEN = Problem(
+    "TooOften",
+    429,
+    "Too soon after the last such change. Nothing was stored: repeat the request.",
+    {
+        "error": "drained: too soon after the last change to be stored",
+        "hint": "repeat it in 7 s, with the same `since`",
+    },
+)
 NOT_ASKED = Problem(
     "NotAsked",
     409,

@@ -9,8 +9,11 @@ Owns     which status a component has, and what counts as observable. A componen
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vitald.collectors.nvml.node import NAME as NVML
@@ -50,7 +53,22 @@ class ComponentCoverage:
     components: int
     observable: int
     asked: int
-    gaps: tuple[Gap, ...]
+    observations: tuple[tuple[Component, Observation], ...]
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What cannot be observed, and why. The widest gaps come first."""
+        return _group_gaps(self.observations)
+
+    def count_missing(self) -> Counter[str]:
+        """Of each reading that cannot be observed, of how many components. Faster than the gaps."""
+        return Counter(
+            chain.from_iterable(
+                observation.readings.missing
+                for _, observation in self.observations
+                if observation.readings is not None
+            )
+        )
 
 
 def list_observations(
@@ -166,7 +184,7 @@ def compute_coverage(seen: Observations) -> list[ComponentCoverage]:
                 components=sum(_is_component(component) for component, _ in own),
                 observable=sum(_count_observable(observation) for _, observation in own),
                 asked=sum(number or max(expected) for number in expected),
-                gaps=_group_gaps(own),
+                observations=tuple(own),
             )
         )
     return shares
@@ -273,6 +291,7 @@ def _format_coverage(share: ComponentCoverage) -> schema.ApiCoverage:
     }
 
 
+@lru_cache(maxsize=4096)
 def _make_sort_key(component: Component) -> tuple[int, list[tuple[bool, int, str]]]:
     """By kind, then in natural order: nvme2 before nvme10. Addresses are hexadecimal and equally
     long: by their characters.

@@ -11,18 +11,21 @@ import structlog
 from aiohttp import web
 
 from vitald.core.node_state import StreamEnd, Subscription
+from vitald.core.notices import NoticeChange
 from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
+from vitald.model.advice import Advice
 from vitald.server import serialize
 from vitald.server.connection_limit import ConnectionLimit
 from vitald.server.request import (
-    PUBLISHES,
     RequestRefused,
+    get_client,
     read_flag_parameter,
     read_limit,
     read_query,
     read_since,
 )
+from vitald.server.routes.advice import describe_advice
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -101,7 +104,8 @@ class EventRoutes:
         """
         read_query(request)
         node_state = self._context.node_state
-        is_reserved = request["peer"].may_change or request[PUBLISHES]
+        client = get_client(request)
+        is_reserved = client.peer.may_change or client.is_publisher
         reserved = 0 if is_reserved else _WATCHERS_RESERVED
         if node_state.watchers >= _WATCHERS - reserved:
             raise RequestRefused(
@@ -151,7 +155,9 @@ class EventRoutes:
             {"type": "lagged", "hint": "read /v1/events for what was missed, then watch again"},
         )
 
-    def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
+    def _describe_change(
+        self, change: Event | Transition | Incident | NoticeChange | Advice
+    ) -> schema.WatchLine:
         node_state, catalog = self._context.node_state, self._context.catalog
         if isinstance(change, Event):
             return {"type": "event", "event": serialize.format_event(StoredEvent(0, change))}
@@ -162,6 +168,11 @@ class EventRoutes:
                 "type": "incident",
                 "incident": serialize.format_incident(change, own, catalog, jobs),
             }
+        if isinstance(change, Advice):
+            return {"type": "advice", "advice": describe_advice(change)}
+        if isinstance(change, NoticeChange):
+            notice = serialize.format_notice(change.notice, catalog, node_state)
+            return {"type": "notice", "open": change.is_open, "notice": notice}
         return serialize.format_transition(change, catalog)
 
     async def _write_verdict(

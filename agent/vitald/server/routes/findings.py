@@ -27,6 +27,7 @@ from vitald.server.request import (
     require_change_right,
 )
 from vitald.server.routes.context import RouteContext
+from vitald.server.routes.scheduler import describe_response_to
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -124,6 +125,7 @@ class FindingRoutes:
         flags = serialize.format_flags(self._judge_alone(current))
         past = replace(past, finding=current)
         answer = serialize.format_history(past, incident, own, self._context.catalog, flags, jobs)
+        answer["response"] = describe_response_to(current, node_state.responses)
         return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from vitald.collectors.nvml.node import NAME as NVML
-from vitald.collectors.nvml.readings import RACK_LOCATION
+from vitald.collectors.nvml.unexported_readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import compute_status

@@ -84,12 +84,22 @@ class JobRoutes:
         app.router.add_post("/v1/jobs", self.record_event)
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """Lists the running and the ended jobs, the latest first."""
+        """Lists the running and the ended jobs, the latest first, and those that report."""
         most, jobs = read_limit(read_query(request, "limit")), self._node_state.jobs
+        reports = self._node_state.job_reports
         running, recent = [*jobs.running.values()][::-1], [*jobs.recent][::-1]
         answer: schema.ApiJobs = {
             "running": [serialize.format_job(job) for job in running[:most]],
             "recent": [serialize.format_job(job) for job in recent[:most]],
+            "reported": [serialize.format_reported_job(job) for job in reports.jobs[:most]],
+            "socket": {
+                "error": reports.error,
+                "connections": reports.connections,
+                "packetsDropped": reports.dropped,
+                "packetsWrong": reports.wrong,
+                "refused": reports.refused,
+                "eventsDropped": reports.unstored,
+            },
         }
         return web.json_response(answer)
 
@@ -201,7 +211,11 @@ class JobRoutes:
 def read_jobs(path: Path) -> list[Event]:
     """The events of jobs, for `Jobs.restore_jobs`, in the ledger's order. Raises LedgerError."""
     queries = [
-        EventQuery(kind="job", newest=True, limit=_MAX_EVENTS),
+        *(
+            EventQuery(code=code, newest=True, limit=_MAX_EVENTS)
+            for code in JOB_CODES
+            if code.startswith("job/")
+        ),
         *(EventQuery(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
     stored = [row for query in queries for row in read_events(path, query)]
@@ -215,6 +229,7 @@ def _make_answer(
         "ok": True,
         "job": serialize.format_job(job) if job is not None else None,
         "left": [finding.id for finding in left],
+        "unfit": [finding.id for finding in left if finding.makes_unfit(between_jobs=True)],
         "diagnostic": diagnostic,
     }
 

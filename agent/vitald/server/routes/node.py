@@ -20,15 +20,19 @@ from vitald.core.node_state import LedgerHealth
 from vitald.judge.verdict import WorkPhase, sort_by_strength
 from vitald.model import Component
 from vitald.server import serialize
+from vitald.server.diagnostics_view import DiagnosticsView, serialize_outline
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
+from vitald.server.routes.advice import describe_advice
 from vitald.server.routes.context import RouteContext
-from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 from vitald.server.routes.publishers import describe_report
+from vitald.server.routes.scheduler import describe_response
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
+_MAX_REPORTED_JOBS = 8
 
 
 class NodeRoutes:
@@ -103,7 +107,21 @@ class NodeRoutes:
             "suspects": self._list_suspects(now),
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
+            "advice": describe_advice(node_state.advice),
+            "reportedJobs": [
+                serialize.format_reported_job(job)
+                for job in node_state.job_reports.jobs[:_MAX_REPORTED_JOBS]
+            ],
             "publishers": self._describe_publishers(),
+            "responses": [describe_response(each) for each in node_state.responses.latest],
+            "waitingSeconds": (
+                node_state.waiting.get_seconds(time.monotonic()) if node_state.waiting else None
+            ),
+            "notices": [
+                serialize.format_notice(notice, catalog, node_state)
+                for notice in node_state.notices.list_foremost(PAGE)
+            ],
+            "openNotices": len(node_state.notices.notices),
             "ledger": _describe_ledger(node_state.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,

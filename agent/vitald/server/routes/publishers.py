@@ -27,16 +27,20 @@ from vitald.checking import (
 from vitald.core.node_state import NodeState
 from vitald.core.publishers import MAX_SINKS, PublisherReport, SinkReport
 from vitald.server import serialize
-from vitald.server.request import RequestRefused, read_body, require_publisher_right
-from vitald.timestamps import parse_rfc3339
+from vitald.server.request import (
+    RequestRefused,
+    read_body,
+    read_moment,
+    require_publisher_right,
+)
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 T = TypeVar("T")
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+# Of a receiver of notifications: notify/NAME
+_NAME = re.compile(r"(notify/)?[a-z][a-z0-9_-]{0,31}")
 _MAX_ERROR, _MAX_COUNT = 300, 10**15
 _KEYS = (
     *("name", "up", "lastSuccess", "error"),
@@ -118,32 +122,21 @@ def _read_sink(value: object, place: str) -> SinkReport:
     return SinkReport(
         name=read("name", _read_name),
         up=read("up", read_flag),
-        last_success=read("lastSuccess", _read_moment),
+        last_success=read("lastSuccess", read_moment),
         error=read("error", partial(read_line, least=0, most=_MAX_ERROR)),
         waiting=read("waiting", _read_count),
-        waiting_since=read("waitingSince", _read_moment),
+        waiting_since=read("waitingSince", read_moment),
         writes=read("writes", _read_count),
         failures=read("failures", _read_count),
     )
 
 
 def _read_name(value: object) -> str:
-    return read_match(value, _NAME, "1 to 32 small letters, digits, _ or -, a letter first")
+    return read_match(
+        value, _NAME, "1 to 32 small letters, digits, _ or -, a letter first; or notify/ and these"
+    )
 
 
 def _read_count(value: object) -> int:
     expected = f"a number from 0 to {_MAX_COUNT}"
     return read_whole(value, 0, _MAX_COUNT, expected, from_json=True)
-
-
-def _read_moment(value: object) -> float | None:
-    """Seconds since the epoch."""
-    if value is None:
-        return None
-    expected = "null or a time such as 2026-11-20T13:46:40.300Z"
-    try:
-        return parse_rfc3339(read_match(value, _MOMENT, expected)).timestamp()
-    except Unexpected:
-        raise
-    except (ValueError, OverflowError):  # the 31st of February
-        raise Unexpected(expected, value) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -11,9 +11,12 @@ from aiohttp import web
 from vitald.judge.repairs import find_due_repair, find_due_repairs
 from vitald.judge.verdict import compute_verdict, group_by_incident, sort_by_strength
 from vitald.model import ComponentKind, Finding, Repair, Status, Verdict
+from vitald.model.validation import Validation
 from vitald.reasons import FixedReason, find_reason
 from vitald.server import serialize
+from vitald.server.diagnostics_view import serialize_validation
 from vitald.server.request import PAGE, RequestRefused, read_flag_parameter, read_query
+from vitald.server.routes.advice import describe_advice
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -28,8 +31,9 @@ _START_S = 10.0
 class SummaryRoutes:
     """Handler of the summary."""
 
-    def __init__(self, context: RouteContext) -> None:
+    def __init__(self, context: RouteContext, read_validation: Callable[[], Validation]) -> None:
         self._context = context
+        self._read_validation = read_validation
         self._started_at = time.monotonic()
 
     def add_routes(self, app: web.Application) -> None:
@@ -75,6 +79,9 @@ class SummaryRoutes:
             "reasons": reasons,
             "rebootDue": self._find_word(due.get(Repair.REBOOT)),
             "replacementDue": self._find_word(due.get(Repair.REPLACE)),
+            "rebootRequired": verdict.reboot_required,
+            "replacementRequired": verdict.replacement_required,
+            "simulated": verdict.simulated or node_state.simulated,
             "changedAt": serialize.format_moment(node_state.changed_at),
             "findings": [
                 self._summarize_finding(finding, due=repair is not None)
@@ -83,6 +90,8 @@ class SummaryRoutes:
             "openFindings": len(findings),
             "complete": self._is_complete(findings, drills=drills),
             "accelerators": self._list_accelerators(),
+            "advice": describe_advice(node_state.advice),
+            "validation": serialize_validation(self._read_validation()),
             "bootId": node_state.boot_id,
             "time": serialize.format_moment(time.time()),
         }
@@ -134,5 +143,6 @@ class SummaryRoutes:
             "confirmed": finding.is_confirmed,
             "simulated": finding.is_simulated,
             "due": due,
+            "accepted": finding.accepted is not None,
             "device": self._context.node_state.get_identity(finding.component),
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from vitald.ledger import FindingChange, read_changes
-from vitald.model import Action, FindingState
+from vitald.model import Action, Device, Finding, FindingState
 from vitald.reasons import find_reason
 from vitald.server import serialize
 from vitald.server.request import RequestRefused, read_flag_parameter, read_limit, read_query
@@ -16,6 +16,8 @@ from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
     from vitald.server import schema
+
+_MAX_RAW = 1024  # characters, hence a page stays within what a reader takes
 
 
 class TransitionRoutes:
@@ -48,21 +50,39 @@ class TransitionRoutes:
 
     def _format_change(self, change: FindingChange) -> schema.ApiTransition:
         finding, transition, catalog = change.finding, change.transition, self._context.catalog
+        device = self._context.node_state.get_device(finding.component)
+        uuid, serial = _identify_device(finding, device)
         return {
             "id": change.id,
             "time": serialize.format_moment(transition.time),
             "change": _name_change(change),
             "finding": finding.id,
             "component": finding.component.name,
+            "kind": finding.kind,
             "code": finding.code,
             "reason": find_reason(finding.code, catalog.rules, catalog.site_codes),
             "title": finding.title,
+            "since": serialize.format_moment(finding.since),
             "state": transition.state,
             "action": transition.action,
+            "todo": Action(transition.action).phrase,
+            "when": finding.when.value,
+            "raw": finding.raw[:_MAX_RAW],
+            "source": finding.source,
+            "uuid": uuid,
+            "serial": serial,
+            "confirmed": finding.is_confirmed,
             "cause": transition.cause,
             "simulated": finding.is_simulated,
             "onTrial": finding.on_trial,
         }
+
+
+def _identify_device(finding: Finding, device: Device) -> tuple[str, str]:
+    """UUID and serial number of the device that the finding is about. `device`: what is in its slot
+    now; where it was put there later, the former one is not known any more.
+    """
+    return ("", "") if finding.since < device.placed_at else (device.uuid, device.serial)
 
 
 def _name_change(change: FindingChange) -> schema.ChangeKind:

@@ -9,6 +9,7 @@ package: building the types would slow down the start of `vitald check`.
 
 from __future__ import annotations
 
+from vitald.server.schema.advice import Advised, AdviseRequest, ApiAdvice
 from vitald.server.schema.answers import ApiSource, ApiVerdict, Error, Flags
 from vitald.server.schema.catalogue import ApiCase, ApiRule
 from vitald.server.schema.components import (
@@ -30,12 +31,15 @@ from vitald.server.schema.diagnostics import (
     DiagnosticGoing,
     DiagnosticMeasure,
     DiagnosticOutline,
+    DiagnosticPass,
     DiagnosticRun,
     DiagnosticRunInFull,
     DiagnosticRuns,
     DiagnosticTest,
+    MissedValidation,
     OneGoing,
     RunDiagnosticRequest,
+    Validation,
 )
 from vitald.server.schema.events import (
     AnnouncedDrill,
@@ -45,6 +49,7 @@ from vitald.server.schema.events import (
     Drill,
     Events,
     Transitions,
+    WatchAdvice,
     WatchEvent,
     WatchFinding,
     WatchHeartbeat,
@@ -89,7 +94,15 @@ from vitald.server.schema.gpus import (
     ReleaseEnded,
     ReleaseRequest,
 )
-from vitald.server.schema.jobs import ApiJob, ApiJobs, AskedDiagnostic, JobTold, TellJobRequest
+from vitald.server.schema.jobs import (
+    ApiJob,
+    ApiJobs,
+    ApiJobSocket,
+    AskedDiagnostic,
+    JobTold,
+    ReportedJob,
+    TellJobRequest,
+)
 from vitald.server.schema.node import (
     ApiLedger,
     ApiRecovery,
@@ -98,11 +111,18 @@ from vitald.server.schema.node import (
     NodeStatus,
     RecoveryRequest,
 )
+from vitald.server.schema.notices import CloudNotice, NoticesStored, StoreNoticesRequest
 from vitald.server.schema.publishers import (
     ApiPublishers,
     ReportSinksRequest,
     SinkReport,
     SinksReported,
+)
+from vitald.server.schema.scheduler import (
+    ApiResponse,
+    ReportSchedulerRequest,
+    ResponseSteps,
+    SchedulerReported,
 )
 from vitald.server.schema.summary import NodeSummary, SummarizedFinding
 from vitald.server.schema.values import (
@@ -121,13 +141,17 @@ from vitald.server.schema.values import (
     Status,
     When,
 )
+from vitald.server.schema.work import WatchNotice, WorkNotice
 
 __all__ = [
     "AcceptRequest",
     "Action",
+    "AdviseRequest",
+    "Advised",
     "AnnounceRequest",
     "AnnouncedDrill",
     "ApiAcceptance",
+    "ApiAdvice",
     "ApiCase",
     "ApiComponent",
     "ApiCoverage",
@@ -138,12 +162,14 @@ __all__ = [
     "ApiGap",
     "ApiIncident",
     "ApiJob",
+    "ApiJobSocket",
     "ApiJobs",
     "ApiLedger",
     "ApiMember",
     "ApiPastTransition",
     "ApiPublishers",
     "ApiRecovery",
+    "ApiResponse",
     "ApiRule",
     "ApiSource",
     "ApiTransition",
@@ -152,6 +178,7 @@ __all__ = [
     "CancelDiagnosticRequest",
     "ChangeKind",
     "ClearRequest",
+    "CloudNotice",
     "Code",
     "ComponentKind",
     "ComponentName",
@@ -166,6 +193,7 @@ __all__ = [
     "DiagnosticGoing",
     "DiagnosticMeasure",
     "DiagnosticOutline",
+    "DiagnosticPass",
     "DiagnosticRun",
     "DiagnosticRunInFull",
     "DiagnosticRuns",
@@ -190,9 +218,11 @@ __all__ = [
     "KernelLog",
     "Keywords",
     "Layer",
+    "MissedValidation",
     "Moment",
     "NodeStatus",
     "NodeSummary",
+    "NoticesStored",
     "OneFinding",
     "OneGoing",
     "Outcome",
@@ -204,26 +234,35 @@ __all__ = [
     "Released",
     "Remedy",
     "RemedyRequest",
+    "ReportSchedulerRequest",
     "ReportSinksRequest",
+    "ReportedJob",
+    "ResponseSteps",
     "RunDiagnosticRequest",
+    "SchedulerReported",
     "Sight",
     "SinkReport",
     "SinksReported",
     "Status",
+    "StoreNoticesRequest",
     "SummarizedFinding",
     "Suspect",
     "SuspectPart",
     "TellJobRequest",
     "Transitions",
+    "Validation",
+    "WatchAdvice",
     "WatchEvent",
     "WatchFinding",
     "WatchHeartbeat",
     "WatchIncident",
     "WatchLagged",
     "WatchLine",
+    "WatchNotice",
     "WatchStopping",
     "WatchVerdict",
     "WatchedComponent",
     "When",
     "Why",
+    "WorkNotice",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict
 
+from vitald.model import validation
 from vitald.server.schema.values import (
     Keywords,
     Moment,
@@ -86,6 +87,23 @@ class DiagnosticDue(TypedDict):
     """When. In the past: it waits."""
     waitsFor: str
     """What it waits for, in words; may be empty."""
+
+
+class DiagnosticPass(TypedDict):
+    """How long ago a scheduled check passed on all devices."""
+
+    check: _CheckName
+    """Name of the check."""
+    level: _Count
+    """DCGM's level, 1 to 4; 0 for checks that have none."""
+    every: Annotated[float, Keywords(minimum=0)]
+    """Its period in seconds."""
+    passed: Moment | None
+    """When it passed last, at this level or a higher one; null if no pass is known."""
+    since: Moment
+    """Since when it has not passed: the last pass, else its first run."""
+    old: bool
+    """More than two periods ago: the pass is no evidence any more."""
 
 
 class DiagnosticRun(DiagnosticAsk):
@@ -188,6 +206,44 @@ class DiagnosticMeasure(TypedDict):
     """It should be at least this."""
     most: float | None
     """It should be at most this."""
+    learned: bool
+    """The limit follows from this node's own passes."""
+
+
+class MissedValidation(TypedDict):
+    """A validation that ended without a pass: diagnostics could not run, or had no verdict. It is
+    required again by itself once they can run."""
+
+    level: Annotated[int, Keywords(minimum=1, maximum=4)]
+    """The level that had to pass."""
+    after: Annotated[str, validation.Trigger]
+    """What it followed."""
+    because: str
+    """The same in words."""
+    since: Moment
+    """When it was required: the node was not validated since then."""
+    reason: str
+    """Why it ended."""
+
+
+class Validation(TypedDict):
+    """Whether a diagnostic must pass before the node is used again."""
+
+    stage: Annotated[str, validation.ValidationStage]
+    """`off`: none is required here, or none can be run. `none`: nothing is to be validated.
+    `pending`: a run must pass. `failed`: it failed, or came to nothing, and a person is
+    required."""
+    level: Annotated[int, Keywords(minimum=0, maximum=4)]
+    """The level that must pass; 0 where it is off."""
+    after: Annotated[str, Keywords(enum=("", *(each.value for each in validation.Trigger)))]
+    """What it follows: `reboot`; `reset` of a GPU; `replacement` of a device; `cleared`: a fault of
+    the hardware is over. Empty where nothing is to be validated."""
+    since: Moment | None
+    """Since when it is pending; null where it is not."""
+    detail: str
+    """Why it is off, what the run waits for, or what failed; may be empty."""
+    missed: MissedValidation | None
+    """The last one, if it ended without a pass and none passed since; null while one is pending."""
 
 
 class ApiDiagnostics(TypedDict):
@@ -199,10 +255,13 @@ class ApiDiagnostics(TypedDict):
     """The one that runs first, then those that wait."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
+    passes: list[DiagnosticPass]
+    """How long ago each scheduled check and level passed, as far as a run of it is known."""
     due: list[DiagnosticDue]
     """What the schedule runs next."""
     blocked: str
     """Why no check that needs idle devices may run now; empty if it may."""
+    validation: Validation
 
 
 class DiagnosticOutline(TypedDict):
@@ -212,6 +271,9 @@ class DiagnosticOutline(TypedDict):
     """The one that runs first, then those that wait."""
     last: list[DiagnosticRun]
     """The last run of each check and level."""
+    passes: list[DiagnosticPass]
+    """How long ago each scheduled check and level passed, as far as a run of it is known."""
+    validation: Validation
 
 
 class DiagnosticRuns(TypedDict):

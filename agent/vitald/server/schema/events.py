@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias, TypedDict, Union
 
 from vitald import model
+from vitald.server.schema.advice import ApiAdvice
 from vitald.server.schema.answers import ApiVerdict
 from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
-from vitald.server.schema.values import Action, Code, ComponentName, Keywords, Moment, _Count
+from vitald.server.schema.values import (
+    Action,
+    Code,
+    ComponentName,
+    Keywords,
+    Moment,
+    When,
+    _Count,
+)
+from vitald.server.schema.work import WatchNotice
 
 
 class Events(TypedDict):
@@ -36,15 +46,33 @@ class ApiTransition(TypedDict):
     finding: Annotated[int, Keywords(minimum=1)]
     """Number of the finding."""
     component: ComponentName
+    kind: Annotated[str, Keywords(examples=("xid",))]
+    """Kind of the fault."""
     code: Code
     reason: Annotated[str, Keywords(pattern=r"^[A-Z][A-Za-z0-9]{0,127}$", examples=("Xid79",))]
     """The stable word for its code."""
     title: str
     """What the code means, in one line."""
+    since: Moment
+    """When the finding was first seen."""
     state: Annotated[str, model.FindingState]
     """Its state from then on."""
     action: Action
     """The required action from then on."""
+    todo: str
+    """That action in words."""
+    when: When
+    """When what the finding requires now is due."""
+    raw: Annotated[str, Keywords(max_length=1024)]
+    """The line that decided the action; the start of a long one."""
+    source: Annotated[str, Keywords(examples=("kernel_log", "nvml"))]
+    """What would see the fault again."""
+    uuid: str
+    """UUID of the device; empty if unknown, or if another device is in its slot now."""
+    serial: str
+    """Serial number of the device; empty if unknown, or if another device is in its slot now."""
+    confirmed: bool
+    """Another source than the text of the kernel log reports it, too."""
     cause: str
     """Why."""
     simulated: bool
@@ -122,6 +150,13 @@ class WatchIncident(TypedDict):
     incident: ApiIncident
 
 
+class WatchAdvice(TypedDict):
+    """The advice to jobs has changed. The present one is in `/v1/status`."""
+
+    type: Literal["advice"]
+    advice: ApiAdvice
+
+
 class WatchHeartbeat(TypedDict):
     """Nothing happened for 15 s."""
 
@@ -158,6 +193,8 @@ WatchLine: TypeAlias = Union[
     WatchEvent,
     WatchFinding,
     WatchIncident,
+    WatchAdvice,
+    WatchNotice,
     WatchHeartbeat,
     WatchLagged,
     WatchStopping,

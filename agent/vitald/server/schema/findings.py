@@ -8,6 +8,7 @@ from vitald import model
 from vitald.server.schema.answers import Flags
 from vitald.server.schema.catalogue import ApiRule
 from vitald.server.schema.jobs import ApiJob
+from vitald.server.schema.scheduler import ApiResponse
 from vitald.server.schema.values import (
     Action,
     Code,
@@ -122,7 +123,7 @@ class ApiEvent(TypedDict):
     """`kernel`: the kernel's own. `accepted`: written by a process, and judged; its field `vouched`
     tells whether the configuration takes it for confirmed, `facility` is the syslog facility.
     `announced`: a drill. `untrusted`: from user space, not judged. `daemon`: vitald's own
-    observation."""
+    observation. `job`: what a job says of itself, never judged."""
     simulated: bool
     """It belongs to a drill, or was read from a simulated library."""
     raw: str
@@ -226,10 +227,15 @@ class SuspectPart(TypedDict):
 
     kind: Annotated[
         str,
-        Keywords(enum=("fault", "remedy", "not_held", "process", "job_died", "diagnostic_failed")),
+        Keywords(
+            enum=(
+                *("fault", "remedy", "not_held", "process", "job_died", "diagnostic_failed"),
+                "job_stalled_here",
+            )
+        ),
     ]
     """`fault`: of the device itself, the cause of an incident. `not_held`: it came back after its
-    remedy."""
+    remedy. `job_stalled_here`: a job stalled while this GPU alone took no part."""
     count: _Positive
     """How many entries."""
     points: Annotated[float, Keywords(minimum=0)]
@@ -265,7 +271,12 @@ class ApiPastTransition(TypedDict):
     """Identity of the event that caused it."""
 
 
-class Why(TypedDict):
+class _OptionalWhy(TypedDict, total=False):
+    response: ApiResponse | None
+    """What followed, if its incident is the last one that made the node unfit; else null."""
+
+
+class Why(_OptionalWhy):
     """The chain of one finding, from the lines to the flags."""
 
     finding: ApiFinding

@@ -41,7 +41,71 @@ class ApiJob(TypedDict):
     """Why it ended, if reported."""
 
 
-class ApiJobs(TypedDict):
+class ReportedJob(TypedDict):
+    """A job that reports its progress over the job socket. All of it is the job's own claim but
+    `slurm`, `pod`, `uid` and `user`. It changes no finding."""
+
+    name: Annotated[str, Keywords(examples=("job 1234 of alice",))]
+    """For people."""
+    slurm: str
+    """The Slurm job that its processes belong to, by their control group; else empty."""
+    pod: str
+    """The Kubernetes pod, likewise, by its uid."""
+    claimed: str
+    """The job that it claims to be."""
+    uid: int
+    """User of its processes."""
+    user: str
+    """That user's name, if the scheduler reported it; else empty."""
+    ranks: Annotated[int, Keywords(minimum=1)]
+    """Ranks on this node that are connected."""
+    step: int | None
+    """The last that all of them have made; null if there was none."""
+    stepSeconds: float | None
+    """Median duration of a step, over the ranks; null if not reported."""
+    lastStep: Moment | None
+    """When the rank made its last step that has made none for longest."""
+    state: Annotated[
+        str,
+        Keywords(
+            enum=(
+                *("", "init", "train", "eval", "checkpoint", "wait"),
+                *("stalled", "redone"),
+            )
+        ),
+    ]
+    """What most ranks do. `stalled`: a rank makes no step, though it should. `redone`: it makes
+    steps that an earlier attempt had made. Empty: it ends."""
+    loss: float | None
+    """The last one of a rank; null if none is reported, or it is not finite."""
+    saved: Moment | None
+    """When its ranks here finished a checkpoint last, not one in memory; null if they did not."""
+
+
+class ApiJobSocket(TypedDict):
+    """Where jobs report. What is counted, since the daemon started."""
+
+    error: str
+    """Why no job can connect; empty while the socket is open."""
+    connections: Annotated[int, Keywords(minimum=0)]
+    """Open ones."""
+    packetsDropped: Annotated[int, Keywords(minimum=0)]
+    """Over the rate of their connection."""
+    packetsWrong: Annotated[int, Keywords(minimum=0)]
+    """That broke the protocol."""
+    refused: Annotated[int, Keywords(minimum=0)]
+    """Connections over a limit."""
+    eventsDropped: Annotated[int, Keywords(minimum=0)]
+    """Transitions that were not stored, because their user had too many."""
+
+
+class _OptionalApiJobs(TypedDict, total=False):
+    reported: Annotated[list[ReportedJob], Keywords(max_items=64)]
+    """Those that report their progress."""
+    socket: ApiJobSocket
+
+
+class ApiJobs(_OptionalApiJobs):
     running: list[ApiJob]
     """What runs."""
     recent: list[ApiJob]
@@ -55,6 +119,8 @@ class JobTold(TypedDict):
     """As it is known now; null if there was nothing to record."""
     left: list[_Positive]
     """Open findings that began while it ran; empty at its begin."""
+    unfit: list[_Positive]
+    """Those of `left` that make the node unfit for the next job."""
     diagnostic: AskedDiagnostic | None
     """The result of requesting one; null if none was wanted."""
 

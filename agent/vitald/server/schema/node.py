@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from vitald.server.schema.advice import ApiAdvice
 from vitald.server.schema.answers import ApiSource, ApiVerdict
 from vitald.server.schema.components import ApiComponent
 from vitald.server.schema.diagnostics import DiagnosticOutline
 from vitald.server.schema.findings import ApiFinding, ApiIncident, Suspect
+from vitald.server.schema.jobs import ReportedJob
 from vitald.server.schema.publishers import ApiPublishers
+from vitald.server.schema.scheduler import ApiResponse
 from vitald.server.schema.values import Keywords, Moment, _Count, _Positive
+from vitald.server.schema.work import WorkNotice
 
 
 class Health(TypedDict):
@@ -73,8 +77,22 @@ class _OptionalNodeStatus(TypedDict, total=False):
     diagnostics: DiagnosticOutline
     recovery: ApiRecovery | None
     """What root is requested to do about it."""
+    advice: ApiAdvice
+    reportedJobs: Annotated[list[ReportedJob], Keywords(max_items=8)]
+    """Jobs that report their progress (docs/jobs.md), 8 at most; `/v1/jobs` has all."""
     publishers: ApiPublishers | None
     """How `vitald publish` fares; null if it never reported."""
+    responses: Annotated[list[ApiResponse], Keywords(max_items=2)]
+    """What followed the last fault that made the node unfit, and the last drill that did; over or
+    not."""
+    waitingSeconds: Annotated[float | None, Keywords(minimum=0)]
+    """For how long all GPUs that work have only waited; 0 if they do not, null if it is not known
+    or not watched."""
+    notices: Annotated[list[WorkNotice], Keywords(max_items=100)]
+    """What is worth knowing about the work on the node, 100 at most. Without effect on the
+    verdict."""
+    openNotices: _Count
+    """How many notices are open altogether."""
 
 
 class NodeStatus(ApiVerdict, _OptionalNodeStatus):

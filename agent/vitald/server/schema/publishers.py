@@ -12,7 +12,9 @@ _Bounded: TypeAlias = Annotated[int, Keywords(minimum=0, maximum=10**15)]
 class SinkReport(TypedDict):
     """How one sink of the publisher fares."""
 
-    name: Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$", examples=("kubernetes",))]
+    name: Annotated[
+        str, Keywords(pattern="^(notify/)?[a-z][a-z0-9_-]{0,31}$", examples=("kubernetes",))
+    ]
     """Its name; each once."""
     up: bool
     """The last attempt to write succeeded. In an answer false, too, while the publisher is
@@ -32,7 +34,7 @@ class SinkReport(TypedDict):
 
 
 class ReportSinksRequest(TypedDict):
-    sinks: Annotated[list[SinkReport], Keywords(max_items=16)]
+    sinks: Annotated[list[SinkReport], Keywords(max_items=17)]
     """All of them. An empty list: the publisher ends, and nothing more is expected of it."""
 
 
@@ -49,5 +51,5 @@ class ApiPublishers(TypedDict):
     """When."""
     silent: bool
     """That was more than 60 s ago: it does not run, or cannot reach the daemon."""
-    sinks: Annotated[list[SinkReport], Keywords(max_items=16)]
+    sinks: Annotated[list[SinkReport], Keywords(max_items=17)]
     """Its sinks."""

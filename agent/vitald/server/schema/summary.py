@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
+from vitald.server.schema.advice import ApiAdvice
+from vitald.server.schema.diagnostics import Validation
 from vitald.server.schema.values import (
     Action,
     Code,
@@ -39,6 +41,8 @@ class SummarizedFinding(TypedDict):
     """It is a drill's, or was read from a simulated library."""
     due: bool
     """The node is to be rebooted or replaced for it now, as for `rebootDue`."""
+    accepted: bool
+    """An operator accepted it for a time: meanwhile it affects neither fitness nor flags."""
     device: str
     """UUID or serial number of the device; its slot where neither is known."""
 
@@ -58,6 +62,13 @@ class NodeSummary(TypedDict):
     finding is confirmed, and requires it now, or after the running job while the node is idle."""
     replacementDue: Annotated[str, _REASON] | None
     """The same for a replacement."""
+    rebootRequired: bool
+    """A reboot is required, now or once the running work has ended, confirmed or not: as in
+    `/v1/status`."""
+    replacementRequired: bool
+    """The same for a replacement."""
+    simulated: bool
+    """What it says rests on a drill or a simulated library."""
     changedAt: Moment
     """When a finding changed last."""
     findings: Annotated[list[SummarizedFinding], Keywords(max_items=100)]
@@ -69,6 +80,8 @@ class NodeSummary(TypedDict):
     faults that are not known."""
     accelerators: list[ComponentKind]
     """Kinds of accelerators on PCI: `gpu`, `neuron`."""
+    validation: Validation
+    advice: ApiAdvice
     bootId: str
     """This boot."""
     time: Moment

@@ -52,7 +52,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $prefix := .Values.publisher.kubernetes.prefix -}}
 {{- $types := list -}}
 {{- $sets := dict
-  "own" (list (printf "%s/Healthy" $prefix) (printf "%s/RebootRequired" $prefix) (printf "%s/ReplacementRequired" $prefix))
+  "own" (list (printf "%s/Healthy" $prefix) (printf "%s/RebootRequired" $prefix) (printf "%s/ReplacementRequired" $prefix) (printf "%s/Validated" $prefix))
   "eks" (list "AcceleratedHardwareReady" "KernelReady" "NetworkingReady" "StorageReady")
   "npd" (list "KernelDeadlock" "ReadonlyFilesystem")
   "hyperpod" list -}}

@@ -1,0 +1,139 @@
+"""An incident as a card of the status page: what is wrong, the evidence, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from vitald.cli import render
+from vitald.cli.page import wording
+from vitald.cli.page.model import Card, Command, Demand, Fact, Line
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+
+def build_card(
+    incident: schema.ApiIncident,
+    findings: Sequence[schema.ApiFinding],
+    chain: schema.Why | None,
+    identity: str,
+    now: datetime,
+) -> Card:
+    """`findings`: the open ones of the incident, at least one. `chain`: how its first came to be,
+    where that was asked. `identity`: of the component, may be empty.
+    """
+    head = _find_head(incident, findings)
+    return Card(
+        number=head["id"],
+        tone=wording.find_tone(head),
+        title=head["title"],
+        code=head["code"],
+        component=head["component"],
+        identity=identity,
+        since=wording.make_moment(head["since"], now),
+        is_drill=head["simulated"],
+        is_begun=head["state"] == "in_remedy",
+        when=wording.DUE[head["when"]],
+        todo=head["todo"],
+        hint=head["advice"],
+        facts=tuple(_list_facts(head, incident, now)),
+        raw=head["raw"],
+        raw_note=_note_raw(head),
+        lines=tuple(_list_lines(chain, head, now)),
+        demands=tuple(_list_demands(chain)),
+        others=tuple(_describe_other(other) for other in findings if other is not head),
+        consequences=tuple(_list_consequences(incident, findings)),
+        jobs=tuple(render.describe_jobs(incident)),
+        commands=tuple(list_commands(head)),
+    )
+
+
+def _find_head(
+    incident: schema.ApiIncident, findings: Sequence[schema.ApiFinding]
+) -> schema.ApiFinding:
+    cause = (incident["component"], incident["code"])
+    same = (one for one in findings if (one["component"], one["code"]) == cause)
+    return next(same, findings[0])
+
+
+def _list_facts(
+    finding: schema.ApiFinding, incident: schema.ApiIncident, now: datetime
+) -> Iterator[Fact]:
+    if finding["count"] != 1:
+        seen = f"{finding['count']} times, last"
+        yield Fact("Seen", seen, wording.make_moment(finding["last"], now))
+    if finding["simulatedUntil"]:
+        yield Fact("Drill ends", "", wording.make_moment(finding["simulatedUntil"], now))
+    accepted = finding["accepted"]
+    if accepted is not None:
+        text = f"by {accepted['by']}: {accepted['reason']}; until"
+        yield Fact("Accepted", text, wording.make_moment(accepted["until"], now))
+    if witness := render.describe_witness(finding, full=True):
+        yield Fact("Witness", witness)
+    if finding["unusable"]:
+        yield Fact("Device", "it cannot be used")
+    if finding["because"]:
+        yield Fact("Why this action", finding["because"])
+    if incident["story"]:
+        yield Fact("Incident", f"{incident['id']}: {incident['story']}")
+    if finding["meaning"]:
+        yield Fact("Meaning", finding["meaning"])
+    yield Fact("Ends with", "; ".join(finding["clears"]))
+
+
+def _note_raw(finding: schema.ApiFinding) -> str:
+    if finding["fields"].get("on_pci") is False:
+        return "There is no such PCI device on this node now."
+    return ""
+
+
+def _list_lines(chain: schema.Why | None, head: schema.ApiFinding, now: datetime) -> Iterator[Line]:
+    """The events behind it; none where the one line is shown already."""
+    events = chain["events"] if chain is not None else []
+    if [event["raw"] for event in events] == [head["raw"]]:
+        return
+    for event in events:
+        yield Line(
+            wording.make_moment(event["time"], now),
+            event["code"],
+            event["component"],
+            event["raw"],
+            tuple(render.list_marks(event)),
+        )
+
+
+def _list_demands(chain: schema.Why | None) -> Iterator[Demand]:
+    for layer in chain["asked"] if chain is not None else ():
+        action = layer["action"].replace("_", " ") + render.describe_when(layer["when"])
+        yield Demand(layer["layer"], action, layer["because"], layer["decides"])
+
+
+def _describe_other(finding: schema.ApiFinding) -> str:
+    drill = "DRILL " if finding["simulated"] else ""
+    todo = f"{finding['todo']}{render.describe_when(finding['when'])}"
+    place = f"{finding['component']} ({finding['code']}, #{finding['id']})"
+    return f"{drill}{todo}: {finding['title']}, {place}"
+
+
+def _list_consequences(
+    incident: schema.ApiIncident, findings: Sequence[schema.ApiFinding]
+) -> Iterator[str]:
+    """The members of the incident that are no open findings of their own."""
+    named = {(finding["component"], finding["code"]) for finding in findings}
+    for member in incident["members"]:
+        if (member["component"], member["code"]) not in named:
+            times = f", {member['count']} times" if member["count"] != 1 else ""
+            yield f"{member['title']}: {member['code']} on {member['component']}{times}"
+
+
+def list_commands(finding: schema.ApiFinding) -> Iterator[Command]:
+    """The command lines for a finding, in the order in which they are used."""
+    kind, _, place = finding["component"].partition("/")
+    action = () if finding["simulated"] else wording.ACTION_COMMANDS.get(finding["action"], ())
+    drill = wording.DRILL_COMMANDS if finding["simulatedUntil"] else ()
+    values: Mapping[str, object] = {"id": finding["id"], "pci": place, "code": finding["code"]}
+    for template in (*action, *drill, *wording.COMMON_COMMANDS):
+        if not template.kinds or kind in template.kinds:
+            yield Command(template.line.format_map(values), template.purpose)

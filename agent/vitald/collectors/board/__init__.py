@@ -1,0 +1,1 @@
+"""What the BMC and transceivers report, which root's sensor reader passes on."""

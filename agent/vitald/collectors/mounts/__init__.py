@@ -1,0 +1,1 @@
+"""Mount points that work needs: mounted, and answering."""

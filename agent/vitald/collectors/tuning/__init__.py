@@ -1,0 +1,1 @@
+"""How the node is set up where that costs performance: processors, PCI, memory, kernel."""

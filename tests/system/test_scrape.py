@@ -1,0 +1,411 @@
+"""Scrapes over HTTP: formats, compression, tiers and refusals; and what a real Prometheus makes of
+them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.conftest import require
+from tests.harness import ROOT, Node, free_port
+from tests.loopback import LoopbackServer
+from tests.pace import patient
+from tests.system.lines import wait_for_pid, xid
+from tests.system.test_metrics import complaints
+from vitald import __version__
+from vitald.metrics.verdict_tier import FAMILIES, MAX_SERIES
+
+VERDICT = "/metrics?collect[]=verdict"
+OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
+GZIP = {"Accept-Encoding": "gzip"}
+PROMETHEUS = ROOT / "packaging/prometheus"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def page(self) -> str:
+        """As it was before it was compressed."""
+        is_gzip = self.headers["Content-Encoding"] == "gzip"
+        return (gzip.decompress(self.body) if is_gzip else self.body).decode()
+
+    @property
+    def series(self) -> list[str]:
+        return [line for line in self.page.splitlines() if not line.startswith("#")]
+
+
+def ask(
+    node: Node,
+    path: str = "/metrics",
+    headers: dict[str, str] | None = None,
+    method: str = "GET",
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=patient(5.0))
+    try:
+        connection.request(method, path, headers=headers or {})
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def list_names(page: str) -> set[str]:
+    """The names of the samples."""
+    return {re.split("[{ ]", line)[0] for line in page.splitlines() if line[:1] not in ("#", "")}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("path", ["/metrics", VERDICT])
+def test_text_unless_openmetrics_is_asked_for(shared_node: Node, path: str) -> None:
+    text = ask(shared_node, path)
+    assert text.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert list(parse_text(text.page))
+    assert "_created" not in text.page
+    openmetrics = ask(shared_node, path, OPENMETRICS)
+    assert openmetrics.headers["Content-Type"] == (
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    )
+    assert openmetrics.page.endswith("\n# EOF\n")
+    assert list(parse_openmetrics(openmetrics.page))
+    assert "vitald_transitions_created " in openmetrics.page
+    created = {name for name in list_names(openmetrics.page) if name.endswith("_created")}
+    assert list_names(openmetrics.page) - created == list_names(text.page)
+    assert {answer.status for answer in (text, openmetrics)} == {200}
+
+
+@pytest.mark.parametrize("path", ["/metrics", VERDICT])
+def test_gzip_where_it_is_accepted(shared_node: Node, path: str) -> None:
+    compressed = ask(shared_node, path, GZIP)
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert int(compressed.headers["Content-Length"]) == len(compressed.body)
+    assert len(compressed.body) < len(compressed.page) / 3
+    assert "vitald_status{" in compressed.page
+    for refused in ("", "identity", "gzip;q=0", "br"):
+        plain = ask(shared_node, path, {"Accept-Encoding": refused})
+        assert plain.headers["Content-Encoding"] is None
+        assert plain.body.startswith(b"# HELP ")
+    for answer in (compressed, plain):
+        assert answer.headers["Vary"] == "Accept, Accept-Encoding"
+
+
+@pytest.mark.parametrize("headers", [{}, GZIP, OPENMETRICS, GZIP | OPENMETRICS])
+def test_head_is_get_without_a_body(shared_node: Node, headers: dict[str, str]) -> None:
+    head, get = ask(shared_node, VERDICT, headers, "HEAD"), ask(shared_node, VERDICT, headers)
+    assert (head.status, head.body) == (200, b"")
+    for name in ("Content-Type", "Content-Encoding", "Vary", "Server"):
+        assert head.headers[name] == get.headers[name]
+    assert int(head.headers["Content-Length"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", VERDICT, 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/metrics?collect[]=gpus", 400),
+        ("GET", "/metrics?name[]=up", 400),
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("GET", "/v1/status", 404),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/metrics", 405),
+        ("BREW", "/metrics", 400),
+    ],
+)
+def test_every_answer_is_signed_by_vitald_alone(
+    shared_node: Node, method: str, path: str, status: int
+) -> None:
+    answer = ask(shared_node, path, method=method)
+    assert answer.status == status
+    assert answer.headers["Server"] == f"vitald/{__version__}"
+    said = f"{answer.headers}{answer.body[:2000].decode()}".lower()
+    assert "python" not in said.replace("python_info", "")
+    assert "aiohttp" not in said
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("collect[]=gpus", "unknown value of collect[]: only verdict is known"),
+        ("collect%5B%5D=%3Cscript%3E", "unknown value of collect[]: only verdict is known"),
+        ("collect[]=", "unknown value of collect[]: only verdict is known"),
+        ("collect=verdict", "unknown parameter: only collect[] is known"),
+        ("collect[]=verdict&x=" + "y" * 4000, "unknown parameter: only collect[] is known"),
+    ],
+)
+def test_another_query_is_refused_in_words(shared_node: Node, query: str, error: str) -> None:
+    answer = ask(shared_node, f"/metrics?{query}")
+    assert answer.status == 400
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert json.loads(answer.body) == {
+        "error": error,
+        "hint": "without a query, /metrics has everything",
+    }
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Accept: " + "a/b;q=0.1," * 700],
+        ["Accept: " + "x" * 10_000],
+        ["Accept-Encoding: " + "gzip;" * 1500],
+        ["Accept: application/openmetrics-text;version=9.x;q=\xff", "Accept-Encoding: gzip;q=nan"],
+        ["Accept: ;;;,,,===", "Accept-Encoding: ;q=1,,=;"],
+        ["Accept: text/plain", "Accept: application/openmetrics-text", "Accept-Encoding:"],
+        ["Accept: application/openmetrics-text;version=1.0.0;q=1e400"],
+    ],
+    ids=["many", "long", "parameters", "broken weights", "punctuation", "two lines", "huge weight"],
+)
+def test_hostile_headers_are_answered(shared_node: Node, lines: list[str]) -> None:
+    node = shared_node
+    request = "\r\n".join(["GET /metrics HTTP/1.1", "Host: v", "Connection: close", *lines, "", ""])
+    with socket.create_connection(("127.0.0.1", node.port), timeout=patient(5.0)) as client:
+        client.sendall(request.encode("latin-1"))
+        with client.makefile("rb") as stream:
+            status, page = stream.readline(), stream.read()
+    assert re.match(rb"HTTP/1\.[01] (200|400) ", status)
+    assert f"Server: vitald/{__version__}\r\n".encode() in page
+    assert "Traceback" not in node.errors.read_text()
+    assert node.said("request_failed") == []
+
+
+def test_what_clears_falls_in_both_tiers(node: Node) -> None:
+    """Labels are remembered from scrape to scrape; values are not."""
+
+    def read() -> list[tuple[str, bool, bool]]:
+        found = []
+        for path in ("/metrics", VERDICT):
+            for headers in ({}, OPENMETRICS):
+                page = ask(node, path, headers).page
+                (flag,) = re.findall(r"^vitald_reboot_required (\S+)$", page, re.MULTILINE)
+                found.append((flag, 'code="79"' in page, "vitald_findings{" in page))
+        return found
+
+    (quiet,) = {(flag, has_finding) for flag, _, has_finding in read()}
+    assert quiet == ("0.0", False)
+    for pid in (1, 2):
+        node.write(xid(pid))
+        wait_for_pid(node, pid)
+        assert set(read()) == {("1.0", True, True)}
+        (finding,) = node.findings("&code=xid/79")
+        node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
+        assert {(flag, has_finding) for flag, _, has_finding in read()} == {("0.0", False)}
+
+
+@pytest.mark.prometheus
+def test_the_verdict_of_a_node_with_a_hundred_faults(node: Node, promtool: str) -> None:
+    node.write(*(xid(number, pci=f"{number:04x}:01:00") for number in range(1, 101)))
+    node.wait(lambda status: status["openFindings"] == 100, 20.0)
+    for headers in ({}, OPENMETRICS):
+        assert 20 < len(ask(node, VERDICT, headers).series) <= MAX_SERIES
+    assert len(ask(node).series) > 200
+    assert sum(
+        float(line.rpartition(" ")[2])
+        for line in ask(node, VERDICT).series
+        if line.startswith("vitald_findings{")
+    ) == pytest.approx(100)
+    for path in ("/metrics", VERDICT):
+        assert complaints(promtool, ask(node, path).page) == ""
+
+
+# --- with a real Prometheus
+
+
+class TextOnly(BaseHTTPRequestHandler):
+    """Asks the node behind it as a scraper does that knows no OpenMetrics: Prometheus 2.42 cannot
+    be configured not to use it.
+    """
+
+    node: Node
+
+    def do_GET(self) -> None:
+        answer = ask(self.node, self.path, {"Accept": "text/plain;version=0.0.4"} | GZIP)
+        self.send_response(answer.status)
+        for name in ("Content-Type", "Content-Encoding", "Content-Length"):
+            self.send_header(name, answer.headers[name])
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+
+@contextmanager
+def serve_text_only(node: Node) -> Iterator[int]:
+    handler = type("TextOnlyOfNode", (TextOnly,), {"node": node})
+    with LoopbackServer(handler, port=free_port()) as server:
+        yield server.port
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A real one that scrapes every second."""
+
+    port: int
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}{path}", timeout=patient(5.0)
+        ) as response:
+            return json.loads(response.read())["data"]
+
+    def list_targets(self) -> list[dict[str, Any]]:
+        targets: list[dict[str, Any]] = self.get("/api/v1/targets")["activeTargets"]
+        return targets
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        words = urllib.parse.urlencode({"query": expression})
+        result: list[dict[str, Any]] = self.get(f"/api/v1/query?{words}")["result"]
+        return result
+
+
+@pytest.fixture
+def run_prometheus(tmp_path: Path) -> Iterator[Callable[[list[dict[str, Any]]], Prometheus]]:
+    program = shutil.which("prometheus")
+    require(program, "prometheus (apt-get install prometheus)")
+    assert program is not None
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(jobs: list[dict[str, Any]]) -> Prometheus:
+        config, port = tmp_path / "prometheus.yml", free_port()
+        config.write_text(yaml.safe_dump({"scrape_configs": jobs}))
+        started.append(
+            subprocess.Popen(
+                [
+                    program,
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                    "--log.level=error",
+                ]
+            )
+        )
+        return Prometheus(port)
+
+    yield run
+    for process in started:
+        process.terminate()
+        process.wait(patient(20.0))
+
+
+def read_jobs(name: str, target: str) -> list[dict[str, Any]]:
+    """The jobs of a packaged configuration, for this node and without its patience."""
+    jobs: list[dict[str, Any]] = yaml.safe_load((PROMETHEUS / name).read_text())["scrape_configs"]
+    return [
+        {**job, "scrape_interval": "1s", "static_configs": [{"targets": [target]}]} for job in jobs
+    ]
+
+
+def wait_until_scraped(prometheus: Prometheus, count: int) -> None:
+    """Each target at least once; none with an error."""
+
+    def are_scraped() -> bool:
+        try:
+            targets = prometheus.list_targets()
+        except OSError:
+            return False
+        return len(targets) == count and all(target["health"] != "unknown" for target in targets)
+
+    Node.until(are_scraped, 30.0, "Prometheus to scrape")
+    assert [(target["health"], target["lastError"]) for target in prometheus.list_targets()] == [
+        ("up", "")
+    ] * count
+
+
+@pytest.mark.prometheus
+def test_prometheus_scrapes_both_tiers_in_both_formats(
+    node: Node, run_prometheus: Callable[[list[dict[str, Any]]], Prometheus]
+) -> None:
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    with serve_text_only(node) as text_only:
+        jobs = [
+            {**job, "job_name": f"{job['job_name']}-{written_as}"}
+            for written_as, port in (("openmetrics", node.port), ("text", text_only))
+            for job in (
+                *read_jobs("scrape.yml", f"127.0.0.1:{port}"),
+                {
+                    "job_name": "verdict",
+                    "params": {"collect[]": ["verdict"]},
+                    "scrape_interval": "1s",
+                    "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+                },
+            )
+        ]
+        prometheus = run_prometheus(jobs)
+        wait_until_scraped(prometheus, 4)
+        found = prometheus.query('vitald_findings{code="79"}')
+        assert {(one["metric"]["job"], one["value"][1]) for one in found} == {
+            (str(job["job_name"]), "1") for job in jobs
+        }
+        began = prometheus.query("vitald_transitions_created")
+        assert {one["metric"]["job"] for one in began} == {
+            "vitald-openmetrics",
+            "verdict-openmetrics",
+        }
+
+
+@pytest.mark.prometheus
+def test_a_large_fleet_stores_each_series_once(
+    node: Node, run_prometheus: Callable[[list[dict[str, Any]]], Prometheus]
+) -> None:
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    prometheus = run_prometheus(read_jobs("scrape-large-fleet.yml", f"127.0.0.1:{node.port}"))
+    wait_until_scraped(prometheus, 2)
+    in_both = prometheus.query(
+        'count by (__name__, kind, code) ({__name__=~"vitald_.*", job="vitald"})'
+        " and on (__name__, kind, code)"
+        ' count by (__name__, kind, code) ({job="vitald-full"})'
+    )
+    assert in_both == []
+    assert prometheus.query('vitald_notices{job="vitald-full", code="waiting"}')
+    (size,) = prometheus.query('scrape_samples_scraped{job="vitald"}')
+    assert 20 < int(size["value"][1]) <= MAX_SERIES
+    assert prometheus.query('vitald_component_status{job="vitald-full"}')
+    assert prometheus.query('vitald_status{job="vitald"}')
+
+
+def test_the_full_job_drops_the_families_of_the_verdict_tier() -> None:
+    """And no other of vitald's that is called alike. Of the notices, the tier has one code."""
+    whole = set(FAMILIES) - {"vitald_notices"}
+    jobs = yaml.safe_load((PROMETHEUS / "scrape-large-fleet.yml").read_text())["scrape_configs"]
+    dropped = re.compile(jobs[1]["metric_relabel_configs"][0]["regex"])
+    assert all(dropped.fullmatch(f"{name};;") for name in whole)
+    assert dropped.fullmatch("vitald_notices;job;collective")
+    assert not dropped.fullmatch("vitald_notices;nvml;waiting")
+    listed = dropped.pattern.removeprefix("vitald_(").partition(")")[0].split("|")
+    assert {f"vitald_{name}" for name in listed} == whole
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("name", ["scrape.yml", "scrape-large-fleet.yml"])
+def test_promtool_accepts_the_packaged_configurations(promtool: str, name: str) -> None:
+    done = subprocess.run(
+        [promtool, "check", "config", PROMETHEUS / name],
+        capture_output=True,
+        text=True,
+        timeout=patient(30.0),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
