@@ -243,11 +243,15 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
     )
     done = programs.run_program((hanging,), 2.0)
     assert "did not end within 2 s" in done.trouble
-    process = Path(f"/proc/{pid.read_text().strip()}/stat")
-    while (
-        process.exists() and process.read_text().split()[2] != "Z"
-    ):  # it was sent the signal; the test's own timeout ends this
+    while runs(int(pid.read_text())):  # it was sent the signal; the test's own timeout ends this
         time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_a_program_leaves_running_holds_up_nothing(tmp_path: Path) -> None:
