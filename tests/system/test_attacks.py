@@ -226,6 +226,7 @@ def test_who_is_not_in_the_group_cannot_even_connect(guarded: Node) -> None:
 HOLD = "GET /healthz HTTP/1.1\r\nHost: v\r\n\r\n"
 
 
+@pytest.mark.timed
 def test_a_thousand_clients_of_other_users_do_not_keep_out_root(guarded: Node) -> None:
     """They hold what places they get, each asking just often enough. The prolog asks as root, and
     gets its answer at once.
@@ -260,6 +261,7 @@ def test_the_watchers_of_other_users_leave_places_for_root(guarded: Node) -> Non
             assert root.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("count", "data"),
     [(1000, ""), (1000, "GET /met"), (100, "GET /metrics HTTP/1.1\r\nHost: v\r\n\r\n")],

@@ -243,6 +243,7 @@ def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
 # --- hanging
 
 
+@pytest.mark.timed
 def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(stdout="begun", hang=True))
     output = run(command(dcgmi, deadline_s=0.5))
@@ -256,6 +257,7 @@ def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
     assert dcgmi.alive() == ()
 
 
+@pytest.mark.timed
 def test_who_ignores_sigterm_is_killed_after_the_grace(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True))
     output = run(command(dcgmi, deadline_s=0.4, grace_s=0.3))
@@ -270,6 +272,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(dcgmi: Dcgmi) -> None:
     assert dcgmi.alive() == ()
 
 
+@pytest.mark.timed
 def test_who_answers_sigterm_late_is_heard(dcgmi: Dcgmi) -> None:
     """As dcgmi does, once the engine has stopped what runs there."""
     dcgmi.diag(diag(delay_s=300.0, stops_s=0.4, leaves="engine"))
@@ -291,6 +294,7 @@ def test_a_program_that_was_stopped_ends_too() -> None:
 # --- too much output
 
 
+@pytest.mark.timed
 def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None:
     last = document(level=2)
     size = 50 * 1024 * 1024
@@ -367,6 +371,7 @@ def test_output_without_end_ends_at_the_deadline() -> None:
 # --- leaving children behind
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["child", "deaf child", "session", "daemon"])
 def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
     dcgmi.diag(Answer(stdout="done", leaves=kind))
@@ -384,6 +389,7 @@ def test_what_is_left_behind_is_ended_and_said(dcgmi: Dcgmi, kind: str) -> None:
     assert dcgmi.alive() == ()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["deaf child", "session", "daemon"])
 def test_the_deadline_ends_children_too(dcgmi: Dcgmi, kind: str) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves=kind))
@@ -442,6 +448,7 @@ def test_a_child_that_is_about_to_end_was_not_left_behind() -> None:
     assert run(shell("sleep 0.01 & exit 3")).why == ""
 
 
+@pytest.mark.timed
 def test_a_stranger_who_holds_the_output_open_holds_up_nobody() -> None:
     """Nothing says that it comes from the program."""
     output = run(shell("(setsid env -i sh -c 'echo $$; sleep 300' &); sleep 0.2; echo done"))
@@ -633,6 +640,7 @@ def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
     assert dcgmi.alive() == ()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("pause_s", [0.0, 0.0005, 0.002, 0.01, 0.02, 0.04])
 def test_cancelled_while_it_starts(dcgmi: Dcgmi, pause_s: float) -> None:
     """Before the program is there, before it minds signals, or after."""
@@ -669,6 +677,7 @@ def test_cancelled_while_it_prints() -> None:
     )
 
 
+@pytest.mark.timed
 def test_a_job_gets_the_devices_within_two_seconds(dcgmi: Dcgmi) -> None:
     """Even where a deadline has passed before, and the program and its children ignore SIGTERM."""
     dcgmi.diag(Answer(hang=True, ignores_term=True, leaves="session"))
@@ -706,6 +715,7 @@ def test_a_longer_grace_lengthens_nothing(dcgmi: Dcgmi) -> None:
     assert output.why == "first; SIGTERM did not end it: killed"
 
 
+@pytest.mark.timed
 def test_cancelled_while_its_children_are_ended(dcgmi: Dcgmi) -> None:
     """The result is there already, and stands."""
     dcgmi.diag(Answer(stdout=document(), leaves="session"))
@@ -756,6 +766,7 @@ def test_one_at_a_time(dcgmi: Dcgmi) -> None:
 DEAF = Answer(hang=True, ignores_term=True, leaves="session")
 
 
+@pytest.mark.timed
 def test_the_daemon_stops_while_it_runs(dcgmi: Dcgmi) -> None:
     dcgmi.diag(DEAF)
 
@@ -773,6 +784,7 @@ def test_the_daemon_stops_while_it_runs(dcgmi: Dcgmi) -> None:
     assert asyncio.run(execute()) < patient(1.5)
 
 
+@pytest.mark.timed
 def test_the_daemons_scope_is_cancelled(dcgmi: Dcgmi) -> None:
     """As a task group of anyio's cancels: again and again."""
     dcgmi.diag(DEAF)
@@ -790,6 +802,7 @@ def test_the_daemons_scope_is_cancelled(dcgmi: Dcgmi) -> None:
     assert asyncio.run(execute()) < patient(1.5)
 
 
+@pytest.mark.timed
 def test_the_loop_ends_with_it(dcgmi: Dcgmi) -> None:
     dcgmi.diag(DEAF)
     began = [Timed()]
@@ -805,6 +818,7 @@ def test_the_loop_ends_with_it(dcgmi: Dcgmi) -> None:
     assert dcgmi.alive() == ()
 
 
+@pytest.mark.timed
 def test_closing_waits_until_it_has_ended(dcgmi: Dcgmi) -> None:
     dcgmi.diag(DEAF)
 
@@ -823,6 +837,7 @@ def test_closing_waits_until_it_has_ended(dcgmi: Dcgmi) -> None:
 # --- a machine that is itself ill
 
 
+@pytest.mark.timed
 def test_what_cannot_be_ended_is_named_and_left(
     dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -859,6 +874,7 @@ def test_what_cannot_be_ended_is_named_and_left(
     run(shell("true"))  # takes away what is left of it
 
 
+@pytest.mark.timed
 def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
     dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -887,6 +903,7 @@ def test_a_start_that_hangs_is_given_up_and_ended_when_it_comes(
         disk.set()  # what is left behind then, the fixture says
 
 
+@pytest.mark.timed
 def test_an_environment_that_hangs_its_reader(
     dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -954,6 +971,7 @@ def test_another_containers_processes_are_left_alone(
     asyncio.run(until(lambda: dcgmi.alive() == ()))
 
 
+@pytest.mark.timed
 def test_a_kernel_without_pidfd(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(pid: int, flags: int = 0) -> int:
         raise OSError(errno.ENOSYS, "no such call")

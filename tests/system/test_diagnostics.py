@@ -265,6 +265,7 @@ def test_cancelling_ends_the_program_and_its_children(
     assert node.request("POST", "/v1/diagnostics/cancel", {"reason": "enough"})[0] == 409
 
 
+@pytest.mark.timed
 def test_a_deadline_is_held(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make('deadline_2 = "1s"')
     dcgmi.answer("diag -r 2", Answer(hang=True))
@@ -274,6 +275,7 @@ def test_a_deadline_is_held(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     assert "1 s" in str(run["why"])
 
 
+@pytest.mark.timed
 def test_the_daemon_stops_within_two_seconds(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
     dcgmi.answer("diag -r 2", Answer(hang=True, ignores_term=True, leaves="session"))
@@ -284,6 +286,7 @@ def test_the_daemon_stops_within_two_seconds(make: Callable[..., Node], dcgmi: D
     assert alive(dcgmi) == []
 
 
+@pytest.mark.timed
 def test_what_the_daemons_stop_cut_short_is_remembered(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
@@ -314,6 +317,7 @@ def job(node: Node, event: str, number: str = "1234", **more: object) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("program", ["tame", "deaf"])
 def test_a_job_that_begins_has_the_devices_within_two_seconds(
     make: Callable[..., Node], dcgmi: Dcgmi, program: str
@@ -335,6 +339,7 @@ def test_a_job_that_begins_has_the_devices_within_two_seconds(
     assert (node.status()["status"], node.findings()) == ("healthy", [])
 
 
+@pytest.mark.timed
 def test_work_that_nobody_announced_is_seen(
     make: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path
 ) -> None:

@@ -733,6 +733,7 @@ def test_the_kernel_log_cannot_be_read_any_more(
     assert open_codes(node) == set()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["missing", "folder", "file", "pipe", "socket", "null", "zero"])
 def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: str) -> None:
     """Misconfigured, or a container without the device. Silence is not health, and neither is an

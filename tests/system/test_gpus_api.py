@@ -504,6 +504,7 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
     assert is_healthy(node.status())
 
 
+@pytest.mark.timed
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     """Once it is answered no process of ours holds the driver; it comes back by itself; both are
     kept as events.
@@ -575,6 +576,7 @@ def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
     assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 0})
 
 
+@pytest.mark.timed
 def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
     """Each is answered, and the last one to be over ends it; the daemon has its hands free all the
     while.
@@ -639,6 +641,7 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
     assert listed(node)[3]["fresh"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["sleep", "spin", "fork"])
 def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     """Whoever wants the GPUs does not wait for one that hangs: the process in the way is ended."""
@@ -656,6 +659,7 @@ def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     node.wait(is_healthy, 15.0)
 
 
+@pytest.mark.timed
 def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> None:
     gpus, node = make_pair()
     gpus.hang_call(4, "nvmlDeviceGetTemperature")

@@ -86,6 +86,7 @@ def test_where_a_device_sits_is_remembered(tmp_path: Path) -> None:
         node.wait(lambda _: ("neuron/invalid_state", f"neuron/{addresses[1]}") in codes(node))
 
 
+@pytest.mark.timed
 def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(
     node: Node, tree: NeuronTree
 ) -> None:

@@ -742,6 +742,7 @@ def windows() -> list[Any]:
     return [pytest.param(*case[1:], id=case[0]) for case in cases]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("profile", "fixed", "of", "limit", "code", "window_s"), windows())
 @story
 async def test_what_grows_too_fast(
@@ -1115,6 +1116,7 @@ async def test_a_driver_reload_is_a_reset_of_every_gpu(
             await looking.until(lambda: looking.of("xid/13"), 4)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("start", "how"),
     [
@@ -1267,6 +1269,7 @@ async def test_a_look_that_fails_ends_no_fault(tmp_path: Path) -> None:
 # --- NVML's own events
 
 
+@pytest.mark.timed
 @story
 async def test_an_xid_event_is_a_reason_to_look_at_once_and_speaks_later(tmp_path: Path) -> None:
     node = SimulatedNode(tmp_path, "h100", 2)
@@ -1305,6 +1308,7 @@ async def test_an_event_is_about_the_gpu_that_it_names(tmp_path: Path) -> None:
             assert {event.component.id for event in looking.of("xid/79")} == {node.addresses[1]}
 
 
+@pytest.mark.timed
 @story
 async def test_another_event_is_a_reason_to_look_too(tmp_path: Path) -> None:
     """GPU unavailable, and a changed recovery action: they carry no data, and no Xid comes with

@@ -181,6 +181,7 @@ async def hang(name: str, folder: Path) -> float:
         return float(event.fields["seconds"])
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", [*OF_NO_GPU, *OF_A_GPU])
 def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: Outcomes) -> None:
     took = outcome(outcomes, name)
@@ -450,6 +451,7 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
         yield running
 
 
+@pytest.mark.timed
 def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
     with host(tmp_path, "fork") as running:  # in state D, as in the field
         took = []

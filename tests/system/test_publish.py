@@ -214,6 +214,7 @@ def test_a_daemon_that_does_not_come_back_is_unknown_after_its_grace(
     assert took > 8.0
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("outage_s", [20.0])
 def test_the_status_is_right_soon_after_an_outage_of_the_api_server(

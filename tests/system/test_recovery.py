@@ -662,6 +662,7 @@ def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
     assert "is not the daemon's socket" in str(refused["why"])
 
 
+@pytest.mark.timed
 def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node, here = ready
     one = handmade(node)

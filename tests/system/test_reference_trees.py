@@ -719,6 +719,7 @@ def changed(generator: ModuleType, machine: Any, fault: str, path: str) -> Itera
         os.close(writing)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_hangs_is_its_devices_affair(
     generator: ModuleType, pair: Any, proc: Proc, clock: Clock, kind: str

@@ -272,6 +272,7 @@ def test_of_a_daemon_that_was_killed(make_node: Callable[..., Node]) -> None:
         assert db.execute("SELECT count(*) FROM events").fetchone()[0] >= len(found.events()) > 0
 
 
+@pytest.mark.timed
 def test_of_a_daemon_that_hangs(make_node: Callable[..., Node]) -> None:
     """It is waited for once, and the ledger is read beside it."""
     node = make_node()
@@ -352,6 +353,7 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
     assert (path.read_bytes(), [*node.state.iterdir()]) == (before, [path])
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> None:
     """100,000 events: from the ledger all, from the daemon as many as fit."""

@@ -161,6 +161,7 @@ def test_stop_takes_less_than_two_seconds(node: Node) -> None:
         assert node.stop() < 2.0
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_stop_before_it_is_ready(make_node: Make) -> None:
     """Asked to end while it still reads a long file."""
@@ -266,6 +267,7 @@ def notified(
     manager.socket.close()
 
 
+@pytest.mark.timed
 def test_notify(notified: tuple[Node, Systemd]) -> None:
     """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a
     word at the end.

@@ -465,6 +465,7 @@ def test_without_vitald_jobs_are_refused_where_that_is_configured(
     slurm.wait(lambda node: not node.held, "the node to be resumed")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
 def test_a_daemon_that_does_not_answer_costs_no_more_than_the_budget(
     slurm: Slurm, on: Callable[..., Node], unknown: str, code: int
@@ -613,6 +614,7 @@ def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) 
     assert not slurm.known().held
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("where", ["scontrol hangs", "slurmctld is down"])
 def test_a_slurm_that_does_not_answer_holds_up_nothing(
     slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str

@@ -108,6 +108,7 @@ def begun(slurm: Slurm, node: Node, *options: str) -> tuple[str, Path]:
 # --- a job comes while a diagnostic runs
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("program", ["tame", "deaf"])
 def test_a_job_finds_nothing_of_the_diagnostic(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, program: str
@@ -171,6 +172,7 @@ def test_the_prolog_runs_level_1_where_the_last_one_is_old(
     assert levels(dcgmi) == [1]
 
 
+@pytest.mark.timed
 def test_a_slow_level_1_does_not_hold_up_the_job(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], 
     assert [event.code for event in events] == []
 
 
+@pytest.mark.timed
 def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: Path) -> None:
     """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
     tree = Tree(tmp_path)

@@ -279,6 +279,7 @@ def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree) -> None:
     """With a round each fifth of a second: the answers, the kernel log, the other devices, and the

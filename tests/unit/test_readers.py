@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tests.pace import WAIT_S
 from vitald.collectors.reader_threads import Broken, ReaderThreads
 
 
@@ -79,7 +80,7 @@ def test_there_are_never_more_threads_than_devices_and_one() -> None:
         assert len(readers.collect_results()) == 64
 
     asyncio.run(run())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + WAIT_S
     while threads("all hung") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threads("all hung") == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.unit.builders import ROOT
 from tests.unit.slurm_made import record_scontrol, verdict
 from tests.unit.test_imports import forbidden, loaded_by
@@ -266,7 +266,7 @@ def test_what_was_drained_since_we_asked_is_not_resumed(
     again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
     Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
     assert (
-        command.run_health_check(Settings(), command.DaemonClient(None, time.monotonic() + 5.0))
+        command.run_health_check(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
         == 0
     )
     assert [words[2:] for words in said] == ([["state=resume"]] if resumed else [])
@@ -329,7 +329,7 @@ def test_the_end_of_a_job_that_nobody_told(
     """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
     asked = record_scontrol(monkeypatch, shown, trouble)
     daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
-    health.report_ended_jobs(Settings(), command.DaemonClient(None, time.monotonic() + 5.0))
+    health.report_ended_jobs(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
     assert asked == [["show", "job", "12", "-o"]], (
         "what is no number of Slurm's, another scheduler told"
     )
