@@ -19,7 +19,7 @@ from tests.booted.service import Service
 from tests.conftest import require
 from vitald import __version__
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 FILE = f"/root/vitald_{__version__}.deb"
 REPOSITORY = "/srv/repository"

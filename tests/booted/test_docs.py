@@ -15,7 +15,7 @@ from tests.doc_commands import Where, commands, failures
 from tests.system.test_docs_commands import with_blocks
 from vitald import __version__
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

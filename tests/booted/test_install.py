@@ -12,7 +12,7 @@ import pytest
 from tests.booted.installer import Run, dpkg_state, put_checkout
 from tests.booted.machine import Machine
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PACKAGE = ("--package", "/root/new.deb")
 # In the last line of `vitald status`, however the node is: its kernel log is the host's, which may

@@ -21,7 +21,7 @@ from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 from vitald import __version__
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5

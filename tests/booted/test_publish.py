@@ -20,7 +20,7 @@ from tests.control_plane.build import find_programs
 from tests.control_plane.plane import ControlPlane, Json, kubelet_token
 from tests.pace import patient
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 UNIT, TIMER = "vitald-publish.service", "vitald-publish-retry.timer"
 EXPOSURE = 1.1

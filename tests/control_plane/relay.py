@@ -36,6 +36,9 @@ class RelayedRequest:
     received: int
     at: float
     seconds: float
+    content_type: str
+    body: bytes
+    answer: bytes
 
 
 class Relay:
@@ -123,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
                 received=headers + len("\r\n") + len(content),
                 at=begun,
                 seconds=time.monotonic() - begun,
+                content_type=self.headers.get("Content-Type", ""),
+                body=body,
+                answer=content,
             )
         )
 

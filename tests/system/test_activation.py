@@ -90,7 +90,7 @@ def test_requests_wait_through_restarts_under_load(node: Node) -> None:
     assert set(codes) == {200}
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_what_it_starts_does_not_inherit_the_socket(node: Node) -> None:
     node.start()
     assert node.process is not None

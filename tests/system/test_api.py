@@ -46,11 +46,12 @@ def page(node: Node, query: str = "") -> Json:
     return node.get(f"/v1/events?{query}")
 
 
+@pytest.mark.core
 def test_healthz(known: Node) -> None:
     assert known.get("/healthz") == {"ok": True, "version": known.status()["version"]}
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_status(known: Node) -> None:
     """Everything that the contract of issue 2 names, and the verdict follows from the findings
     beside it.
@@ -81,7 +82,7 @@ def test_status(known: Node) -> None:
     assert status["kernelLog"]["recordsRead"] >= 13
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_findings(known: Node) -> None:
     """The strongest first; filtered by component and code; at most as many as asked for."""
     findings = known.findings()
@@ -100,6 +101,7 @@ def test_findings(known: Node) -> None:
     assert known.findings("&component=gpu/0000:99:00.0") == []
 
 
+@pytest.mark.core
 def test_an_sxid_and_what_follows_it_are_one_event(known: Node) -> None:
     (event,) = known.events("&kind=sxid")
     assert len(event["followedBy"]) == 1
@@ -107,6 +109,7 @@ def test_an_sxid_and_what_follows_it_are_one_event(known: Node) -> None:
     assert finding["count"] == 1
 
 
+@pytest.mark.core
 def test_events_page_by_page(known: Node) -> None:
     """Each once, in order, whatever the size of a page; the last page says that it is the last."""
     everything = [event["id"] for event in known.events()]
@@ -122,6 +125,7 @@ def test_events_page_by_page(known: Node) -> None:
         assert found == everything
 
 
+@pytest.mark.core
 def test_events_narrowed(known: Node) -> None:
     assert pids(page(known, "kind=xid&limit=3")["events"]) == [0, 1, 2]
     assert pids(page(known, "kind=xid&limit=3&newest=true")["events"]) == [8, 9, 10]
@@ -177,6 +181,7 @@ def test_an_event_is_not_told_before_its_finding(make_node: Callable[[], Node]) 
     assert [finding["code"] for finding in node.findings()] == ["xid/79"]
 
 
+@pytest.mark.core
 def test_components(known: Node) -> None:
     """Each with its own verdict; the node with the verdict on the whole."""
     listed = {one["name"]: one for one in known.get("/v1/components")["components"]}
@@ -191,6 +196,7 @@ def test_components(known: Node) -> None:
     assert all(one.items() <= listed[name].items() for name, one in short.items())
 
 
+@pytest.mark.core
 def test_rules(known: Node) -> None:
     """Unknown is said, never dropped."""
     assert known.get("/v1/rules/xid/79")["action"] == "reboot_node"
@@ -219,6 +225,7 @@ def test_examples_of_the_document_are_true_to_it() -> None:
     assert examples > 10
 
 
+@pytest.mark.core
 def test_openapi(known: Node) -> None:
     """The document tells all routes that there are."""
     document = known.get("/v1/openapi.json")
@@ -231,6 +238,7 @@ def test_openapi(known: Node) -> None:
             )[0] in (200, 400, 404)
 
 
+@pytest.mark.core
 def test_clear(known: Node) -> None:
     """Closed, gone from the list, in the list of cleared ones, audited; a second time there is
     nothing to clear.
@@ -333,6 +341,7 @@ def test_a_reason_that_cannot_be_written_down(node: Node) -> None:
     wait_for_pid(node, 2)
 
 
+@pytest.mark.core
 def test_what_is_not_there(known: Node) -> None:
     for method, path in (
         ("GET", "/"),
@@ -353,6 +362,7 @@ def test_what_is_not_there(known: Node) -> None:
         assert known.request(method, path)[0] == 405, path
 
 
+@pytest.mark.core
 def test_a_drill_is_announced_and_followed(known: Node) -> None:
     line = xid(4001, pci="0000:73:00")
     status, made = known.request("POST", "/v1/injections", {"line": line, "holdSeconds": 60})

@@ -56,7 +56,6 @@ def serves(node: Node) -> None:
     wait_for_pid(node, pid, 3.0)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     "data",
     [
@@ -160,6 +159,7 @@ def test_a_number_is_written_in_ascii(shared_node: Node, number: str, what: str)
     assert (status, bool(answer["error"])) == (404 if not number else 400, True)
 
 
+@pytest.mark.core
 def test_the_log_stays_a_log(shared_node: Node) -> None:
     """One JSON object a line, whatever clients send: who may read must not be able to write
     tracebacks into the journal.
@@ -173,6 +173,7 @@ def test_the_log_stays_a_log(shared_node: Node) -> None:
         assert json.loads(line)["event"]
 
 
+@pytest.mark.core
 def test_oversized_body(shared_node: Node) -> None:
     """413 with a length that says so, and without one."""
     long = json.dumps({"reason": "x" * 20_000}).encode()
@@ -304,7 +305,6 @@ def test_a_hundred_scrapers(shared_node: Node) -> None:
     node.until(lambda: node.metric("vitald_reboot_required") == 1, 5.0, "a scrape")
 
 
-@pytest.mark.slow
 def test_who_does_not_take_his_answers(node: Node) -> None:
     """A thousand questions and not one answer taken: closed, and the memory is what it was."""
     before = node.memory_kib()

@@ -25,7 +25,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_in_the_group(guarded: Node) -> None:
     """Reading, by a supplementary group too; changing nothing."""
     stat = guarded.socket.stat()
@@ -85,6 +85,7 @@ def test_in_the_group(guarded: Node) -> None:
     ] == "not present"
 
 
+@pytest.mark.core
 def test_outside_the_group(guarded: Node) -> None:
     """The file's mode refuses; where somebody opened that, the daemon does."""
     assert request_as_nobody(guarded, "GET", "/v1/status")[0] == 0

@@ -50,7 +50,7 @@ def stalled(node: Node) -> socket.socket:
     return made
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_what_happens_in_order(node: Node) -> None:
     with watching(node) as lines:
         first = next(lines)
@@ -197,7 +197,6 @@ def test_who_does_not_read_delays_nobody(shared_node: Node) -> None:
             assert node.answers("/v1/status")
 
 
-@pytest.mark.slow
 def test_who_does_not_read_is_closed(shared_node: Node) -> None:
     """Once its buffers are full and nothing is taken for some seconds."""
     node, pci = shared_node, fresh_pci()
@@ -255,6 +254,7 @@ def test_head(shared_node: Node) -> None:
     node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the client to be gone")
 
 
+@pytest.mark.core
 def test_an_orderly_stop_is_announced(node: Node) -> None:
     """To every watcher, as the last line, also right behind other changes."""
     with watching(node) as lines, watching(node) as others:
@@ -266,6 +266,7 @@ def test_an_orderly_stop_is_announced(node: Node) -> None:
         assert [each["type"] for each in others][-1] == "stopping"
 
 
+@pytest.mark.core
 def test_a_daemon_that_is_killed_announces_nothing(node: Node) -> None:
     with watching(node) as lines:
         assert next(lines)["type"] == "verdict"
@@ -290,7 +291,6 @@ def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
     )
 
 
-@pytest.mark.slow
 def test_heartbeat(shared_node: Node) -> None:
     node = shared_node
     with watching(node, timeout=30.0) as lines:

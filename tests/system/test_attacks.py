@@ -194,6 +194,7 @@ def _group() -> str:
     return grp.getgrgid(GROUP).gr_name
 
 
+@pytest.mark.core
 def test_a_member_of_the_group_reads_all_and_changes_nothing(guarded: Node) -> None:
     """Every route that the contract has, so that none can be added without a decision on who may
     use it.
@@ -394,7 +395,7 @@ class Told:
         ]
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @pytest.mark.kmsg
 def test_no_trick_makes_the_kernels_own_of_a_written_line(strict: Node, kmsg: Write) -> None:
     """Other facilities, levels, several lines, a dictionary, prefixes of rendered logs, what sounds
@@ -874,6 +875,7 @@ def test_nothing_is_overwritten_under_the_name_of_a_damaged_ledger(
     assert cast("Json", finding["fields"])["aside"] == str(kept[0])
 
 
+@pytest.mark.core
 def test_a_link_in_place_of_the_socket_is_replaced(make_node: Make, tmp_path: Path) -> None:
     node, victim = make_node(), tmp_path / "victim"
     victim.write_bytes(b"precious")
@@ -1094,6 +1096,7 @@ def test_no_name_drives_a_terminal(named: Node, verb: tuple[str, ...]) -> None:
     assert len(shown) > 10
 
 
+@pytest.mark.core
 def test_no_name_breaks_the_metrics_the_log_or_the_answers(named: Node) -> None:
     """The page parses to what was meant, each entry of the log is one line, and JSON is JSON."""
     page = named.metrics()

@@ -14,7 +14,6 @@ LINES = 6000
 
 
 @pytest.mark.timed
-@pytest.mark.slow
 def test_status_does_not_wait_for_a_backlog(node: Node) -> None:
     """It says `unknown` until the kernel log has been read to its end, and is told so in far less
     than it waits for an ordinary start.

@@ -19,7 +19,7 @@ def machine(make_node: Callable[..., Node]) -> Machine:
     return made
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_reboot_cures(machine: Machine) -> None:
     """Closed by the new boot id, which is said; the old line, still in the file, opens nothing."""
     node = machine.node
@@ -47,6 +47,7 @@ def test_a_reboot_cures(machine: Machine) -> None:
     assert machine.boots() == 2
 
 
+@pytest.mark.core
 def test_it_came_back_after_the_reboot(machine: Machine) -> None:
     """A finding of its own, seen in this boot; the reboot that it asked for did not hold, so
     another one is not asked for.
@@ -75,6 +76,7 @@ def lasting(make_node: Callable[..., Node]) -> Machine:
     return made
 
 
+@pytest.mark.core
 def test_what_a_reboot_does_not_cure(lasting: Machine) -> None:
     """Replacement stays asked for."""
     (before,) = lasting.node.findings()
@@ -84,7 +86,6 @@ def test_what_a_reboot_does_not_cure(lasting: Machine) -> None:
     assert lasting.boots() == 1
 
 
-@pytest.mark.slow
 def test_a_boot_is_told_once(lasting: Machine) -> None:
     """However often the daemon is restarted in it."""
     lasting.reboot()

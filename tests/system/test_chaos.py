@@ -14,7 +14,6 @@ from tests.system.chaos import Gap, Held, Ledger, Written, account
 
 
 @pytest.mark.kmsg
-@pytest.mark.slow
 @pytest.mark.usefixtures("kmsg")
 def test_killed_again_and_again(tmp_path: Path) -> None:
     """Each kind of round once. What happened, seed included, is shown where an account does not

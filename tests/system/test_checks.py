@@ -160,7 +160,7 @@ def loopback(tmp_path: Path, **settings: float) -> Check:
     )
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_efa_server_and_client_meet_and_are_measured(
     tmp_path: Path, program: Callable[[str, str], None], adapters: list[str]
 ) -> None:

@@ -56,7 +56,7 @@ def state(
         yield request.param, node
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_exit_codes(state: tuple[str, Node]) -> None:
     """One line on standard output says why, whoever asks."""
     status, node = state
@@ -83,7 +83,7 @@ def test_exit_codes(state: tuple[str, Node]) -> None:
         assert "(and 1 more)" in done[0].stdout
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @IN_TROUBLE
 def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
     status, node = state
@@ -196,6 +196,7 @@ def test_hostile_text_does_not_drive_the_terminal(shared_node: Node) -> None:
         assert not set(shown) & {"\x1b", "\x07", "\u202e"}, verb
 
 
+@pytest.mark.core
 def test_scan(tmp_path: Path, shared_node: Node) -> None:
     """A file and standard input say the same; a verdict at the end, and the exit code of it."""
     job = xid(9, code=13, pci="0000:66:00", message="Graphics Exception")
@@ -231,6 +232,7 @@ def test_scan(tmp_path: Path, shared_node: Node) -> None:
     )
 
 
+@pytest.mark.core
 def test_explain(shared_node: Node) -> None:
     """Asks no daemon; a misspelt code is told, an unknown one is said to be so."""
     shown = shared_node.cli("explain", "xid/79").stdout
@@ -240,6 +242,7 @@ def test_explain(shared_node: Node) -> None:
     assert "not in the catalogue" in shared_node.cli("explain", "xid/9999").stdout
 
 
+@pytest.mark.core
 def test_config_check(tmp_path: Path, shared_node: Node) -> None:
     """Every mistake at once, each with its line and a suggestion; the daemon refuses the same file
     with the same words.
@@ -266,12 +269,14 @@ def test_config_check(tmp_path: Path, shared_node: Node) -> None:
     assert shared_node.cli("config", "check", str(tmp_path / "absent")).returncode == 78
 
 
+@pytest.mark.core
 def test_version(shared_node: Node) -> None:
     assert shared_node.cli("version").stdout.startswith(
         f"vitald {shared_node.status()['version']} "
     )
 
 
+@pytest.mark.core
 def test_clear(node: Node) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
@@ -284,6 +289,7 @@ def test_clear(node: Node) -> None:
     assert (again.returncode, "no open finding 1" in again.stderr) == (69, True)
 
 
+@pytest.mark.core
 def test_remedy(node: Node) -> None:
     """Said, shown as begun, and still not fit for work."""
     node.write(xid(1))
@@ -313,6 +319,7 @@ def test_clear_replaced(node: Node) -> None:
     assert [finding["component"] for finding in node.findings()] == ["gpu/0000:66:00.0"]
 
 
+@pytest.mark.core
 def test_why(node: Node) -> None:
     """The line, the story, the rule, the layers with the one that decides, the flags, the history;
     one chain for each open incident.
@@ -386,6 +393,7 @@ def test_nothing_to_explain(make_node: Callable[..., Node]) -> None:
     assert json.loads(node.cli("why", "--json").stdout) == {"why": []}
 
 
+@pytest.mark.core
 def test_events_narrowed(shared_node: Node) -> None:
     node, pci = shared_node, fresh_pci()
     node.write(*(xid(number, code=79 if number % 2 else 13, pci=pci) for number in range(60)))

@@ -153,7 +153,7 @@ def test_a_strange_answer_is_unknown(
         ), done.stderr
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_no_daemon(tmp_path: Path) -> None:
     """Absent, left over by one that was killed, or no socket at all: each in its words."""
     left, plain = tmp_path / "left", tmp_path / "plain"
@@ -169,6 +169,7 @@ def test_no_daemon(tmp_path: Path) -> None:
         assert (done.returncode, said in done.stdout) == (30, True), done.stdout
 
 
+@pytest.mark.core
 def test_a_frozen_daemon(shared_node: Node) -> None:
     """It accepts nothing and answers nothing: unknown, in time."""
     node = shared_node
@@ -205,6 +206,7 @@ def pid_in(line: str) -> int:
     return int(pids([json.loads(line)])[0])
 
 
+@pytest.mark.core
 def test_events_follow(node: Node) -> None:
     """First what was, then what comes, as it comes; narrowed all the while; it ends when the daemon
     does.

@@ -51,7 +51,7 @@ def gpu(node: Node, address: str) -> Json:
     )
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
     simulated, node = gpus
     one = gpu(node, simulated.addresses[3])
@@ -68,6 +68,7 @@ def test_a_gpu(gpus: tuple[SimulatedNode, Node]) -> None:
     assert 0 < cast("int", sight["observable"]) < cast("int", sight["asked"])
 
 
+@pytest.mark.core
 def test_coverage(gpus: tuple[SimulatedNode, Node]) -> None:
     """What the simulated H100 does not have is told once for all eight."""
     _, node = gpus
@@ -97,6 +98,7 @@ def test_coverage(gpus: tuple[SimulatedNode, Node]) -> None:
     ] == [8, 0]
 
 
+@pytest.mark.core
 def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
     simulated, node = gpus
     done = node.cli("components")

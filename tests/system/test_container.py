@@ -67,7 +67,7 @@ def mounts(container: Json) -> dict[str, Json]:
     }
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_every_manifest_is_named_and_every_name_is_there() -> None:
     """In kustomization.yaml, be it as a choice in a comment."""
     for folder in (KUBERNETES, COMPONENT):

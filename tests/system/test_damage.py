@@ -47,7 +47,7 @@ def stopped(node: Node) -> Node:
     return node
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
     """Nothing can be read again: the node is unknown until a person settles it, also after a
     further start.
@@ -69,6 +69,7 @@ def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
     assert checks(node) == (FITS, FITS)
 
 
+@pytest.mark.core
 def test_what_is_lost_is_read_again(stopped: Node) -> None:
     node = stopped
     zero_table(node, "findings")

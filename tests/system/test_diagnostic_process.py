@@ -136,7 +136,7 @@ class Timed:
 # --- as it should be
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_run_that_is_well(dcgmi: Dcgmi) -> None:
     output = run(command(dcgmi, level=2))
     assert (output.ended, output.exit_code, output.why, output.left, output.dropped) == (
@@ -244,6 +244,7 @@ def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(stdout="begun", hang=True))
     output = run(command(dcgmi, deadline_s=0.5))
@@ -622,6 +623,7 @@ async def going(
     yield programs, running
 
 
+@pytest.mark.core
 def test_cancelled_while_it_runs(dcgmi: Dcgmi) -> None:
     dcgmi.diag(diag(delay_s=300.0))
 
@@ -746,6 +748,7 @@ def test_cancelled_when_nothing_runs(dcgmi: Dcgmi) -> None:
     asyncio.run(execute())
 
 
+@pytest.mark.core
 def test_one_at_a_time(dcgmi: Dcgmi) -> None:
     dcgmi.diag(diag(delay_s=300.0))
 

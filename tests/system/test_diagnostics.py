@@ -141,7 +141,7 @@ def with_child(node: Node, dcgmi: Dcgmi) -> None:
 # --- results become findings that can be trusted
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_pass_is_told_everywhere_and_kept(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
     run = ended(node, asked(node, 1))
@@ -168,6 +168,7 @@ def test_a_pass_is_told_everywhere_and_kept(make: Callable[..., Node], dcgmi: Dc
     assert [one["id"] for one in cast("list[Json]", state(node)["last"])] == [run["id"]]
 
 
+@pytest.mark.core
 def test_every_gpu_that_failed_is_named(
     make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:
@@ -234,6 +235,7 @@ def test_what_could_not_run_says_nothing_of_the_hardware(
     assert codes(node) == before
 
 
+@pytest.mark.core
 def test_the_host_engine_is_down(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
     dcgmi.no_engine()
@@ -249,6 +251,7 @@ def test_the_host_engine_is_down(make: Callable[..., Node], dcgmi: Dcgmi) -> Non
 # --- it ends when it should
 
 
+@pytest.mark.core
 def test_cancelling_ends_the_program_and_its_children(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
@@ -266,6 +269,7 @@ def test_cancelling_ends_the_program_and_its_children(
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_a_deadline_is_held(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make('deadline_2 = "1s"')
     dcgmi.answer("diag -r 2", Answer(hang=True))
@@ -360,6 +364,7 @@ def test_work_that_nobody_announced_is_seen(
     assert "77" in str(ended(node, run)["preempted"])
 
 
+@pytest.mark.core
 def test_level_2_waits_for_idle_devices_and_level_1_does_not(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
@@ -395,6 +400,7 @@ def test_nothing_runs_while_the_devices_are_released(
 # --- who asks
 
 
+@pytest.mark.core
 def test_an_unknown_xid_is_settled_step_by_step(
     make: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:
@@ -412,6 +418,7 @@ def test_an_unknown_xid_is_settled_step_by_step(
     assert "xid/999" in str(runs[0]["reason"])
 
 
+@pytest.mark.core
 def test_the_schedule_begins_with_level_1_and_a_restart_does_not_repeat_it(
     make_node: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:

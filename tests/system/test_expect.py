@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_card_too_few(machine: Machine) -> None:
     assert machine.codes() == ["expect/neuron"]
     one = machine.count()
@@ -84,6 +84,7 @@ def test_a_card_too_few(machine: Machine) -> None:
     assert "not here, and not expected: GPUs, EFA adapters" in shown.stdout
 
 
+@pytest.mark.core
 def test_a_person_says_that_it_is_right(machine: Machine) -> None:
     done = machine.cli("expect", "--confirm", "--reason", WHY)
     assert (done.returncode, done.stderr) == (0, "")
@@ -113,6 +114,7 @@ def test_it_is_stored_before_it_is_answered(machine: Machine) -> None:
     machine.wait(lambda status: status["status"] == "healthy")
 
 
+@pytest.mark.core
 def test_all_are_back(machine: Machine) -> None:
     """What was allowed was for a time."""
     status, answer = machine.request("POST", CONFIRM, {"reason": WHY})

@@ -78,7 +78,7 @@ def told(node: Node) -> Counter[tuple[str, str]]:
 # --- the state folder goes away
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_the_state_folder_is_removed(make_node: Make) -> None:
     """What was stored in it is gone; what stands is stored anew at once, and told. SQLite itself
     goes on writing to the removed file.
@@ -882,7 +882,6 @@ def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> No
     assert not any("hung" in str(one["code"]) for one in whole.events())
 
 
-@pytest.mark.slow
 def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path: Path) -> None:
     """A new one is begun each time, at a pace; the GPUs are not blamed, the kernel log is judged
     meanwhile, and nothing piles up.

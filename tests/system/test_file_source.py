@@ -78,12 +78,7 @@ def story(shared_node: Node) -> Story:
     return Story(shared_node)
 
 
-KILLED = pytest.param("killed", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    "how", ["live", "frozen", "killed", pytest.param("stopped", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", ["live", "frozen", "killed", "stopped"])
 def test_growing(story: Story, how: str) -> None:
     story.write(1)
     story.wait(1)
@@ -93,7 +88,7 @@ def test_growing(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
-@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
+@pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     """A line is read when its end is there, and as a whole."""
     whole = story.line(2)
@@ -110,7 +105,7 @@ def test_a_line_comes_in_two_pieces(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_rotated_by_rename(story: Story, how: str) -> None:
     """The rest of the old file is read first."""
@@ -125,7 +120,7 @@ def test_rotated_by_rename(story: Story, how: str) -> None:
     assert story.lost() == 0
 
 
-@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
+@pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_the_writer_goes_on_in_the_renamed_file(story: Story, how: str) -> None:
     """As syslogd does until it is told: what it still writes there is read."""
     with story.log.open("a") as old:
@@ -169,7 +164,7 @@ def test_the_old_file_is_gone(story: Story) -> None:
     assert story.node.findings("&code=vitald/records_lost")
 
 
-@pytest.mark.parametrize("how", ["live", "frozen", KILLED])
+@pytest.mark.parametrize("how", ["live", "frozen", "killed"])
 def test_copied_and_truncated(story: Story, how: str) -> None:
     story.write(1, 2)
     story.wait(2)

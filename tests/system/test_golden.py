@@ -150,7 +150,6 @@ def _compiler() -> None:
     require(found, "a C compiler (apt-get install gcc libc6-dev)")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NODES)
 def test_metrics(name: str, tmp_path: Path) -> None:
     """Some are there only after a second look: what is held is what comes to be there."""

@@ -118,7 +118,7 @@ def is_healthy(status: Json) -> bool:
 # --- what is shown
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_who_and_how_each_gpu_is(shared: Pair) -> None:
     gpus, node = shared
     shown = listed(node)
@@ -154,6 +154,7 @@ def test_who_and_how_each_gpu_is(shared: Pair) -> None:
     assert (node.status()["simulated"], node.status()["status"]) == (True, "healthy")
 
 
+@pytest.mark.core
 def test_the_command_line(shared: Pair) -> None:
     """One line a GPU, and said to be simulated; as JSON what the socket says."""
     gpus, node = shared
@@ -273,6 +274,7 @@ def test_gpus_that_nobody_asks(make_node: Callable[..., Node], tmp_path: Path) -
     assert "NVML is not asked" in node.cli("gpus").stdout
 
 
+@pytest.mark.core
 def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
     """Who it is stays known; how hot it was before is not how it is."""
     gpus, node = make_pair()
@@ -321,6 +323,7 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
     assert gpus.serials[5] in row
 
 
+@pytest.mark.core
 def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
     gpus, node = make_pair("a100")
     gpus.lose(0)
@@ -374,7 +377,6 @@ def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair])
 # --- metrics
 
 
-@pytest.mark.prometheus
 def test_the_metrics_are_well_formed(shared: Pair, promtool: str) -> None:
     gpus, node = shared
     page = node.metrics()
@@ -435,6 +437,7 @@ def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -
     )
 
 
+@pytest.mark.core
 def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
     """A changed reading is on the port within its tier's time; the others' stay."""
     gpus, node = make_pair("l40s")
@@ -505,6 +508,7 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     """Once it is answered no process of ours holds the driver; it comes back by itself; both are
     kept as events.

@@ -256,7 +256,7 @@ def test_killed_again_and_again_while_it_catches_up(
     away.holds(lacking, killed=True)
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_without_a_journal_all_is_counted(away: Away) -> None:
     away.node.configure(f'journal = "{away.journal}"', 'journal = "off"')
     away.node.start()

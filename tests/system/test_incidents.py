@@ -61,7 +61,7 @@ def untold(status: Json) -> set[object]:
 # --- incidents
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_one_story_is_one_line(told: Node) -> None:
     """Forty-two lines of one GPU: one reason, one incident with its cause first, and the remap
     beside it.
@@ -95,6 +95,7 @@ def test_one_story_is_one_line(told: Node) -> None:
     assert told.metric("vitald_findings_escalated") == 0
 
 
+@pytest.mark.core
 def test_incidents(told: Node) -> None:
     """The open ones as in the status; at most as many as asked for; a wrong question is told."""
     listed = told.get("/v1/incidents")
@@ -145,6 +146,7 @@ def test_an_incident_that_is_over(node: Node) -> None:
     node.until(lambda: len(node.get("/v1/incidents")["incidents"]) == 2, 5.0, "the second incident")
 
 
+@pytest.mark.core
 def test_incidents_survive(told: Node) -> None:
     """A killed daemon tells the same stories, and counts on in them."""
     before = told.status()
@@ -201,6 +203,7 @@ def test_incidents_after_the_ledger_was_replaced(node: Node) -> None:
 # --- why
 
 
+@pytest.mark.core
 def test_why_open(told: Node) -> None:
     """From the line to the flags, and the layer that decides."""
     chain = why(told, number_of(told, GONE, "xid/79"))
@@ -358,6 +361,7 @@ def test_a_finding_that_is_not_there(told: Node) -> None:
 # --- remedy and replacement
 
 
+@pytest.mark.core
 def test_remedy(make_node: Make) -> None:
     """Begun, audited, shown; it still counts; the same fault again means that it did not hold; the
     reboot ends it.
@@ -436,6 +440,7 @@ def test_a_remedy_without_a_reason(told: Node, body: object) -> None:
     assert told.findings("&code=xid/79")[0]["state"] == "open"
 
 
+@pytest.mark.core
 def test_replaced(node: Node) -> None:
     """Another board is in the slot: every finding of the old one is closed, and its record does not
     count against the new one.
@@ -618,7 +623,6 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     assert scores[f"gpu/{pci}.0"] >= 1
 
 
-@pytest.mark.slow
 def test_a_record_has_an_end(node: Node) -> None:
     """One device and processes without end: what is stored of it is bounded, as a start reads all
     of it.

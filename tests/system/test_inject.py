@@ -64,7 +64,7 @@ def drill(node: Node, pci: str, *more: str) -> int:
     )
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_marked_wherever_it_shows(careful: Node) -> None:
     node, pci = careful, fresh_pci()
     number = drill(node, pci)
@@ -111,7 +111,7 @@ def test_over_by_itself(careful: Node) -> None:
     assert not node.status()["simulated"]
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
     """The same text again, during the drill and after it, is any process's: shown, and judged by
     nobody.

@@ -42,7 +42,7 @@ def believing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
     """True everywhere, still true and not doubled after a restart; cleared by a person it stays so,
     though the line is still there.
@@ -91,6 +91,7 @@ def test_a_gpu_falls_off_the_bus(believing: Node, kmsg: Write) -> None:
         cleared()
 
 
+@pytest.mark.core
 def test_what_came_while_the_daemon_was_away(believing: Node, kmsg: Write) -> None:
     """The ring kept it, and it is judged once."""
     node, pci = believing, fresh_pci()
@@ -104,6 +105,7 @@ def test_what_came_while_the_daemon_was_away(believing: Node, kmsg: Write) -> No
     assert [finding["count"] for finding in about(node.findings(), pci)] == [2]
 
 
+@pytest.mark.core
 def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     """Whatever facility a process asks for: its line is counted and shown, and judged by nobody."""
     node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
@@ -123,6 +125,7 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
     assert "fault-like lines, written by user processes" in node.cli("status").stdout
 
 
+@pytest.mark.core
 def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
     make_node: Make, kmsg: Write
 ) -> None:
@@ -164,6 +167,7 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
     assert about(node.findings(), pci) == []
 
 
+@pytest.mark.core
 def test_escaped_bytes(believing: Node, kmsg: Write) -> None:
     """A process name of any bytes: the field has it as it was, the raw line only what is safe to
     print.
@@ -198,9 +202,7 @@ def gaps_of(event: Json) -> list[tuple[int, int]]:
     return gaps
 
 
-@pytest.mark.parametrize(
-    "lines", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
-)
+@pytest.mark.parametrize("lines", [20_000, pytest.param(100_000, marks=pytest.mark.timeout(300))])
 def test_flood(believing: Node, kmsg: Write, lines: int) -> None:
     """A hundred Xids in a flood: each is judged, or its number lies in a span that is told as lost.
     Memory stays flat.

@@ -34,7 +34,7 @@ def small(make_node: Make) -> Iterator[tuple[Node, Disk]]:
         disk.unmount()
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_open_findings_survive(node: Node) -> None:
     """As they stood, however the daemon ended: count, time, line, and what a person cleared stays
     cleared.
@@ -51,7 +51,7 @@ def test_open_findings_survive(node: Node) -> None:
     assert [finding["id"] for finding in node.findings()] == [1, 3]
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_full_disk(small: tuple[Node, Disk]) -> None:
     """It is said at once, the new fault counts, and when there is room again everything is on disk,
     once and in order.
@@ -87,7 +87,6 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     assert node.findings() == before
 
 
-@pytest.mark.slow
 def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     """What could not be stored is read again from the source: the place in it was not stored
     either.
@@ -105,6 +104,7 @@ def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     assert sum(finding["count"] for finding in node.findings("&code=xid/79")) == 400
 
 
+@pytest.mark.core
 def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     """A node that never could write: it judges, says so, and stores all of it when it can."""
     node, disk = small
@@ -132,6 +132,7 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     assert stored(node) == [*range(5)]
 
 
+@pytest.mark.core
 def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -> None:
     """A disk that fails is remounted read-only: the fault from before must not be forgotten by the
     next start.
@@ -158,7 +159,6 @@ def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -
     assert kept == [("gpu/0000:65:00.0",), ("gpu/0000:66:00.0",)]
 
 
-@pytest.mark.slow
 def test_locked_by_somebody(shared_node: Node) -> None:
     """A person has it open and holds the lock: judging goes on, and everything is stored once the
     lock is let go.
@@ -176,9 +176,7 @@ def test_locked_by_somebody(shared_node: Node) -> None:
     assert stored(node) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(0, marks=pytest.mark.slow), 100], ids=["all of it", "all but the header"]
-)
+@pytest.mark.parametrize("first", [0, 100], ids=["all of it", "all but the header"])
 def test_damaged_while_away(node: Node, first: int) -> None:
     """Set aside, not thrown away; a new one is begun; the finding says so and the daemon runs."""
     node.write(xid(1))
@@ -196,6 +194,7 @@ def test_damaged_while_away(node: Node, first: int) -> None:
     assert 2 in stored(node)
 
 
+@pytest.mark.core
 def test_damaged_while_running(node: Node) -> None:
     """The findings in memory go on, and are in the new ledger after the next start."""
     node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(3000)))
@@ -240,6 +239,7 @@ def test_a_newer_ledger_is_left_as_it_is(make_node: Make) -> None:
     assert [entry.name for entry in node.state.glob("ledger*")] == ["ledger.db"]
 
 
+@pytest.mark.core
 def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
     """Each line exactly once, in the ledger and in the finding's count, over two kills."""
     total = 3000
@@ -272,7 +272,6 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
     assert [finding["count"] for finding in node.findings()] == [total]
 
 
-@pytest.mark.slow
 def test_the_oldest_make_room(node: Node) -> None:
     """Above the size that the configuration allows the oldest events go; open findings stay, counts
     and all.
@@ -307,7 +306,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
 def test_more_than_can_be_held(small: tuple[Node, Disk]) -> None:
     """Events beyond the limit are dropped and counted; no finding is forgotten for it."""
     node, disk = small

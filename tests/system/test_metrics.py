@@ -25,8 +25,7 @@ def complaints(promtool: str, page: str) -> str:
     )
 
 
-@pytest.mark.smoke
-@pytest.mark.prometheus
+@pytest.mark.core
 def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     """In health and in trouble, with names from the log that need escaping."""
     node = shared_node
@@ -46,6 +45,7 @@ def test_promtool_has_nothing_to_say(shared_node: Node, promtool: str) -> None:
     assert complaints(promtool, page) == ""
 
 
+@pytest.mark.core
 def test_gauges_rise_and_fall(node: Node) -> None:
     def gauges() -> tuple[float | None, ...]:
         names = (
@@ -79,6 +79,7 @@ def test_gauges_rise_and_fall(node: Node) -> None:
     )
 
 
+@pytest.mark.core
 def test_counters(node: Node) -> None:
     """Events by kind and code, records read; an SXid's follow-up lines are not further events."""
     node.write(
@@ -106,6 +107,7 @@ def test_counters(node: Node) -> None:
     assert (node.metric("vitald_ledger_commits_total") or 0) >= 1
 
 
+@pytest.mark.core
 def test_everything_that_the_issue_names(shared_node: Node) -> None:
     """Freshness, records, the ledger's size and latency, the process, the build."""
     node = shared_node
@@ -144,7 +146,6 @@ def test_everything_that_the_issue_names(shared_node: Node) -> None:
     assert (node.metric("vitald_ledger_size_bytes") or 0) > 0
 
 
-@pytest.mark.slow
 def test_codes_without_end(node: Node) -> None:
     """Hostile lines cannot make series without end: beyond a bound they are counted as `other`, and
     none is lost.

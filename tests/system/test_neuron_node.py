@@ -35,7 +35,7 @@ def codes(node: Node) -> set[tuple[str, str]]:
     return {(str(one["code"]), str(one["component"])) for one in node.findings()}
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_lost_card_asks_for_a_reboot_and_says_which(node: Node, tree: NeuronTree) -> None:
     assert node.status()["status"] == "healthy"
     tree.lose(5)
@@ -62,6 +62,7 @@ def test_line_counter_and_runtime_are_one_story(node: Node, tree: NeuronTree) ->
     assert len(node.get("/v1/incidents")["incidents"]) == 1
 
 
+@pytest.mark.core
 def test_where_a_device_sits_is_remembered(tmp_path: Path) -> None:
     addresses = [f"0000:{0x20 + index:02x}:00.0" for index in range(4)]
     tree = NeuronTree(tmp_path / "sys", addresses, machine="unknown")
@@ -87,6 +88,7 @@ def test_where_a_device_sits_is_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_a_reader_that_hangs_makes_its_device_unknown_and_delays_nothing(
     node: Node, tree: NeuronTree
 ) -> None:

@@ -490,7 +490,7 @@ def _lasts(catalog: Catalog, code: str) -> bool:
 # --- names
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @story
 async def test_every_watch_is_of_a_reading_that_there_is(tmp_path: Path) -> None:
     """A misspelt name would watch nothing, for ever."""
@@ -854,6 +854,7 @@ OTHER_BOOT = "b0070000-0000-4000-8000-000000000002"
 
 
 @story
+@pytest.mark.core
 async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(
     tmp_path: Path,
 ) -> None:
@@ -1041,6 +1042,7 @@ async def test_how_many_there_should_be(
 
 
 @story
+@pytest.mark.core
 async def test_gpus_that_leave_the_bus_at_run_time(tmp_path: Path) -> None:
     """One, then all of them."""
     node = SimulatedNode(tmp_path, "t4", 2)

@@ -131,7 +131,7 @@ def named(function: str, call: object) -> bool:
 # --- each call
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @story
 async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
     asked: dict[str, int | None] = {}
@@ -333,6 +333,7 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
 
 
 @story
+@pytest.mark.core
 async def test_a_worker_that_is_killed_between_looks_is_replaced(
     soon: None, tmp_path: Path
 ) -> None:
@@ -452,6 +453,7 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
     with host(tmp_path, "fork") as running:  # in state D, as in the field
         took = []
@@ -489,6 +491,7 @@ def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
         running.until(lambda: _gone(workers), 2, "the worker's end")
 
 
+@pytest.mark.core
 def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
     with host(tmp_path, "spin") as running:
         workers = running.children

@@ -136,7 +136,7 @@ def rpm(*arguments: object) -> list[str]:
     return run("rpm", *map(str, arguments)).splitlines()
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
     have = names(packages.tree())
     units = {
@@ -158,6 +158,7 @@ def test_everything_that_a_node_needs_is_there(packages: Packages) -> None:
     }
 
 
+@pytest.mark.core
 def test_every_file_of_the_daemon_is_there_and_nothing_else(packages: Packages) -> None:
     installed = packages.tree() / "opt/vitald/lib/common/vitald"
     there = {path.relative_to(installed) for path in files(installed)}
@@ -168,6 +169,7 @@ def test_every_file_of_the_daemon_is_there_and_nothing_else(packages: Packages) 
     assert not list(packages.tree().rglob("__pycache__"))
 
 
+@pytest.mark.core
 def test_what_units_and_pages_point_at_is_there(packages: Packages) -> None:
     tree = packages.tree()
     for unit in (tree / "usr/lib/systemd/system").iterdir():
@@ -205,6 +207,7 @@ def test_compiled_libraries_are_of_that_architecture_and_of_an_old_enough_glibc(
     assert not list((library / "common").rglob("*.so")), "what all Pythons share is plain Python"
 
 
+@pytest.mark.core
 def test_permissions_and_owners(packages: Packages) -> None:
     listed = run("dpkg-deb", "-c", str(packages.deb())).splitlines()
     assert all(line.split()[1] == "root/root" for line in listed)
@@ -245,6 +248,7 @@ def test_two_builds_are_the_same_bytes(packages: Packages, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.core
 def test_the_maintainer_scripts_are_shell(packages: Packages) -> None:
     for name in ("preinst", "postinst", "prerm", "postrm"):
         assert "@" not in packages.control(name).replace("$@", "")
@@ -254,6 +258,7 @@ def test_the_maintainer_scripts_are_shell(packages: Packages) -> None:
     run("sh", "-n", str(ROOT / "packaging/install"))
 
 
+@pytest.mark.core
 def test_the_lock_has_what_the_project_asks_for() -> None:
     """And every line its hash."""
     text = (ROOT / "pyproject.toml").read_text()
@@ -397,6 +402,7 @@ def test_the_launcher_chooses_a_python(
         ]  # our child itself: no process between
 
 
+@pytest.mark.core
 def test_the_daemon_starts_from_the_package(unpacked: Path, tmp_path: Path) -> None:
     """With its worker beside it, asked through the package's own command; and nothing is written
     into the package.
@@ -425,6 +431,7 @@ def test_the_systems_journal_library_is_linked_not_copied(packages: Packages) ->
         assert str(link.readlink()) == "/usr/lib/python3/dist-packages/systemd"
 
 
+@pytest.mark.core
 def test_the_rpm_holds_the_same_files(packages: Packages) -> None:
     directories = ("/opt/vitald", "/etc/vitald", "/usr/share/vitald", "/usr/share/doc/vitald")
     listed = {line for line in rpm("-qpl", packages.rpm()) if line}

@@ -215,7 +215,6 @@ def test_a_daemon_that_does_not_come_back_is_unknown_after_its_grace(
 
 
 @pytest.mark.timed
-@pytest.mark.slow
 @pytest.mark.parametrize("outage_s", [20.0])
 def test_the_status_is_right_soon_after_an_outage_of_the_api_server(
     publisher: Publisher,
@@ -240,7 +239,6 @@ def test_the_status_is_right_soon_after_an_outage_of_the_api_server(
     assert_transitions_move_with_the_status(cluster_node.read_writes())
 
 
-@pytest.mark.slow
 def test_what_others_overwrite_is_repaired(
     make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
 ) -> None:
@@ -265,7 +263,6 @@ def test_what_others_overwrite_is_repaired(
     assert cluster_node.read()["metadata"]["labels"]["foreign"] == "label"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_ten_thousand_faults_are_a_few_writes(
     publisher: Publisher, node: Node, cluster_node: ClusterNode

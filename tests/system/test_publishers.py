@@ -28,7 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield made
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_its_reports_are_shown(node: Node) -> None:
     assert node.status()["publishers"] is None
     assert node.metric('vitald_publish_up{sink="kubernetes"}') is None

@@ -122,7 +122,7 @@ def request_of(node: Node) -> Request:
     return parse_request(path.read_bytes())
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
     """A fault, a request, drained, rebooted; the second time the budget refuses. All of it can be
     seen by people and by Prometheus.
@@ -185,6 +185,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert node.status()["recovery"]["request"] is None
 
 
+@pytest.mark.core
 def test_a_crash_does_not_forget_a_reboot(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_crash_does_not_forget_a_reboot(
     )
 
 
+@pytest.mark.core
 def test_a_reboot_that_fails_is_said_and_counted(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_reboot_that_fails_is_said_and_counted(
     assert recover(node.config)["step"] == "refused"
 
 
+@pytest.mark.core
 def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
     """It outranks the reboot, and a reboot's budget is not spent for it."""
     here = site()
@@ -234,6 +237,7 @@ def test_replacement(site: Callable[..., Site], make_node: Callable[..., Node]) 
     assert here.done == ["drain ", "replace "]
 
 
+@pytest.mark.core
 def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., Node]) -> None:
     """Not asked for by the daemon; and refused by root where somebody writes the request for it."""
     here = site()
@@ -258,6 +262,7 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
     )
 
 
+@pytest.mark.core
 def test_what_still_runs_is_waited_for(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
@@ -289,6 +294,7 @@ def test_what_still_runs_is_waited_for(
 
 
 @pytest.mark.parametrize("when", ["before", "while it drains"])
+@pytest.mark.core
 def test_the_kill_switch(
     site: Callable[..., Site], make_node: Callable[..., Node], when: str
 ) -> None:
@@ -321,6 +327,7 @@ def test_the_kill_switch(
 # --- a second witness
 
 
+@pytest.mark.core
 def test_what_nobody_confirms_is_left_to_a_person(
     site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
@@ -463,6 +470,7 @@ def forge(node: Node, request: Request | bytes) -> Path:
     return path
 
 
+@pytest.mark.core
 def test_a_sound_request_is_granted(ready: tuple[Node, Site]) -> None:
     """Else all that is refused below would be refused for another reason."""
     node, here = ready
@@ -663,6 +671,7 @@ def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node, here = ready
     one = handmade(node)
@@ -709,6 +718,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
             made.stop()
 
 
+@pytest.mark.core
 def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
@@ -750,6 +760,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 
 
+@pytest.mark.core
 def test_what_somebody_else_holds_in_slurm_is_left_alone(
     slurm: Slurm, site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:

@@ -44,7 +44,6 @@ TYPES = (
     ),
     *("trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"),
 )
-pytestmark = pytest.mark.slow
 
 MACHINES = [
     (type_, driver)

@@ -85,7 +85,7 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_it_agrees_with_the_daemon(told: Node) -> None:
     """While that runs: the fold over what is stored is what is remembered."""
     done = replay(told)
@@ -164,7 +164,6 @@ def test_it_agrees_when_a_drill_has_ended_by_itself(node: Node) -> None:
     ), done.stdout
 
 
-@pytest.mark.slow
 def test_it_agrees_while_lines_come_in(node: Node) -> None:
     """Events and findings are read as of one moment: what is committed between the two is no
     disagreement.

@@ -126,7 +126,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_everything_is_in_it(troubled: Node) -> None:
     found = report(troubled)
     assert found.missing() == []
@@ -227,6 +227,7 @@ def test_to_standard_output_and_as_json(troubled: Node) -> None:
     path.unlink()
 
 
+@pytest.mark.core
 def test_of_a_daemon_that_was_killed(make_node: Callable[..., Node]) -> None:
     """The ledger tells the same, and is left as it was."""
     node = make_node()
@@ -354,7 +355,6 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
 
 
 @pytest.mark.timed
-@pytest.mark.slow
 def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> None:
     """100,000 events: from the ledger all, from the daemon as many as fit."""
     node = make_node()

@@ -111,7 +111,7 @@ def answering(tmp_path: Path) -> Iterator[Callable[[int, Json], FalseDaemon]]:
         one.end()
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 @pytest.mark.parametrize(
     "words",
     [

@@ -36,7 +36,7 @@ def record(pid: int) -> str:
     return f"<12>{xid(pid)}"
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_reload(make_node: Make) -> None:
     """userspace, overrides, profile and policy take effect at once, on what is open too."""
     node = make_node(userspace="ignore")
@@ -139,7 +139,7 @@ def connected_clients(node: Node) -> Iterator[None]:
         yield
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_stop(node: Node) -> None:
     """With clients connected, nothing is left behind or lost."""
     with connected_clients(node):
@@ -162,7 +162,6 @@ def test_stop_takes_less_than_two_seconds(node: Node) -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.slow
 def test_stop_before_it_is_ready(make_node: Make) -> None:
     """Asked to end while it still reads a long file."""
     node = make_node()
@@ -251,7 +250,7 @@ class Systemd:
         return time.monotonic()
 
 
-@pytest.fixture(params=["path", pytest.param("abstract", marks=pytest.mark.slow)])
+@pytest.fixture(params=["path", "abstract"])
 def notified(
     request: pytest.FixtureRequest, make_node: Make, tmp_path: Path
 ) -> Iterator[tuple[Node, Systemd]]:
@@ -268,6 +267,7 @@ def notified(
 
 
 @pytest.mark.timed
+@pytest.mark.core
 def test_notify(notified: tuple[Node, Systemd]) -> None:
     """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a
     word at the end.
@@ -290,6 +290,7 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
 
 
 @pytest.mark.kmsg
+@pytest.mark.core
 def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
     """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts
     does not get it.

@@ -266,7 +266,7 @@ def incident(node: Node) -> Json:
     return cast("list[Json]", node.status()["incidents"])[0]
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]) -> None:
     """Noted when it begins and when it ends, and nothing is said."""
     node = on()
@@ -309,6 +309,7 @@ def test_the_prolog_of_a_healthy_node_takes_a_fraction_of_a_second(
     assert set(jobs(node, "running")) == {f"9{number}" for number in range(5)}
 
 
+@pytest.mark.core
 def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..., Node]) -> None:
     """Its id, its user and how it ended; after a restart too."""
     node = on()
@@ -340,6 +341,7 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
     assert "no level 2 diagnostic: " in slurm.said.read_text()
 
 
+@pytest.mark.core
 def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) -> None:
     """A node that needs a reboot gets no job, and says why; Slurm's own words for a prolog that
     failed do not hide it.
@@ -358,6 +360,7 @@ def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) ->
     assert node.events("&kind=job") == []
 
 
+@pytest.mark.core
 def test_the_health_check_drains_and_resumes_only_its_own(
     slurm: Slurm, on: Callable[..., Node]
 ) -> None:
@@ -386,6 +389,7 @@ def test_the_health_check_drains_and_resumes_only_its_own(
 
 
 @pytest.mark.parametrize("note", [f"{FALLEN}; bob: RMA 4711", "vitald: seen by bob, RMA 123"])
+@pytest.mark.core
 def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(
     slurm: Slurm, on: Callable[..., Node], note: str
 ) -> None:
@@ -441,6 +445,7 @@ def test_what_somebody_else_drained_is_left_alone(
     assert slurm.known() == held
 
 
+@pytest.mark.core
 def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Node]) -> None:
     on(running=False)
     job = slurm.submit("exit 0")
@@ -550,6 +555,7 @@ def test_hyperpod_gets_its_words(
     assert slurm.known() == known
 
 
+@pytest.mark.core
 def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node]) -> None:
     """What only the log tells of drains the node, and is left to a person until a second source
     agrees.

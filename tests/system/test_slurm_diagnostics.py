@@ -183,6 +183,7 @@ def test_a_slow_level_1_does_not_hold_up_the_job(
     assert "has not ended in time" in slurm.said.read_text()
 
 
+@pytest.mark.core
 def test_level_1_finds_what_refuses_the_job(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi, gpus: SimulatedNode
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_job_that_is_cancelled_in_its_prolog(
 # --- after a job
 
 
+@pytest.mark.core
 def test_level_2_after_a_job_that_failed(
     slurm: Slurm, on: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:

@@ -19,7 +19,7 @@ EXCUSED = {
 }  # may well be so
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_this_machine_is_read_without_error(tmp_path: Path) -> None:
     with Node(tmp_path, looks=ALL) as node:
         states = {one["name"]: (one["state"], one["detail"]) for one in node.status()["sources"]}

@@ -16,6 +16,7 @@ def read_page(node: Node, query: str = "") -> Json:
     return node.get(f"/v1/transitions?{query}")
 
 
+@pytest.mark.core
 def test_a_finding_is_opened_put_in_remedy_and_cleared(node: Node) -> None:
     node.write(xid(1, code=79))
     wait_for_pid(node, 1)
@@ -36,6 +37,7 @@ def test_a_finding_is_opened_put_in_remedy_and_cleared(node: Node) -> None:
     conforms("Transitions", page)
 
 
+@pytest.mark.core
 def test_pages_go_on_where_the_last_one_ended(node: Node) -> None:
     for number in range(5):
         node.write(xid(number, pci=f"0000:6{number}:00"))

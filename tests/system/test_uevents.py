@@ -62,7 +62,7 @@ async def listening(ears: Uevents) -> AsyncIterator[None]:
         task.cancel()
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_an_announcement_wakes_at_once(
     bell: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

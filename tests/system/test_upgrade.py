@@ -50,6 +50,7 @@ def read_again(node: Node, raws: list[str]) -> None:
 
 
 @pytest.mark.parametrize("schema", OLD)
+@pytest.mark.core
 def test_a_daemon_goes_on_from_an_older_ledger(
     make_node: Make, tmp_path: Path, schema: int
 ) -> None:
@@ -115,7 +116,7 @@ def start(node: Node, folder: Path) -> tuple[subprocess.CompletedProcess[str], l
     return done, heard
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_newer_ledger_ends_the_daemon_and_says_why(make_node: Make, tmp_path: Path) -> None:
     """Exit 69, which systemd does not restart; why stands on standard error and is the service's
     last word.

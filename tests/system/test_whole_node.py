@@ -55,7 +55,7 @@ def sources(node: Node) -> dict[str, str]:
     }
 
 
-@pytest.mark.smoke
+@pytest.mark.core
 def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
     node = make()
     assert sources(node) == dict.fromkeys(("kernel_log", *LOOKS, "expect"), "ok") | dict.fromkeys(
@@ -108,6 +108,7 @@ FAULTS: dict[
 
 
 @pytest.mark.parametrize("source", FAULTS)
+@pytest.mark.core
 def test_a_fault_of_each_source_comes_and_goes(
     make: Callable[..., Node], tree: WholeTree, source: str
 ) -> None:
@@ -182,6 +183,7 @@ def told(node: Node) -> Counter[tuple[str, str]]:
     )
 
 
+@pytest.mark.core
 def test_what_stands_outlives_every_end_and_is_told_once(
     make: Callable[..., Node], tree: WholeTree
 ) -> None:
@@ -204,6 +206,7 @@ def test_what_stands_outlives_every_end_and_is_told_once(
     )
 
 
+@pytest.mark.core
 def test_a_reload_goes_on_where_it_was(make: Callable[..., Node], tree: WholeTree) -> None:
     node = make("[catalog]\n")
     expected = break_all(tree)
@@ -280,7 +283,6 @@ def hang_all(tree: WholeTree) -> set[tuple[str, str]]:
 
 
 @pytest.mark.timed
-@pytest.mark.slow
 def test_nobody_waits_for_what_hangs(make: Callable[..., Node], tree: WholeTree) -> None:
     """With a round each fifth of a second: the answers, the kernel log, the other devices, and the
     end.

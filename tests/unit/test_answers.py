@@ -160,7 +160,6 @@ def test_a_line_of_the_stream_that_is_none(answers: Answers, line: bytes, chunke
         next(stream)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [

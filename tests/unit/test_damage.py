@@ -431,7 +431,6 @@ def outcome(before: Found, after: Found) -> str:
     )
 
 
-@pytest.mark.slow
 def test_no_damage_makes_the_verdict_milder(bases: list[Base], work: Path) -> None:
     """Nor does the start after that one, which finds the ledger that was begun anew."""
     became: Counter[str] = Counter()

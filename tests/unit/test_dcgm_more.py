@@ -115,7 +115,6 @@ def test_a_run_by_name_is_held_to_the_tests_that_it_has() -> None:
     assert read(without, 0, None).outcome is INCONCLUSIVE  # 4.x begins every run with the software
 
 
-@pytest.mark.slow
 def test_the_notes_say_how_far_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from vitald.cli import main
 
@@ -208,7 +207,6 @@ def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None
     assert (report.outcome, said in report.reason) == (ERROR, True), report.reason
 
 
-@pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize(
     "text",

@@ -269,7 +269,6 @@ def with_labels(found: dict[str, float], wanted: str) -> list[float]:
     ]
 
 
-@pytest.mark.prometheus
 def test_promtool_has_nothing_to_say(board: NodeState, promtool: str) -> None:
     assert complaints(promtool, Page(board).text()) == ""
 

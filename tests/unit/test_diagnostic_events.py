@@ -290,7 +290,6 @@ def test_all_devices_of_one_error_are_told() -> None:
     }
 
 
-@pytest.mark.slow
 def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
     story = Story()
     story.run(

@@ -431,14 +431,12 @@ def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     )
 
 
-@pytest.mark.prometheus
 def test_promtool_has_nothing_to_say(fake: FakeDiagnostics, promtool: str) -> None:
     assert complaints(promtool, page(fake)) == ""
     full_of(fake)
     assert complaints(promtool, page(fake, run_of(FAILED))) == ""
 
 
-@pytest.mark.slow
 def test_hostile_documents_make_no_series_without_end(fake: FakeDiagnostics) -> None:
     """And what failed is among those that are told."""
     statuses = {str(gpu): "Pass" for gpu in range(1000)}

@@ -239,7 +239,6 @@ def test_a_name_may_be_of_odd_bytes() -> None:
     assert seen_in(iter(lines)) == set()
 
 
-@pytest.mark.slow
 def test_what_asks_for_something_needs_no_list_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of known messages is never whole: by its shape alone, no line that a name begins
     asks for anything.
@@ -265,7 +264,6 @@ def test_no_network_device_makes_a_fault(message: Message) -> None:
     assert seen_in(message.text.format(c=name, d=other) for name, other in interfaces()) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("message", OF_A_PACKET, ids=lambda message: message.text[:24])
 def test_no_packet_makes_a_fault(message: Message) -> None:
     """The prefix of a rule has room for a whole line, an Xid's too."""

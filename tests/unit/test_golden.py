@@ -144,7 +144,6 @@ def _named(names: Iterable[str], values: Any) -> Any:
     return dict(zip(names, values)) if isinstance(values, list) else values
 
 
-@pytest.mark.slow
 def test_scenarios(tmp_path: Path) -> None:
     golden.hold("scenarios", tell_all(tmp_path)[0], f"{HOW} scenarios", may_grow=True)
 
@@ -471,7 +470,6 @@ def _without_words(value: Any, said: list[object]) -> Any:
     return {key: _without_words(one, said) for key, one in value.items() if key not in _WORDS}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_replay(tmp_path: Path) -> None:
     rows = Mixture(golden.read("kinds")).events(EVENTS)

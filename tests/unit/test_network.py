@@ -765,7 +765,6 @@ def test_a_heartbeat_that_was_never_seen_is_not_missed(
 # --- counters
 
 
-@pytest.mark.slow
 def test_a_counter_at_its_top_is_not_known(tree: NetworkTree, make_node: MakeNode) -> None:
     """It stands still from then on: that no more errors come is not what it says."""
     infiniband(tree)

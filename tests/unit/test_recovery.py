@@ -390,7 +390,6 @@ STEPS = st.one_of(
 )
 
 
-@pytest.mark.slow
 @settings(FUZZ, max_examples=600)
 @example(
     [("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)]

@@ -214,7 +214,6 @@ print(step)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schema", OLD[:-1])
 def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
     """Of the one version or of the other, never between; and the next start goes on from there to

@@ -363,7 +363,6 @@ def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:
     assert len(known["grown"]["errors"]) <= 257
 
 
-@pytest.mark.slow
 def test_a_counter_that_goes_up_and_down_all_day_has_an_end_too() -> None:
     watcher = ThresholdEvaluator(
         [watched({"of": "errors", "above": 1e9, "over": "24h", "per": "24h"})]

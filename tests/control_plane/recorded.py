@@ -1,0 +1,199 @@
+"""
+What a real API server answered to one story of `vitald publish`, and a server that answers so again
+where no control plane is.
+
+    .venv/bin/python -m tests.control_plane.recorded    tells the story to a real one and writes FILE
+
+The server takes a write only if it is the next one of the recording, but for its times: what the
+API server says to another is not known. So a change of what is written needs a new recording.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.control_plane.cluster_node import NAMES, ClusterNode
+from tests.control_plane.plane import ControlPlane, kubelet_token
+from tests.control_plane.publisher import Publisher
+from tests.control_plane.relay import Relay, RelayedRequest
+from tests.harness import ROOT, Node
+from tests.system.lines import xid
+
+Json = dict[str, Any]
+FILE = ROOT / "tests/data/api_server.json"
+_EXPIRED = "expired"
+# What differs each time the story is told, and a word for it.
+_DIFFERS = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
+    (re.compile(r"(?<=\.)[0-9a-f]{16}(?=\")"), "DIGEST"),  # in an event's name: made from times
+    (re.compile(r"(?<=does not answer: )[^\"]+"), "REASON"),
+    (re.compile(r"(?<=cleared by )\w+ \(uid \d+\)"), "USER"),
+)
+
+
+def tell_story(publisher: Publisher, daemon: Node, node: ClusterNode, relay: Relay) -> None:
+    """A token that is refused, a fault, its end, a daemon that is killed, and all of it removed.
+    `publisher` is not running; `daemon` is, and is healthy.
+    """
+    publisher.write_token(_EXPIRED)
+    publisher.start()
+    daemon.wait(lambda status: "401" in str(status.get("publishers")))
+    publisher.write_token(node.kubelet_token)
+    node.wait_for_status("True", 30.0)
+    assert node.labels == {"status": "healthy", "action": "none"}
+
+    daemon.write(xid(1))
+    node.wait_for_status("False", 30.0)
+    assert node.read_reason() == "Xid79"
+    assert node.labels == {"status": "unhealthy", "action": "reboot_node"}
+    assert [finding["code"] for finding in node.findings["findings"]] == ["xid/79"]
+    (finding,) = daemon.findings()
+    daemon.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced"})
+    node.wait_for_status("True", 30.0)
+    node.wait(lambda: len(_select_events(relay)) == 2, 30.0, "the events Opened and Cleared")
+
+    daemon.kill()
+    node.wait_for_status("Unknown", 30.0)
+    assert node.read_reason() == "DaemonSilent"
+    publisher.stop()
+    done = publisher.run("kubernetes", "--retire")
+    assert done.returncode == 0, done.stderr
+    assert not (node.labels or node.annotations)
+    assert not [type_ for type_ in node.conditions if type_.startswith("vitald.io/")]
+
+
+def _select_events(relay: Relay) -> list[RelayedRequest]:
+    return [
+        request for request in relay.requests if (request.method, request.status) == ("POST", 201)
+    ]
+
+
+class RecordedServer(Relay):
+    """Stands for the API server, and for the plane of a ClusterNode."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.certificate = folder / "apiserver.crt"
+        _make_certificate(self.certificate)
+        super().__init__(self)
+        recording = json.loads(FILE.read_text())
+        self.name: str = recording["node"]["metadata"]["name"]
+        self._refused: Json = recording["refused"]
+        self._node: Json = recording["node"]
+        self._times: dict[str, Json] = {}  # of conditions, by type, as they were written
+        self.writes_left: list[Json] = recording["writes"]
+        self.unknown: list[str] = []  # requests that are not in the recording
+
+    def read_node(self, name: str) -> Json:
+        """As ControlPlane does."""
+        assert name == self.name
+        for condition in self._node["status"].get("conditions", []):
+            condition.update(self._times.get(condition["type"], {}))
+        return self._node
+
+    def forward(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        status, answer = self._answer(method, path, body, headers)
+        return status, [("Content-Type", "application/json")], json.dumps(answer).encode()
+
+    def _answer(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, Json]:
+        if headers.get("Authorization") != f"Bearer {kubelet_token(self.name)}":
+            return 401, self._refused
+        if (method, path) == ("GET", f"/api/v1/nodes/{self.name}"):
+            return 200, self.read_node(self.name)
+        write = describe_write(method, path, headers.get("Content-Type", ""), body)
+        recorded = next(
+            (each for each in self.writes_left if each["request"]["path"] == path), None
+        )
+        if recorded is not None and recorded["request"] == write:
+            self.writes_left.remove(recorded)
+            return recorded["status"], self._apply(json.loads(body), recorded["answer"])
+        self.unknown.append(json.dumps(write, indent=1))
+        return 500, {"kind": "Status", "code": 500, "message": "not in the recording"}
+
+    def _apply(self, body: Json, answer: Json) -> Json:
+        """The node is as it was recorded, with the times that were sent."""
+        if answer["kind"] != "Node":
+            return answer
+        for condition in body["status"]["conditions"]:
+            times = {name: value for name, value in condition.items() if name.endswith("Time")}
+            self._times[condition["type"]] = times
+        self._node = answer
+        return self.read_node(self.name)
+
+
+def _make_certificate(path: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=recorded"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(path.with_suffix(".key")), "-out", str(path)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+
+
+def describe_write(method: str, path: str, content_type: str, body: bytes) -> Json:
+    """A request, without what differs each time."""
+    text = body.decode()
+    for pattern, word in _DIFFERS:
+        text = pattern.sub(word, text)
+    return {"method": method, "path": path, "content_type": content_type, "body": json.loads(text)}
+
+
+def build_recording(requests: Iterable[RelayedRequest]) -> Json:
+    """Of what passed through a relay: the node as it was first read, what a refused token was
+    answered, and the writes.
+    """
+    recording: Json = {"node": None, "refused": None, "writes": []}
+    for request in requests:
+        answer = json.loads(request.answer)
+        if request.status == 401:
+            recording["refused"] = answer
+        elif request.method == "GET":
+            recording["node"] = recording["node"] or answer
+        else:
+            write = describe_write(request.method, request.path, request.content_type, request.body)
+            recording["writes"].append(
+                {"request": write, "status": request.status, "answer": answer}
+            )
+    return recording
+
+
+def record(plane: ControlPlane, node: ClusterNode, folder: Path) -> Json:
+    """Tell the story to a real API server."""
+    with Relay(plane) as relay, Node(folder / "node") as daemon:
+        publisher = Publisher(folder / "publisher", daemon, node, server=relay.server)
+        try:
+            tell_story(publisher, daemon, node, relay)
+        finally:
+            publisher.stop()
+        return build_recording(relay.requests)
+
+
+def _main() -> int:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ControlPlane(Path(folder) / "plane", NAMES[:1]) as plane,
+    ):
+        node = ClusterNode(plane, NAMES[0])
+        node.create()
+        recording = record(plane, node, Path(folder))
+    FILE.write_text(json.dumps(recording, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
