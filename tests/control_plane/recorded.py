@@ -1,11 +1,11 @@
 """
-What a real API server answered to one story of `vitald publish`, and a server that answers so again
-where no control plane is.
+One scenario of `vitald publish`, recorded with a real API server and replayed without one.
 
-    .venv/bin/python -m tests.control_plane.recorded    tells the story to a real one and writes FILE
+    .venv/bin/python -m tests.control_plane.recorded    records it again, into FILE
 
-The server takes a write only if it is the next one of the recording, but for its times: what the
-API server says to another is not known. So a change of what is written needs a new recording.
+The replaying server accepts a write only if it is the next one of the recording for its path, apart
+from times: the answer of the real server to any other write is not known. A change of what is
+written therefore needs a new recording.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.system.lines import xid
 Json = dict[str, Any]
 FILE = ROOT / "tests/data/api_server.json"
 _EXPIRED = "expired"
-# What differs each time the story is told, and a word for it.
+# What differs from run to run, and its replacement.
 _DIFFERS = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r"(?<=\.)[0-9a-f]{16}(?=\")"), "DIGEST"),  # in an event's name: made from times
@@ -38,9 +38,9 @@ _DIFFERS = (
 )
 
 
-def tell_story(publisher: Publisher, daemon: Node, node: ClusterNode, relay: Relay) -> None:
-    """A token that is refused, a fault, its end, a daemon that is killed, and all of it removed.
-    `publisher` is not running; `daemon` is, and is healthy.
+def run_scenario(publisher: Publisher, daemon: Node, node: ClusterNode, relay: Relay) -> None:
+    """A refused token, a fault, its end, a killed daemon, and the removal of all that was written.
+    `publisher` is not running yet; `daemon` is running and healthy.
     """
     publisher.write_token(_EXPIRED)
     publisher.start()
@@ -76,7 +76,7 @@ def _select_events(relay: Relay) -> list[RelayedRequest]:
 
 
 class RecordedServer(Relay):
-    """Stands for the API server, and for the plane of a ClusterNode."""
+    """Replays the recording. Takes the place of the ControlPlane of a ClusterNode, too."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -122,7 +122,7 @@ class RecordedServer(Relay):
         return 500, {"kind": "Status", "code": 500, "message": "not in the recording"}
 
     def _apply(self, body: Json, answer: Json) -> Json:
-        """The node is as it was recorded, with the times that were sent."""
+        """The recorded answer, with the times that were sent."""
         if answer["kind"] != "Node":
             return answer
         for condition in body["status"]["conditions"]:
@@ -146,7 +146,7 @@ def _make_certificate(path: Path) -> None:
 
 
 def describe_write(method: str, path: str, content_type: str, body: bytes) -> Json:
-    """A request, without what differs each time."""
+    """A request, without what differs from run to run."""
     text = body.decode()
     for pattern, word in _DIFFERS:
         text = pattern.sub(word, text)
@@ -154,8 +154,8 @@ def describe_write(method: str, path: str, content_type: str, body: bytes) -> Js
 
 
 def build_recording(requests: Iterable[RelayedRequest]) -> Json:
-    """Of what passed through a relay: the node as it was first read, what a refused token was
-    answered, and the writes.
+    """From the requests of a relay: the node as first read, the answer to a refused token, and the
+    writes with their answers.
     """
     recording: Json = {"node": None, "refused": None, "writes": []}
     for request in requests:
@@ -173,11 +173,11 @@ def build_recording(requests: Iterable[RelayedRequest]) -> Json:
 
 
 def record(plane: ControlPlane, node: ClusterNode, folder: Path) -> Json:
-    """Tell the story to a real API server."""
+    """Run the scenario with a real API server."""
     with Relay(plane) as relay, Node(folder / "node") as daemon:
         publisher = Publisher(folder / "publisher", daemon, node, server=relay.server)
         try:
-            tell_story(publisher, daemon, node, relay)
+            run_scenario(publisher, daemon, node, relay)
         finally:
             publisher.stop()
         return build_recording(relay.requests)

@@ -115,8 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         headers = len(b"".join(self._headers_buffer))
-        self.end_headers()
-        self.wfile.write(content)
+        # Before the client has its answer: whoever waits for that sees the request here.
         self.owner.requests.append(
             RelayedRequest(
                 method=self.command,
@@ -131,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
                 answer=content,
             )
         )
+        self.end_headers()
+        self.wfile.write(content)
 
     do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = _relay  # noqa: N815
 

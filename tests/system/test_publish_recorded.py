@@ -1,4 +1,4 @@
-"""`vitald publish` with the real daemon, and what a real API server answered once."""
+"""`vitald publish` with the real daemon and the recorded answers of a real API server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.conftest import require
 from tests.control_plane.cluster_node import ClusterNode
 from tests.control_plane.plane import ControlPlane
 from tests.control_plane.publisher import Publisher
-from tests.control_plane.recorded import FILE, RecordedServer, record, tell_story
-from tests.harness import Node
+from tests.control_plane.recorded import FILE, RecordedServer, record, run_scenario
+from tests.harness import Json, Node
 
 
 @pytest.mark.core
@@ -23,7 +23,7 @@ def test_from_the_first_write_to_the_last(node: Node, tmp_path: Path) -> None:
         cluster_node = ClusterNode(server, server.name)
         publisher = Publisher(tmp_path / "publisher", node, cluster_node)
         try:
-            tell_story(publisher, node, cluster_node, server)
+            run_scenario(publisher, node, cluster_node, server)
         finally:
             publisher.stop()
             print(publisher.errors.read_text()[-4000:], *server.unknown)
@@ -34,19 +34,19 @@ def test_the_api_server_takes_what_was_recorded(
     control_plane: ControlPlane, cluster_node: ClusterNode, tmp_path: Path
 ) -> None:
     """If not: .venv/bin/python -m tests.control_plane.recorded"""
-    recording = json.loads(FILE.read_text())
-    name = recording["node"]["metadata"]["name"]
-    now = record(control_plane, cluster_node, tmp_path)
-    writes = [
-        [
-            (
-                json.dumps(write["request"]).replace(each["node"]["metadata"]["uid"], "UID"),
-                write["status"],
-            )
-            for write in each["writes"]
-        ]
-        for each in (recording, now)
-    ]
-    assert writes[1] == [
-        (request.replace(name, cluster_node.name), status) for request, status in writes[0]
-    ]
+    recorded = json.loads(FILE.read_text())
+    assert list_writes(record(control_plane, cluster_node, tmp_path)) == list_writes(recorded)
+
+
+def list_writes(recording: Json) -> list[tuple[str, str, int]]:
+    """Path, request and status of each write, without name and UID of the node. In the order of
+    each path: conditions and events are written by tasks of their own.
+    """
+    metadata = recording["node"]["metadata"]
+    found = []
+    for write in recording["writes"]:
+        request = json.dumps(write["request"])
+        for differs in (metadata["name"], metadata["uid"]):
+            request = request.replace(differs, "NODE")
+        found.append((json.loads(request)["path"], request, write["status"]))
+    return sorted(found, key=lambda write: write[0])
