@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: Path, timeout: float = 5.0) -> None:
+    def __init__(self, path: Path, timeout: float = WAIT_S) -> None:
         super().__init__("vitald", timeout=timeout)
         self.path = path
 
@@ -250,7 +250,7 @@ listen = "127.0.0.1:{self.port}"
             log.write("".join(f"{line}\n" for line in lines))
 
     def request(
-        self, method: str, path: str, body: object = None, timeout: float = 5.0
+        self, method: str, path: str, body: object = None, timeout: float = WAIT_S
     ) -> tuple[int, Json]:
         connection = UnixConnection(self.socket, patient(timeout))
         try:
@@ -289,7 +289,7 @@ listen = "127.0.0.1:{self.port}"
 
     def metrics(self) -> str:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.port}/metrics", timeout=patient(5.0)
+            f"http://127.0.0.1:{self.port}/metrics", timeout=WAIT_S
         ) as response:
             text: str = response.read().decode()
             return text

@@ -19,6 +19,7 @@ import pytest
 from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
+from tests.pace import WAIT_S
 from tests.trees import Tree
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
@@ -131,11 +132,11 @@ class Watching:
             if event.kind != "device" and event.fields.get("recovered") is not True
         ]
 
-    def settle(self, seconds: float = 10.0) -> None:
+    def settle(self) -> None:
         """Wait until no read is under way but those of `hanging`: to turn the clock on would make
         it late.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + WAIT_S
         while busy := {
             (name, key)
             for name, one in self.looking.items()

@@ -21,7 +21,7 @@ from typing import Any, Union
 from unittest import mock
 
 from tests.looking import batches_of
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from vitald import tomlfile
 from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
@@ -207,7 +207,7 @@ class Looking:
 
     async def until(self, holds: Callable[[], object], seconds: float = PATIENCE_S) -> float:
         """How long it took until this held. Looked at after each batch."""
-        seconds = patient(seconds)
+        seconds = max(WAIT_S, patient(seconds))
         began = time.monotonic()
         while not holds():
             assert self._task is not None

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import pytest
 
 from tests.harness import Node, UnixConnection
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.system.lines import fresh_pci, fresh_pid, pids, wait_for_pid, xid
 
 CLEAR = b"POST /v1/findings/1/clear HTTP/1.1\r\nHost: vitald\r\n"
 
 
-def connected(node: Node, timeout: float = 15.0, *, port: bool = False) -> socket.socket:
+def connected(node: Node, timeout: float = WAIT_S, *, port: bool = False) -> socket.socket:
     """To the socket, or to the port of the metrics."""
     if port:
         return socket.create_connection(("127.0.0.1", node.port), timeout)

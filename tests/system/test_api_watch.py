@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node, UnixConnection
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.system.document import conforms
 from tests.system.lines import about, fallen_with_company, fresh_pci, pids, xid
 
@@ -44,7 +44,7 @@ def watching(node: Node, timeout: float = 10.0) -> Iterator[Iterator[Json]]:
 def stalled(node: Node) -> socket.socket:
     """A watcher that never reads."""
     made = socket.socket(socket.AF_UNIX)
-    made.settimeout(20.0)
+    made.settimeout(WAIT_S)
     made.connect(str(node.socket))
     made.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: vitald\r\n\r\n")
     return made

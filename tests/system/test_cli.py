@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
+from tests.pace import WAIT_S
 from tests.system.lines import (
     FALLEN,
     about,
@@ -132,7 +133,9 @@ def on_terminal(node: Node, *arguments: str, **environment: str) -> str:
     try:
         command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(node.socket)]
         named = {**os.environ, "COLUMNS": "100", "LINES": "48", **environment}
-        subprocess.run(command, cwd=ROOT, stdout=follower, stdin=follower, env=named, timeout=20)
+        subprocess.run(
+            command, cwd=ROOT, stdout=follower, stdin=follower, env=named, timeout=WAIT_S
+        )
         os.set_blocking(leader, False)
         shown = b""
         try:

@@ -220,7 +220,7 @@ def test_events_follow(node: Node) -> None:
         node.write(xid(3, code=13, message="Graphics Exception"), xid(4))
         assert pid_in(process.stdout.readline()) == 4
         node.stop()
-        assert process.wait(10.0) in (0, 30)
+        assert process.wait(WAIT_S) in (0, 30)
 
 
 def test_events_follow_leaves_no_gap(shared_node: Node) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
+from tests.pace import WAIT_S
 from tests.system.document import conforms
 from tests.system.lines import wait_for_pid, xid
 from vitald.simulator.node import SimulatedNode
@@ -123,7 +124,7 @@ def test_a_source_that_lets_go(gpus: tuple[SimulatedNode, Node]) -> None:
     shared node's GPUs away.
     """
     simulated, node = gpus
-    node.request("POST", "/v1/release", {"reason": "test", "seconds": 60}, timeout=12.0)
+    node.request("POST", "/v1/release", {"reason": "test", "seconds": 60}, timeout=WAIT_S)
     one = gpu(node, simulated.addresses[0])
     assert (one["status"], one["identity"]) == ("unknown", simulated.uuids[0])
     assert [

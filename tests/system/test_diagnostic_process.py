@@ -26,7 +26,7 @@ import pytest
 
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.unit.builders import ROOT
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.run import descendants, process
@@ -34,7 +34,7 @@ from vitald.diagnostics.run.process import Programs, find_leftovers
 from vitald.diagnostics.run.start import Started, start_program
 
 TOKEN = f"TOKEN={secrets.token_hex(8)}"  # in the environment of all that these tests start
-SOON_S = patient(8.0)  # far more than anything here takes, on a busy machine
+SOON_S = WAIT_S  # far more than anything here takes, on a busy machine
 NVVS = "nvvs"
 
 

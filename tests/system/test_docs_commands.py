@@ -22,7 +22,7 @@ from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
 from tests.harness import PYTHON, UnixConnection
-from tests.pace import patient
+from tests.pace import WAIT_S
 from vitald.cli import VERBS, main
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
@@ -139,7 +139,7 @@ class Machine:
             self.daemon = subprocess.Popen(
                 [*self.enter, "vitald", "run"], stdout=log, stderr=log, env=self.environment
             )
-        end = time.monotonic() + patient(20.0)
+        end = time.monotonic() + WAIT_S
         while not self.looked():
             assert time.monotonic() < end, (self.folder / "vitald.log").read_text()
             time.sleep(0.05)
@@ -170,7 +170,7 @@ class Machine:
         os.kill(self.first, signal.SIGKILL)  # and everything in there with it
         for process in (self.daemon, self.holder):
             if process is not None:
-                process.wait(10.0)
+                process.wait(WAIT_S)
         assert self.holder.stdout is not None and self.holder.stderr is not None
         self.holder.stdout.close()
         self.holder.stderr.close()

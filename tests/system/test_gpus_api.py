@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
 from tests.system.test_api import SLOW_TO_SHOW
@@ -99,7 +99,10 @@ def workers(node: Node) -> list[int]:
 
 def release(node: Node, seconds: float = 60.0, *gpus: str) -> Json:
     status, answer = node.request(
-        "POST", "/v1/release", {"reason": "test", "seconds": seconds, "gpus": [*gpus]}, timeout=12.0
+        "POST",
+        "/v1/release",
+        {"reason": "test", "seconds": seconds, "gpus": [*gpus]},
+        timeout=WAIT_S,
     )
     assert status == 200, answer
     conforms("Released", answer)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import is_read_only, require
 from tests.harness import PYTHON, ROOT, Node
+from tests.pace import WAIT_S
 from tests.system.lines import about, fresh_pci
 from tests.system.people import cli_as_nobody
 
@@ -173,7 +174,7 @@ def test_the_kernel_dropped_it(careful: Node) -> None:
         "--socket",
         str(careful.socket),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 69, done.stdout
     assert "never came back" in done.stderr
     assert "rate limit" in done.stderr

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from tests.harness import Node
+from tests.pace import WAIT_S
 from tests.system.lines import ordinary, wait_for_pid, xid
 
 GPU = 'action="{}",code="{}",component="gpu/0000:{}:00.0",kind="xid",simulated="false"'
@@ -18,7 +19,7 @@ REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workloa
 
 def complaints(promtool: str, page: str) -> str:
     done = subprocess.run(
-        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30
+        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=WAIT_S
     )
     return (
         done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
@@ -165,11 +166,11 @@ def test_nothing_else_is_served(shared_node: Node) -> None:
     node = shared_node
     for path in ("/", "/v1/status", "/v1/findings", "/healthz", "/metrics/x"):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://127.0.0.1:{node.port}{path}", timeout=5)
+            urllib.request.urlopen(f"http://127.0.0.1:{node.port}{path}", timeout=WAIT_S)
         assert refused.value.code == 404
     request = urllib.request.Request(
         f"http://127.0.0.1:{node.port}/metrics", data=json.dumps({}).encode(), method="POST"
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=5)
+        urllib.request.urlopen(request, timeout=WAIT_S)
     assert refused.value.code == 405

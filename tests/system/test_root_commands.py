@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 
 STRANGER = 61001
 LINE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=real, GPU has fallen off the bus."
@@ -94,7 +94,7 @@ class FalseDaemon:
     def end(self) -> list[str]:
         """What it was asked."""
         self.process.terminate()
-        return self.process.communicate(timeout=10.0)[0].splitlines()
+        return self.process.communicate(timeout=WAIT_S)[0].splitlines()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Node, UnixConnection, free_port
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.system.lines import about, fresh_pci, wait_for_pid, xid
 from tests.unit.test_lock import NOBODY, holding_all_it_can
 
@@ -238,12 +238,12 @@ class Systemd:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address.replace("@", "\0", 1))
-        self.socket.settimeout(15.0)
+        self.socket.settimeout(WAIT_S)
         self.heard: list[str] = []
 
     def wait(self, message: str, *, times: int = 1) -> float:
         """Until so many messages that begin so have come; the time of it."""
-        end = time.monotonic() + patient(20.0)
+        end = time.monotonic() + WAIT_S
         while sum(one.startswith(message) for one in self.heard) < times:
             assert time.monotonic() < end, f"no {message} among {set(self.heard)}"
             self.heard += self.socket.recv(4096).decode().splitlines()
@@ -286,7 +286,7 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
     assert node.process is not None
     node.process.send_signal(signal.SIGINT)
     manager.wait("STOPPING=1")
-    assert node.process.wait(10.0) == 0
+    assert node.process.wait(WAIT_S) == 0
 
 
 @pytest.mark.kmsg

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, Fault, diag
 from tests.harness import Json, Node
-from tests.pace import patient
+from tests.pace import WAIT_S, patient
 from tests.system.lines import remap
 from tests.system.test_diagnostics import alive, asked, ended, running, state, with_child
 from tests.system.test_slurm import HOST, Slurm, installed, jobs, slurm
@@ -235,7 +235,7 @@ def test_two_jobs_begin_at_once_and_both_mind_the_same_level_1(
         )
         for number in ("91", "92")
     ]
-    said = [one.communicate(timeout=30.0)[1].decode() for one in prologs]
+    said = [one.communicate(timeout=WAIT_S)[1].decode() for one in prologs]
     assert [one.returncode for one in prologs] == [1, 1], said
     assert levels(dcgmi) == [1]
     assert jobs(node, "running") == {}

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
+from tests.pace import WAIT_S
 from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
 from tests.whole_tree import Proc
@@ -111,7 +112,7 @@ def start(node: Node, folder: Path) -> tuple[subprocess.CompletedProcess[str], l
     with told_to_systemd(folder) as heard:
         environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
         done = subprocess.run(
-            node.command, cwd=ROOT, capture_output=True, text=True, timeout=20, env=environment
+            node.command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, env=environment
         )
     return done, heard
 
@@ -249,7 +250,7 @@ def vitald(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=WAIT_S,
     )
 
 
