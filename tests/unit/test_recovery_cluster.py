@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import require
+from tests.control_plane.build import find_built_programs
 from vitald.config import Config, Paths
 from vitald.config_sections import Method, Recovery
 from vitald.publish_sections import KubernetesSettings
@@ -313,8 +313,10 @@ def served(api: Api) -> Iterator[int]:
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[tuple[Api, Kubernetes]]:
-    require(shutil.which("kubectl"), "kubectl")
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Api, Kubernetes]]:
+    built = find_built_programs()
+    require(built, "kubectl (.venv/bin/python -m tests.control_plane.build, ten minutes)")
+    monkeypatch.setattr("vitald.recovery.programs.RECOVERY_PATH", str(built))
     made = Api()
     with served(made) as port:
         path = tmp_path / "kubeconfig"
@@ -334,6 +336,7 @@ def api(tmp_path: Path) -> Iterator[tuple[Api, Kubernetes]]:
         yield made, Kubernetes(config(kubeconfig=path, drain=Method(word="kubernetes")))
 
 
+@pytest.mark.control_plane
 def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.add("daemon", owner="DaemonSet")
@@ -358,6 +361,7 @@ def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> Non
 
 
 @pytest.mark.parametrize("annotation", ["vitald.io/drained", "vitald/drained"])
+@pytest.mark.control_plane
 def test_what_somebody_else_has_cordoned_is_left_alone(
     api: tuple[Api, Kubernetes], annotation: str
 ) -> None:
@@ -368,6 +372,7 @@ def test_what_somebody_else_has_cordoned_is_left_alone(
     assert "in an earlier boot" in kubernetes.read_state(CONTEXT).held
 
 
+@pytest.mark.control_plane
 def test_a_node_that_an_earlier_version_drained_is_ours(api: tuple[Api, Kubernetes]) -> None:
     """Its annotation had no prefix; with the next drain it is replaced."""
     server, kubernetes = api
@@ -384,6 +389,7 @@ def test_a_node_that_an_earlier_version_drained_is_ours(api: tuple[Api, Kubernet
     }
 
 
+@pytest.mark.control_plane
 def test_the_prefix_of_the_annotation_is_configurable(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     own = replace(
@@ -395,6 +401,7 @@ def test_the_prefix_of_the_annotation_is_configurable(api: tuple[Api, Kubernetes
     assert metadata["annotations"]["health.example.com/drained"] == CONTEXT.boot_id
 
 
+@pytest.mark.control_plane
 def test_a_kubernetes_that_refuses_is_trouble(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
     server.broken = True
