@@ -290,7 +290,6 @@ def test_notify(notified: tuple[Node, Systemd]) -> None:
 
 
 @pytest.mark.kmsg
-@pytest.mark.core
 def test_the_kernel_log_as_standard_input(make_node: Make) -> None:
     """As the unit gives it: opened by who may, read by a daemon that may not, and what it starts
     does not get it.
