@@ -243,19 +243,16 @@ def test_slow_output_is_taken_whole(dcgmi: Dcgmi) -> None:
 # --- hanging
 
 
-@pytest.mark.timed
 @pytest.mark.core
-def test_a_hang_ends_at_the_deadline(dcgmi: Dcgmi) -> None:
-    dcgmi.diag(Answer(stdout="begun", hang=True))
-    output = run(command(dcgmi, deadline_s=0.5))
+def test_a_hang_ends_at_the_deadline() -> None:
+    output = run(shell("printf begun; exec sleep 300", deadline_s=1.0, grace_s=SOON_S))
     assert (output.ended, output.exit_code, output.stdout) == (
         ProgramEnd.DEADLINE,
         -signal.SIGTERM,
         "begun",
     )
-    assert output.why == "no end within 0.5 s"
-    assert 0.5 <= output.seconds < patient(1.5)
-    assert dcgmi.alive() == ()
+    assert output.why == "no end within 1 s"
+    assert output.seconds >= 1.0
 
 
 @pytest.mark.timed

@@ -511,7 +511,6 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.core
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     """Once it is answered no process of ours holds the driver; it comes back by itself; both are
     kept as events.

@@ -453,7 +453,6 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
 
 
 @pytest.mark.timed
-@pytest.mark.core
 def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
     with host(tmp_path, "fork") as running:  # in state D, as in the field
         took = []

@@ -21,7 +21,6 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.nvml import as_if_real
 from tests.system.people import NOBODY
@@ -670,16 +669,13 @@ def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
     assert "is not the daemon's socket" in str(refused["why"])
 
 
-@pytest.mark.timed
 @pytest.mark.core
 def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     node, here = ready
     one = handmade(node)
     forge(node, one)
     with node.frozen():
-        began = time.monotonic()
-        refused = recover(node.config)
-        assert (refused["checks"], time.monotonic() - began < patient(20.0)) == (["daemon"], True)
+        assert recover(node.config)["checks"] == ["daemon"]
     assert (
         node.request(
             "POST", f"/v1/findings/{one.findings[0].id}/remedy", {"reason": "reseating it"}

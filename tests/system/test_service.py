@@ -267,7 +267,6 @@ def notified(
 
 
 @pytest.mark.timed
-@pytest.mark.core
 def test_notify(notified: tuple[Node, Systemd]) -> None:
     """Ready when it answers, a status line that follows the verdict, a watchdog fed in time, and a
     word at the end.
