@@ -38,23 +38,22 @@ _CHUNK = b"0123456789abcdef" * 4095 + b"0123456789abcd\n"
 
 def main() -> NoReturn:
     if os.path.basename(sys.argv[0]) == "nvvs":
-        _run_on(float(sys.argv[1]), " ".join(sys.argv[2:]))
+        time.sleep(float(sys.argv[1]))
+        sys.exit(0)
     with open(f"{HERE}/scenario.json", encoding="utf-8") as file:
         scenario = json.load(file)
     words = words_of(sys.argv[1:])
     key = _matching(words, scenario["answers"])
     answer = _turn(scenario["answers"][key]) if key is not None else _unknown(words)
-    _note(
-        {
-            "argv": sys.argv,
-            "environment": dict(os.environ),
-            "cwd": os.getcwd(),
-            "stdin": os.readlink("/proc/self/fd/0"),
-            "fds": _fds(),
-            **_ids(),
-        }
-    )
-    _play(answer, scenario, words)
+    begun = {
+        "argv": sys.argv,
+        "environment": dict(os.environ),
+        "cwd": os.getcwd(),
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "fds": _fds(),
+        **_ids(),
+    }
+    _play(answer, scenario, words, begun)
 
 
 def words_of(argv: list[str]) -> list[str]:
@@ -124,13 +123,20 @@ def _ids() -> dict[str, int]:
     return {"group": os.getpgrp(), "session": os.getsid(0), "uid": os.getuid()}
 
 
-def _play(answer: dict[str, Any], scenario: dict[str, Any], words: list[str]) -> NoReturn:
+def _play(
+    answer: dict[str, Any], scenario: dict[str, Any], words: list[str], begun: dict[str, Any]
+) -> NoReturn:
+    """It is noted as begun when it is what it will be: its children there, its signals minded."""
     lock = _lock() if answer.get("alone") else None
     if answer.get("alone") and lock is None:
+        _note(begun)
         _print(1, scenario["busy"]["stdout"])
         _end(scenario["busy"]["exit_code"])
     diagnostic = _leave(answer, lock)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     _mind_signals(answer, scenario, diagnostic)
+    _note(begun)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     _sleep(answer.get("delay_s", 0.0))
     if answer.get("flood"):
         _flood(answer["flood"])
@@ -177,7 +183,7 @@ def _leave(answer: dict[str, Any], lock: int | None) -> int:
     if kind == "child":  # in the client's own group
         _fork(lambda: os.execv(program, [program, seconds]))
     elif kind == "deaf child":
-        _fork(lambda: os.execv(program, [program, seconds, "deaf"]))
+        _fork(lambda: _exec_deaf(program, seconds))
     elif kind == "session":  # escapes the group and the session, and holds stdout open
         _fork(lambda: _escape(program, seconds))
     elif kind == "daemon":  # the same, as nobody's child: double fork
@@ -199,9 +205,20 @@ def _leave(answer: dict[str, Any], lock: int | None) -> int:
 def _escape(program: str, seconds: str, *, twice: bool = False) -> None:
     os.setsid()
     if twice:
-        _fork(lambda: os.execv(program, [program, seconds, "deaf"]))
+        _fork(lambda: _exec_deaf(program, seconds))
         os._exit(0)
-    os.execv(program, [program, seconds, "deaf"])
+    _exec_deaf(program, seconds)
+
+
+def _exec_deaf(program: str, seconds: str) -> None:
+    _ignore_signals()
+    os.execv(program, [program, seconds])
+
+
+def _ignore_signals() -> None:
+    """A program that is executed then goes on ignoring them."""
+    for number in _STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _as_engine(program: str, seconds: str, lock: int | None, deaf: bool) -> None:
@@ -210,10 +227,14 @@ def _as_engine(program: str, seconds: str, lock: int | None, deaf: bool) -> None
         os.dup2(null, fd)
     if lock is not None:
         os.set_inheritable(lock, True)
-    os.execve(program, [program, seconds, *(["deaf"] if deaf else [])], {"PATH": "/usr/bin:/bin"})
+    if deaf:
+        _ignore_signals()
+    os.execve(program, [program, seconds], {"PATH": "/usr/bin:/bin"})
 
 
 def _fork(job: Any) -> int:
+    """Returns once the child has become what it is."""
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
@@ -222,16 +243,10 @@ def _fork(job: Any) -> int:
             os._exit(99)
     with open(f"{HERE}/left", "a", encoding="utf-8") as file:
         file.write(f"{pid}\n")
+    os.close(writing)
+    os.read(reading, 1)  # executing a program closes the other end, as exiting does
+    os.close(reading)
     return pid
-
-
-def _run_on(seconds: float, how: str) -> NoReturn:
-    """The diagnostic, or a child that was left behind."""
-    if how == "deaf":
-        for number in _STOPPING:
-            signal.signal(number, signal.SIG_IGN)
-    time.sleep(seconds)
-    sys.exit(0)
 
 
 def _mind_signals(answer: dict[str, Any], scenario: dict[str, Any], diagnostic: int) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.pace import WAIT_S, patient
+from tests.waiting import WAIT_S, until
 from tests.warm import Process, Starter
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
@@ -180,8 +180,8 @@ listen = "127.0.0.1:{self.port}"
                     pass_fds=self.fds,
                 )
         if wait:
-            self.until(lambda: self.answers("/healthz"), 15.0, "the daemon to answer")
-            self.until(self._looked, 15.0, "the first look")
+            until(lambda: self.answers("/healthz"), "the daemon to answer")
+            until(self._looked, "the first look")
 
     def _looked(self) -> bool:
         return all(source["state"] != "starting" for source in self.status()["sources"])
@@ -229,9 +229,8 @@ listen = "127.0.0.1:{self.port}"
         assert self.process is not None
         before = len(self.said("reloaded", "reload_refused"))
         self.process.send_signal(signal.SIGHUP)
-        self.until(
+        until(
             lambda: len(self.said("reloaded", "reload_refused")) > before,
-            10.0,
             "an answer to SIGHUP",
         )
         return self.said("reloaded", "reload_refused")[-1]
@@ -252,7 +251,7 @@ listen = "127.0.0.1:{self.port}"
     def request(
         self, method: str, path: str, body: object = None, timeout: float = WAIT_S
     ) -> tuple[int, Json]:
-        connection = UnixConnection(self.socket, patient(timeout))
+        connection = UnixConnection(self.socket, timeout)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()
@@ -304,7 +303,7 @@ listen = "127.0.0.1:{self.port}"
                 return float(value)
         return None
 
-    def wait(self, holds: Callable[[Json], object], seconds: float = 5.0) -> Json:
+    def wait(self, holds: Callable[[Json], object]) -> Json:
         """The first status for which `holds` is true."""
         found: list[Json] = []
 
@@ -312,20 +311,26 @@ listen = "127.0.0.1:{self.port}"
             found[:] = [self.status()]
             return bool(holds(found[0]))
 
-        self.until(try_once, seconds, "a status")
+        until(try_once, "a status")
         return found[0]
 
-    @staticmethod
-    def until(holds: Callable[[], object], seconds: float, what: str) -> None:
-        limit = max(WAIT_S, patient(seconds))
-        end = time.monotonic() + limit
-        while not holds():
-            if time.monotonic() > end:
-                raise AssertionError(f"waited {limit:g} s for {what}")
-            time.sleep(0.01)
+    def wait_for_looks(self, *names: str, times: int = 3) -> None:
+        """Until each of these sources has been read so often again."""
+        for _ in range(times):
+            before = self._last_seen(names)
+            until(
+                lambda before=before: all(
+                    seen > before[name] for name, seen in self._last_seen(names).items()
+                ),
+                f"another look of {names}",
+            )
+
+    def _last_seen(self, names: Collection[str]) -> dict[str, str]:
+        sources = self.status()["sources"]
+        return {one["name"]: one["lastSeen"] for one in sources if one["name"] in names}
 
     def cli(
-        self, *arguments: str, stdin: bytes | None = None, timeout: float = 60.0
+        self, *arguments: str, stdin: bytes | None = None, timeout: float = WAIT_S
     ) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
         command = [PYTHON, "-m", "vitald", *arguments]
@@ -338,7 +343,7 @@ listen = "127.0.0.1:{self.port}"
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=patient(timeout),
+            timeout=timeout,
             input=stdin and stdin.decode(),
         )
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from typing import Any, Protocol, cast
 
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S
 from vitald import catalog
 from vitald.collectors import polling as polled_module
 from vitald.collectors.collector import Collector

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests import golden
 from tests.harness import Node
+from tests.waiting import until
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 HOW = "python -m tests.metrics_page"
@@ -245,7 +246,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name, made in NODES.items():
             with made(Path(folder) / name) as node:
-                node.until(partial(_is_complete, name, node), 20.0, "all metrics")
+                until(partial(_is_complete, name, node), "all metrics")
                 help_texts |= help_texts_of(node.metrics())
     PAGE.write_text(page(help_texts), encoding="utf-8")
 

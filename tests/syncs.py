@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.waiting import WAIT_S
 from vitald.catalog import load_catalog
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -90,13 +91,15 @@ def trace(folder: Path) -> list[tuple[str, ...]]:
         str(shim),
         "-ldl",
     ]
-    subprocess.run([str(compiler()), *flags], input=_SHIM, text=True, check=True, timeout=60)
+    subprocess.run([str(compiler()), *flags], input=_SHIM, text=True, check=True, timeout=WAIT_S)
     command = [sys.executable, "-m", "tests.syncs", str(folder)]
     preload = {**os.environ, "LD_PRELOAD": str(shim)}
     fd = os.open(noted, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.dup2(fd, _TRACE)
-        subprocess.run(command, cwd=ROOT, env=preload, pass_fds=[_TRACE], check=True, timeout=60)
+        subprocess.run(
+            command, cwd=ROOT, env=preload, pass_fds=[_TRACE], check=True, timeout=WAIT_S
+        )
     finally:
         os.close(fd)
         os.close(_TRACE)

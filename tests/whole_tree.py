@@ -19,8 +19,8 @@ import pytest
 from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
-from tests.pace import WAIT_S
 from tests.trees import Tree
+from tests.waiting import WAIT_S
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings

@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.bench.judge import _answers, _client, _serve
 from tests.bench.measure import SETTLE_S, Helper, Json, Usage, load, node, pid_of, scratch, timed
 from tests.harness import Node
+from tests.waiting import until
 
 LINES = 20_000
 _GPUS = 8
@@ -94,7 +95,7 @@ def _started(made: Node) -> Iterator[Node]:
     """From the moment when it answers at all."""
     try:
         made.start(wait=False)
-        made.until(lambda: made.answers("/healthz"), _CATCH_UP_S, "the daemon to answer")
+        until(lambda: made.answers("/healthz"), "the daemon to answer", _CATCH_UP_S)
         yield made
     finally:
         made.stop()
@@ -102,7 +103,7 @@ def _started(made: Node) -> Iterator[Node]:
 
 def _caught_up(running: Node) -> float:
     begun = time.monotonic()
-    running.until(lambda: _judged(running) >= LINES, _CATCH_UP_S, "all lines to be judged")
+    until(lambda: _judged(running) >= LINES, "all lines to be judged", _CATCH_UP_S)
     return round(time.monotonic() - begun, 2)
 
 

@@ -38,6 +38,7 @@ from tests.bench.measure import (
     timed,
 )
 from tests.dcgmi import Answer, Dcgmi, diag, document
+from tests.waiting import until
 from vitald import catalog
 from vitald.diagnostics.dcgm import reading
 from vitald.diagnostics.dcgm.meanings import Meanings
@@ -225,9 +226,8 @@ def _to_free(running: Node, dcgmi: Dcgmi) -> Json:
                 dcgmi.answer("diag -r 2", answer)
                 before = len(dcgmi.runs())
                 _told(running, "/v1/diagnostics/run", {"level": 2, "reason": "measured"})
-                Node.until(
+                until(
                     lambda before=before: len(dcgmi.runs()) > before and len(dcgmi.alive()) == 2,
-                    20.0,
                     "level 2",
                 )  # type: ignore[misc]
             taken.append(
@@ -235,7 +235,7 @@ def _to_free(running: Node, dcgmi: Dcgmi) -> Json:
             )  # type: ignore[misc]
             assert dcgmi.alive() == (), "something is left"
             _told(running, "/v1/jobs", {"event": "end", "job": job})
-            Node.until(lambda: running.get("/v1/diagnostics")["going"] == [], 10.0, "the end")
+            until(lambda: running.get("/v1/diagnostics")["going"] == [], "the end")
         figures[name] = spread(taken)
     dcgmi.answer("diag -r 2", diag(level=2))
     return figures
@@ -258,7 +258,7 @@ def _memory(running: Node, dcgmi: Dcgmi) -> Json:
     figures: Json = {"before_mib": memory_mib(pid_of(running))}
     for number in range(RUNS):
         _told(running, "/v1/diagnostics/run", {"level": 1, "reason": "measured"})
-        Node.until(lambda: running.get("/v1/diagnostics")["going"] == [], 20.0, "the end")
+        until(lambda: running.get("/v1/diagnostics")["going"] == [], "the end")
         if number == 0:
             figures["after_1_mib"] = memory_mib(pid_of(running))
     figures[f"after_{RUNS}_mib"] = memory_mib(pid_of(running))

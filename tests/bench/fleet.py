@@ -27,8 +27,8 @@ from tests.control_plane.plane import ADMIN, PUBLISHERS_RULES, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay, RelayedRequest
 from tests.harness import Node
-from tests.pace import patient
 from tests.system.lines import xid
+from tests.waiting import WAIT_S
 from vitald.publish.kubernetes import events
 from vitald.publish.retry import _UNREACHABLE
 from vitald.publish.sink import _WRITES_PER_MINUTE
@@ -151,12 +151,12 @@ def _measure_requests(
     daemon: Node, cluster_node: ClusterNode, relay: Relay
 ) -> tuple[dict[str, Cost], dict[str, Cost]]:
     """By method: while the node is well, and as it falls ill."""
-    cluster_node.wait_for_status("True", 15.0)
+    cluster_node.wait_for_status("True")
     time.sleep(_SETTLE_S)
     quiet = _group_costs(relay.requests)
     before = len(relay.requests)
     daemon.write(*(xid(number, pci=f"0000:{number + 16:02x}:00") for number in range(FAULTS)))
-    cluster_node.wait_for_status("False", 15.0)
+    cluster_node.wait_for_status("False")
     time.sleep(_SETTLE_S)
     return quiet, _group_costs(relay.requests[before:])
 
@@ -188,7 +188,7 @@ def measure_latency(plane: ControlPlane, cluster_node: ClusterNode) -> Json:
     connection = http.client.HTTPSConnection(
         "127.0.0.1",
         plane.port,
-        timeout=patient(10.0),
+        timeout=WAIT_S,
         context=ssl.create_default_context(cafile=str(plane.certificate)),
     )
     taken: dict[str, list[float]] = {"GET": [], "PATCH": []}

@@ -48,6 +48,7 @@ from tests.bench.measure import (
     timed,
 )
 from tests.harness import UnixConnection
+from tests.waiting import until
 from vitald import catalog
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
@@ -344,7 +345,7 @@ def _reach(running: Node, out: int, domain: int) -> int:
         ]
         return any(str(event["identity"]).endswith(f":{seq}") for event in page)
 
-    running.until(reached, _CATCH_UP_S, f"record {seq}")
+    until(reached, f"record {seq}", _CATCH_UP_S)
     return seq
 
 

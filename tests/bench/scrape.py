@@ -42,7 +42,7 @@ def run() -> Json:
                 for number in range(1, FINDINGS + 1)
             )
         )
-        running.wait(lambda status: status["openFindings"] == FINDINGS, 20.0)
+        running.wait(lambda status: status["openFindings"] == FINDINGS)
         time.sleep(SETTLE_S)
         busy = _series(running)
     return {"unit": "ms", "quiet": quiet, f"{FINDINGS}_findings": busy, "load": load()}

@@ -32,6 +32,7 @@ from tests.bench.measure import (
     spread,
     timed,
 )
+from tests.waiting import until
 from vitald import catalog
 from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.drills import DrillRegistry
@@ -276,10 +277,8 @@ def _asked(made: Node, query: str) -> Json:
     # A query that was given up goes on in the daemon, and until it ends the others are answered
     # from memory.
     blind, _ = timed(
-        lambda: made.until(
-            lambda: made.get("/v1/events?limit=1")["events"],
-            _PATIENCE_S,
-            "the ledger to be read again",
+        lambda: until(
+            lambda: made.get("/v1/events?limit=1")["events"], "the ledger to be read again"
         )
     )
     return {

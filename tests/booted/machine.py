@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from tests.waiting import until
+
 SUITE = "bookworm"
 PACKAGES = (
     "systemd",
@@ -154,7 +156,7 @@ class Machine:
                 stderr=console,
                 start_new_session=True,
             )
-        self.until(self._booted, 60.0, "the machine to boot")
+        until(self._booted, "the machine to boot")
 
     def _booted(self) -> bool:
         assert self._container is not None
@@ -229,12 +231,6 @@ class Machine:
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""
         return self.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
-
-    def until(self, holds: Callable[[], object], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-            time.sleep(0.05)
 
     def _throw_away(self) -> None:
         """Its processes, its mounts (they end with its name space) and its disk."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from tests.booted.machine import Done, Machine
+from tests.waiting import until
 
 Json = dict[str, object]
 UNITS = ("vitald.service", "vitald.socket", "vitald-retry.timer")
@@ -123,15 +124,14 @@ class Service:
         return code == 200 and all(one["state"] != "starting" for one in sources)
 
     def ready(self) -> None:
-        self.machine.until(
+        until(
             lambda: (
                 self.machine.run("systemctl", "is-active", "-q", "vitald", check=False).returncode
                 == 0
             ),
-            20.0,
             "vitald",
         )
-        self.machine.until(self.looked, 20.0, "its first look")
+        until(self.looked, "its first look")
 
     def believe(self) -> None:
         """From now on, lines of processes count as the kernel's."""
@@ -143,7 +143,7 @@ class Service:
             self.write(xid(pci))
             return len(self.findings(pci)) == 1
 
-        self.machine.until(believed, 10.0, "the new configuration")
+        until(believed, "the new configuration")
         self.clear(pci)
 
     def configure(self, text: str) -> None:

@@ -15,8 +15,6 @@ from tests.doc_commands import Where, commands, failures
 from tests.system.test_docs_commands import with_blocks
 from vitald import __version__
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def calm() -> None:

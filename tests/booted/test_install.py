@@ -12,8 +12,6 @@ import pytest
 from tests.booted.installer import Run, dpkg_state, put_checkout
 from tests.booted.machine import Machine
 
-pytestmark = pytest.mark.timeout(300)
-
 PACKAGE = ("--package", "/root/new.deb")
 # In the last line of `vitald status`, however the node is: its kernel log is the host's, which may
 # hold faults of other tests, and more of them than are read before the status is shown.

@@ -19,9 +19,8 @@ import pytest
 from tests.booted.machine import Machine
 from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
+from tests.waiting import until
 from vitald import __version__
-
-pytestmark = pytest.mark.timeout(300)
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
@@ -112,7 +111,7 @@ def test_hardening_takes_nothing_but_what_the_unit_says(machine: Machine, servic
         said = machine.run("vitald", "status", *asking, check=False).stdout
         return '"sources"' in said and '"starting"' not in said
 
-    machine.until(looked, 20.0, "root's daemon")
+    until(looked, "root's daemon")
     free = observed(cast("Json", json.loads(machine.run("vitald", "components", *asking).stdout)))
     machine.run("systemctl", "stop", "own")
     machine.run("rm", "-r", "/var/own", "/etc/own.toml")
@@ -176,7 +175,7 @@ def test_reload(machine: Machine, service: Service) -> None:
     service.believe()
     service.configure("[kernel_log\n")
     machine.run("systemctl", "reload", "vitald")
-    machine.until(lambda: "reload_refused" in service.log(), 10.0, "the word of it")
+    until(lambda: "reload_refused" in service.log(), "the word of it")
     assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
     service.configure(BELIEVING)
 
@@ -190,7 +189,7 @@ def test_killed(machine: Machine, service: Service) -> None:
     """
     pci, lines, restarts = fresh_pci(), 600, service.restarts
     service.write(xid(pci, 79, 0))
-    machine.until(lambda: service.findings(pci), 10.0, "the first")
+    until(lambda: service.findings(pci), "the first")
     (before,) = service.findings(pci)
     for number in range(1, lines):
         service.write(xid(pci, 79, number))
@@ -198,7 +197,7 @@ def test_killed(machine: Machine, service: Service) -> None:
             machine.run("systemctl", "kill", "--signal=KILL", "vitald")
         time.sleep(0.002)
     service.ready()
-    machine.until(lambda: service.findings(pci)[0]["count"] == lines, 20.0, f"{lines} lines")
+    until(lambda: service.findings(pci)[0]["count"] == lines, f"{lines} lines")
     (after,) = service.findings(pci)
     assert (after["id"], after["since"]) == (before["id"], before["since"])
     events = service.events(pci)
@@ -229,10 +228,10 @@ def test_stuck(machine: Machine, service: Service) -> None:
     service.ready()
     pci = fresh_pci()
     service.write(xid(pci))
-    machine.until(lambda: service.findings(pci), 10.0, "the finding")
+    until(lambda: service.findings(pci), "the finding")
     (before,), pid, begun = service.findings(pci), service.pid, time.monotonic()
     machine.run("kill", "-STOP", str(pid))
-    machine.until(lambda: service.pid not in (0, pid), 20.0, "another process")
+    until(lambda: service.pid not in (0, pid), "another process")
     print(f"restarted {time.monotonic() - begun:.1f} s after it was stopped, with WatchdogSec=3")
     service.ready()
     assert "Watchdog timeout" in service.log()
@@ -322,21 +321,16 @@ def test_root_decides_once_a_minute(machine: Machine, service: Service) -> None:
         machine.run("systemctl", "is-active", "vitald-recover.path", check=False).stdout
         == "active\n"
     )
-    machine.until(
+    until(
         lambda: machine.show("vitald-recover", "ActiveState") == "inactive",
-        20.0,
         "the last one to end",
     )
     before = decided()
     machine.run("sh", "-c", renamed, user="vitald")
-    machine.until(lambda: decided() == before + 1, 20.0, "one more decision")
-    machine.until(
-        lambda: machine.show("vitald-recover", "ActiveState") == "inactive", 20.0, "its end"
-    )
+    until(lambda: decided() == before + 1, "one more decision")
+    until(lambda: machine.show("vitald-recover", "ActiveState") == "inactive", "its end")
     machine.run("sh", "-c", renamed, user="vitald")
-    machine.until(
-        lambda: machine.show("vitald-recover", "ActiveState") == "activating", 20.0, "another start"
-    )
+    until(lambda: machine.show("vitald-recover", "ActiveState") == "activating", "another start")
     begun = time.monotonic()
     machine.run("systemctl", "stop", "vitald-recover")  # as a shutdown does
     assert time.monotonic() - begun < 2.0
@@ -370,10 +364,10 @@ def test_a_wrong_configuration_is_no_end(machine: Machine, service: Service) -> 
     assert machine.run("systemctl", "restart", "vitald", check=False).returncode != 0
     refused = service.vitald("check", "--timeout", "10", check=False)
     assert refused.returncode == 30
-    machine.until(lambda: service.states()[:2] == ("failed", "failed"), 20.0, "the end of trying")
+    until(lambda: service.states()[:2] == ("failed", "failed"), "the end of trying")
     assert "did you mean metrics?" in service.log()
     service.configure(BELIEVING)
-    machine.until(lambda: service.states() == ("active",) * len(UNITS), 20.0, "the next try")
+    until(lambda: service.states() == ("active",) * len(UNITS), "the next try")
     service.undo(drop_in)
     service.undo(limit)
     service.ready()
@@ -397,7 +391,7 @@ def test_without_journald(machine: Machine, service: Service) -> None:
     for _ in range(2):
         pci = fresh_pci()
         service.write(xid(pci))
-        machine.until(lambda: service.findings(pci), 10.0, "the finding")
+        until(lambda: service.findings(pci), "the finding")
         service.clear(pci)
         machine.run("systemctl", "reload", "vitald")
     assert service.pid == before
@@ -441,11 +435,11 @@ def test_a_full_disk(machine: Machine, service: Service, small_disk: object) -> 
     machine.sh("cat /dev/zero >/var/lib/vitald/filler || true; df /var/lib/vitald", check=False)
     pcis = [fresh_pci() for _ in range(40)]
     service.write(*(xid(pci) for pci in pcis))
-    machine.until(lambda: service.findings(pcis[-1]), 10.0, "the last finding")
-    machine.until(lambda: ledger_failed(service), 20.0, "the word of it")
+    until(lambda: service.findings(pcis[-1]), "the last finding")
+    until(lambda: ledger_failed(service), "the word of it")
     assert service.status["rebootRequired"] is True
     machine.run("rm", "/var/lib/vitald/filler")
-    machine.until(lambda: not ledger_failed(service), 90.0, "the ledger to be written again")
+    until(lambda: not ledger_failed(service), "the ledger to be written again", seconds=120.0)
     machine.run("systemctl", "kill", "--signal=KILL", "vitald")
     service.ready()
     assert [len(service.findings(pci)) for pci in pcis] == [1] * len(pcis)
@@ -459,7 +453,7 @@ def test_a_disk_that_cannot_be_written(
     service.ready()
     pci = fresh_pci()
     service.write(xid(pci))
-    machine.until(lambda: service.findings(pci), 10.0, "the finding")
+    until(lambda: service.findings(pci), "the finding")
     assert ledger_failed(service)
     assert service.status["rebootRequired"] is True
 
@@ -482,7 +476,7 @@ def test_reboot(machine: Machine, service: Service) -> None:
         "NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR nd-id=9 nc-id=0 action=TERMINATE_INSTANCE",
     )
     service.write(xid(lost, 79), worn)
-    machine.until(lambda: service.findings(lost) and worn_out(service), 10.0, "the findings")
+    until(lambda: service.findings(lost) and worn_out(service), "the findings")
     (kept,) = worn_out(service)
     # The next boot of a container has the same ring before it, whose lines are not to be believed
     # then.

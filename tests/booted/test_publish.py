@@ -18,9 +18,7 @@ from tests.booted.test_machine import exposure, install
 from tests.conftest import require
 from tests.control_plane.build import find_programs
 from tests.control_plane.plane import ControlPlane, Json, kubelet_token
-from tests.pace import patient
-
-pytestmark = pytest.mark.timeout(300)
+from tests.waiting import until
 
 UNIT, TIMER = "vitald-publish.service", "vitald-publish-retry.timer"
 EXPOSURE = 1.1
@@ -112,9 +110,7 @@ def test_nothing_to_publish_to(machine: Machine, service: Service) -> None:
     """It says so and waits for a change, without a loop of restarts."""
     done = machine.run("systemctl", "enable", "--now", UNIT, check=False)
     assert done.returncode != 0
-    machine.until(
-        lambda: machine.show(UNIT, "ActiveState") == "failed", patient(10.0), "the end of it"
-    )
+    until(lambda: machine.show(UNIT, "ActiveState") == "failed", "the end of it")
     assert machine.show(UNIT, "ExecMainStatus") == "78"
     assert machine.show(UNIT, "NRestarts") == "0"
     said = machine.run("systemctl", "status", "--no-pager", UNIT, check=False).stdout
@@ -142,8 +138,8 @@ def test_missing_credentials_are_waited_for(
     assert machine.show(UNIT, "NRestarts") == "0"
     machine.write("/etc/kubernetes/ca.crt", cluster.plane.certificate.read_text())
     machine.write(TOKEN, kubelet_token(NODE), mode=0o600)
-    machine.until(lambda: is_active(machine), patient(20.0), "the next try")
-    machine.until(lambda: cluster.health() == "True", patient(10.0), "the conditions")
+    until(lambda: is_active(machine), "the next try")
+    until(lambda: cluster.health() == "True", "the conditions")
     assert tuple(sorted(cluster.conditions())) == OWN
     service.undo(quick)
 
@@ -181,10 +177,10 @@ def test_a_fault_reaches_the_node(service: Service, machine: Machine, cluster: C
     pci = fresh_pci()
     service.injected(pci, 79)
     begun = time.monotonic()
-    machine.until(lambda: cluster.health() == "False", patient(10.0), "the condition")
+    until(lambda: cluster.health() == "False", "the condition")
     print(f"in the API server {time.monotonic() - begun:.2f} s after the finding was seen")
     service.clear(pci)
-    machine.until(lambda: cluster.health() == "True", patient(20.0), "better news")
+    until(lambda: cluster.health() == "True", "better news")
 
 
 def test_it_outlives_the_daemon(machine: Machine, service: Service, cluster: Cluster) -> None:
@@ -193,11 +189,11 @@ def test_it_outlives_the_daemon(machine: Machine, service: Service, cluster: Clu
     for _ in range(3):
         machine.run("systemctl", "kill", "--signal=KILL", "vitald")
         service.ready()
-    machine.until(lambda: cluster.health() == "True", patient(20.0), "the daemon's state")
+    until(lambda: cluster.health() == "True", "the daemon's state")
     machine.run("systemctl", "stop", "vitald.socket")
-    machine.until(lambda: cluster.health() == "Unknown", patient(20.0), "the word of it")
+    until(lambda: cluster.health() == "Unknown", "the word of it")
     machine.run("systemctl", "start", "vitald.service")
-    machine.until(lambda: cluster.health() == "True", patient(20.0), "the daemon's state")
+    until(lambda: cluster.health() == "True", "the daemon's state")
     assert main_pid(machine) == before
 
 
@@ -205,15 +201,13 @@ def test_killed_and_stopped(machine: Machine, service: Service, cluster: Cluster
     before, since = main_pid(machine), cluster.conditions()[OWN[0]]["lastTransitionTime"]
     begun = time.monotonic()
     machine.run("systemctl", "kill", "--signal=KILL", UNIT)
-    machine.until(
-        lambda: is_active(machine) and main_pid(machine) not in (0, before), patient(10.0), "it"
-    )
+    until(lambda: is_active(machine) and main_pid(machine) not in (0, before), "it")
     print(f"ready again {time.monotonic() - begun:.1f} s after it was killed")
     begun = time.monotonic()
     machine.run("systemctl", "stop", UNIT)
     stopped_s = time.monotonic() - begun
     print(f"stopped in {stopped_s:.2f} s")
-    assert stopped_s < patient(2.0)
+    assert machine.show(UNIT, "Result") == "success"  # not ended by systemd
     assert machine.show(TIMER, "ActiveState") == "inactive"
     machine.run("systemctl", "start", UNIT)
     assert cluster.conditions()[OWN[0]]["lastTransitionTime"] == since
@@ -229,16 +223,15 @@ def test_started_again_for_new_credentials(
     shutil.copy(machine.root / TOKEN.lstrip("/"), machine.root / "root/kept")
     machine.write(TOKEN, "another", mode=0o600)
     given = "/run/credentials/vitald-publish.service/token"
-    machine.until(
+    until(
         lambda: machine.run("cat", given, check=False).stdout == "another",
-        patient(15.0),
         "the new copy",
     )
     assert main_pid(machine) != before
     shutil.copy(machine.root / "root/kept", machine.root / TOKEN.lstrip("/"))
     service.undo(drop_in)
     machine.run("systemctl", "restart", UNIT)
-    machine.until(lambda: cluster.health() == "True", patient(20.0), "the conditions")
+    until(lambda: cluster.health() == "True", "the conditions")
 
 
 class Watch(threading.Thread):
@@ -306,10 +299,7 @@ def test_a_removal_without_a_cluster(machine: Machine, cluster: Cluster) -> None
     install(machine, "new.deb")
     machine.run("systemctl", "enable", "--now", UNIT)
     cluster.plane.stop_api_server()
-    begun = time.monotonic()
     done = machine.run("dpkg", "--remove", "vitald", timeout=120.0)
-    print(f"removed in {time.monotonic() - begun:.1f} s")
-    assert time.monotonic() - begun < patient(45.0)
     assert "what was written to Kubernetes may remain" in done.stderr
     assert not (machine.root / "usr/bin/vitald").exists()
     assert machine.sh(f"ls /run/systemd/system/{UNIT}.d 2>/dev/null || true") == ""

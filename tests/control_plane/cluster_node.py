@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.control_plane.audit import AuditedRequest, read_audit_log
 from tests.control_plane.plane import ControlPlane, kubelet_token
-from tests.harness import Node
+from tests.waiting import WAIT_S, until
 from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, Any]
@@ -122,17 +122,10 @@ class ClusterNode:
         """As another controller may: the node's status, with labels and annotations."""
         return self.plane.demand("PATCH", f"{self.path}/status", patch, content_type=content_type)
 
-    def wait_for_status(self, status: str, seconds: float = 5.0, type_: str = HEALTHY) -> float:
+    def wait_for_status(self, status: str, type_: str = HEALTHY, seconds: float = WAIT_S) -> float:
         """Until the condition has this status. Returns the seconds that it took."""
-        return self.wait(
-            lambda: self.read_status(type_) == status, seconds, f"{type_} to be {status}"
-        )
-
-    @staticmethod
-    def wait(holds: Callable[[], object], seconds: float, what: str) -> float:
-        """Until it holds, on a quiet machine within `seconds`. Returns the seconds it took."""
         begun = time.monotonic()
-        Node.until(holds, seconds, what)
+        until(lambda: self.read_status(type_) == status, f"{type_} to be {status}", seconds)
         return time.monotonic() - begun
 
 

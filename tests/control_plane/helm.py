@@ -9,7 +9,7 @@ import yaml
 
 from tests.control_plane.plane import ADMIN, ControlPlane
 from tests.harness import ROOT
-from tests.pace import patient
+from tests.waiting import WAIT_S
 
 CHART = ROOT / "packaging/helm/vitald"
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ def run_helm(
         input=stdin,
         text=True,
         capture_output=True,
-        timeout=patient(120),
+        timeout=WAIT_S,
     )
 
 

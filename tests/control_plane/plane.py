@@ -17,7 +17,6 @@ import http.client
 import json
 import ssl
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,11 +25,10 @@ from typing import Any
 from tests.control_plane.audit import POLICY
 from tests.control_plane.build import find_programs
 from tests.harness import free_port
-from tests.pace import patient
+from tests.waiting import WAIT_S, until
 
 Json = dict[str, Any]
 ADMIN = "admin-token"
-_START_S, _STOP_S = 60.0, 10.0
 _STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 # What `vitald publish` needs of the API server, for all nodes.
@@ -151,12 +149,12 @@ class ControlPlane:
         )
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + patient(_START_S)
-        while not self._is_ready():
+        def is_ready() -> bool:
             process = self._processes["kube-apiserver"]
             assert process.poll() is None, self.read_log("kube-apiserver")[-4000:]
-            assert time.monotonic() < deadline, self.read_log("kube-apiserver")[-4000:]
-            time.sleep(0.1)
+            return self._is_ready()
+
+        until(is_ready, "kube-apiserver")
 
     def read_log(self, program: str) -> str:
         return (self.folder / f"{program}.log").read_text(errors="replace")
@@ -181,7 +179,7 @@ class ControlPlane:
         process = self._processes.pop(program)
         process.terminate()
         try:
-            process.wait(patient(_STOP_S))
+            process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -204,7 +202,7 @@ class ControlPlane:
             cafile=str(self.certificate) if self.certificate.exists() else None
         )
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", self.port, timeout=patient(10), context=trusted
+            "127.0.0.1", self.port, timeout=WAIT_S, context=trusted
         )
         usual = _STRATEGIC if method == "PATCH" else "application/json"
         try:

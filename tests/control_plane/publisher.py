@@ -13,9 +13,7 @@ from typing import Any
 
 from tests.control_plane.cluster_node import ClusterNode
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import patient
-
-_START_S, _STOP_S = 15.0, 10.0
+from tests.waiting import WAIT_S, until
 
 
 class Publisher:
@@ -97,9 +95,7 @@ token_file = "{self.token_file}"
                 env={**os.environ},
             )
         if wait:
-            Node.until(
-                lambda: len(self.read_log("publishing")) > before, _START_S, "vitald publish"
-            )
+            until(lambda: len(self.read_log("publishing")) > before, "vitald publish")
 
     def stop(self, number: int = signal.SIGTERM) -> float:
         """Seconds that it took to end; 0 if it was not running."""
@@ -109,7 +105,7 @@ token_file = "{self.token_file}"
         begun = time.monotonic()
         process.send_signal(number)
         try:
-            process.wait(patient(_STOP_S))
+            process.wait(WAIT_S)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -126,7 +122,7 @@ token_file = "{self.token_file}"
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=patient(60.0),
+            timeout=WAIT_S,
         )
 
     def read_log(self, *names: str) -> list[dict[str, Any]]:

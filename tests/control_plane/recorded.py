@@ -46,21 +46,21 @@ def run_scenario(publisher: Publisher, daemon: Node, node: ClusterNode, relay: R
     publisher.start()
     daemon.wait(lambda status: "401" in str(status.get("publishers")))
     publisher.write_token(node.kubelet_token)
-    node.wait_for_status("True", 30.0)
+    node.wait_for_status("True")
     assert node.labels == {"status": "healthy", "action": "none"}
 
     daemon.write(xid(1))
-    node.wait_for_status("False", 30.0)
+    node.wait_for_status("False")
     assert node.read_reason() == "Xid79"
     assert node.labels == {"status": "unhealthy", "action": "reboot_node"}
     assert [finding["code"] for finding in node.findings["findings"]] == ["xid/79"]
     (finding,) = daemon.findings()
     daemon.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced"})
-    node.wait_for_status("True", 30.0)
-    node.wait(lambda: len(_select_events(relay)) == 2, 30.0, "the events Opened and Cleared")
+    node.wait_for_status("True")
+    node.wait(lambda: len(_select_events(relay)) == 2, "the events Opened and Cleared")
 
     daemon.kill()
-    node.wait_for_status("Unknown", 30.0)
+    node.wait_for_status("Unknown")
     assert node.read_reason() == "DaemonSilent"
     publisher.stop()
     done = publisher.run("kubernetes", "--retire")

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from tests.control_plane.plane import ControlPlane
 from tests.harness import free_port
-from tests.pace import patient
+from tests.waiting import WAIT_S
 
 _NOT_PASSED_ON = {"connection", "transfer-encoding", "content-length", "host"}
 
@@ -81,7 +81,7 @@ class Relay:
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         context = ssl.create_default_context(cafile=str(self.plane.certificate))
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", self.plane.port, timeout=patient(10), context=context
+            "127.0.0.1", self.plane.port, timeout=WAIT_S, context=context
         )
         try:
             connection.request(method, path, body or None, headers)

@@ -47,6 +47,7 @@ from tests.bench import ring
 from tests.bench.measure import Connection, Helper
 from tests.harness import Json, Node
 from tests.system.lines import ordinary
+from tests.waiting import WAIT_S, until
 
 PACE = 120.0  # lines a second, on average
 DEVICES = (
@@ -64,7 +65,6 @@ BURST, BURST_PACE = (
 OVERRUN = 3000  # more than twice what it holds
 _ORDINARY = 0.3  # share of lines that mean nothing
 _READ_EVERY = 40
-_PATIENCE_S = 30.0
 _LOST = "vitald/records_lost"
 
 
@@ -271,7 +271,7 @@ class Writer:
         mark has.
         """
         self._marks += 1
-        end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + WAIT_S
         while time.monotonic() < end:
             self._serial += 1
             before = len(self.known.faults)
@@ -399,9 +399,8 @@ class Campaign:
         """Until the daemon has judged everything that was written so far."""
         self._up()
         component = str(self._ask("mark"))
-        self.node.until(
+        until(
             lambda: self.node.get(f"/v1/events?component={component}")["events"],
-            _PATIENCE_S,
             f"the mark {component}",
         )
 
@@ -460,7 +459,7 @@ class Campaign:
     def _up(self) -> None:
         """Answering; it may still be catching up."""
         self._start()
-        self.node.until(lambda: self.node.answers("/healthz"), _PATIENCE_S, "the daemon to answer")
+        until(lambda: self.node.answers("/healthz"), "the daemon to answer")
 
     def _let(self, least: float, most: float) -> None:
         """A random time: the moment of the kill is what is varied."""
@@ -478,7 +477,7 @@ class Campaign:
 
     def _answer(self) -> object:
         self._owed -= 1
-        return self.writer.ask(seconds=_PATIENCE_S)
+        return self.writer.ask(seconds=WAIT_S)
 
     def known(self) -> Written:
         known = self._ask("known")

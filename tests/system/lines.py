@@ -6,6 +6,7 @@ import os
 import secrets
 
 from tests.harness import Json, Node
+from tests.waiting import until
 
 FALLEN = "GPU has fallen off the bus."
 
@@ -94,9 +95,9 @@ def about(found: list[Json], pci: str) -> list[Json]:
     return [one for one in found if one["component"] == f"gpu/{pci}.0" and one["kind"] != "vitald"]
 
 
-def wait_for_pid(node: Node, pid: int, seconds: float = 10.0) -> None:
+def wait_for_pid(node: Node, pid: int) -> None:
     """Until the event of that line can be read."""
-    node.until(lambda: pid in pids(node.events("&kind=xid")), seconds, f"the Xid of pid {pid}")
+    until(lambda: pid in pids(node.events("&kind=xid")), f"the Xid of pid {pid}")
 
 
 class Ring:

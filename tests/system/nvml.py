@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any, Union
 from unittest import mock
 
+from tests.clock import HOUR_S
 from tests.looking import batches_of
-from tests.pace import WAIT_S, patient
+from tests.waiting import WAIT_S
 from vitald import tomlfile
 from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
@@ -38,7 +39,6 @@ from vitald.simulator.node import SimulatedCall, SimulatedNode
 from vitald.worker_thread import WorkerThread
 
 BOOT = "b0070000-0000-4000-8000-000000000001"
-PATIENCE_S = 15.0  # for what is due at once: a machine may be busy
 
 
 def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -46,17 +46,15 @@ def story(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def told(*args: Any, **named: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **named), patient(60.0)))
+        asyncio.run(test(*args, **named))
 
     return told
 
 
-Outcomes = dict[str, Union[float, BaseException, None]]
+Outcomes = dict[str, Union[BaseException, None]]
 
 
-def beside(
-    cases: Iterable[str], one: Callable[[str], Awaitable[Union[float, None]]], most: int = 4
-) -> Outcomes:
+def beside(cases: Iterable[str], one: Callable[[str], Awaitable[None]], most: int = 4) -> Outcomes:
     """What each case came to, or what went wrong in it. A few at a time: they are mostly
     waiting.
     """
@@ -68,7 +66,7 @@ def beside(
         async def alone(case: str) -> None:
             async with turn:
                 try:
-                    told[case] = await asyncio.wait_for(one(case), patient(60.0))
+                    told[case] = await one(case)
                 except (Exception, asyncio.CancelledError) as error:
                     told[case] = error
 
@@ -78,12 +76,11 @@ def beside(
     return told
 
 
-def outcome(told: Outcomes, case: str) -> float | None:
+def outcome(told: Outcomes, case: str) -> None:
     """Raises what went wrong."""
     found = told[case]
-    if isinstance(found, BaseException):
+    if found is not None:
         raise found
-    return found
 
 
 @functools.cache
@@ -152,8 +149,8 @@ class Looking:
             "fast_s": 0.1,
             "slow_s": 0.1,
             "inventory_s": 0.3,
-            "deadline_s": 5.0,
-            "give_up_s": 20.0,
+            "deadline_s": WAIT_S,
+            "give_up_s": HOUR_S,
             **settings,
         }
         library = library or own(node)
@@ -205,9 +202,8 @@ class Looking:
 
     # --- waiting
 
-    async def until(self, holds: Callable[[], object], seconds: float = PATIENCE_S) -> float:
-        """How long it took until this held. Looked at after each batch."""
-        seconds = max(WAIT_S, patient(seconds))
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Looked at after each batch."""
         began = time.monotonic()
         while not holds():
             assert self._task is not None
@@ -215,12 +211,11 @@ class Looking:
                 self._task.result()
                 raise AssertionError("the source ended")
             self._news.clear()
-            left = began + seconds - time.monotonic()
+            left = began + WAIT_S - time.monotonic()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), max(0.01, min(left, patient(0.5))))
+                await asyncio.wait_for(self._news.wait(), max(0.01, min(left, 0.5)))
             if left <= 0:
-                raise AssertionError(f"not within {seconds:g} s: {self.told()}")
-        return time.monotonic() - began
+                raise AssertionError(f"not within {WAIT_S:g} s: {self.told()}")
 
     async def looks(self, more: int = 2) -> None:
         """So many whole batches that came after now. The first of them may have been under way."""
@@ -290,11 +285,11 @@ async def recorded(node: SimulatedNode) -> tuple[Mapping[str, Any], Answers]:
     try:
         gpus = node.addresses
         attached = await asyncio.wait_for(
-            worker.send_command({"do": "attach", "gpus": gpus}), PATIENCE_S
+            worker.send_command({"do": "attach", "gpus": gpus}), WAIT_S
         )
         looked = await asyncio.wait_for(
             worker.send_command({"do": "look", "fast": gpus, "slow": gpus, "inventory": gpus}),
-            PATIENCE_S,
+            WAIT_S,
         )
         return attached, looked["gpus"]
     finally:

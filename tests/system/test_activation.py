@@ -18,6 +18,7 @@ import pytest
 
 from tests.harness import Node
 from tests.system.lines import xid
+from tests.waiting import WAIT_S, until
 
 Make = Callable[..., Node]
 
@@ -52,14 +53,12 @@ def node(make_node: Make) -> Iterator[Node]:
 def test_requests_wait_while_the_daemon_is_away(node: Node) -> None:
     node.start()
     node.write(xid(79))
-    node.until(lambda: node.status()["rebootRequired"] is True, 10.0, "the finding")
+    until(lambda: node.status()["rebootRequired"] is True, "the finding")
     for number in (signal.SIGTERM, signal.SIGKILL):
         node.stop(number)
         assert node.socket.exists(), "it is systemd's to remove"
         with ThreadPoolExecutor(20) as pool:
-            asked = [
-                pool.submit(node.request, "GET", "/v1/status", timeout=30.0) for _ in range(20)
-            ]
+            asked = [pool.submit(node.request, "GET", "/v1/status") for _ in range(20)]
             node.start(wait=False)
             answers = [one.result() for one in asked]
         assert {(code, answer["rebootRequired"]) for code, answer in answers} == {(200, True)}
@@ -74,7 +73,7 @@ def test_requests_wait_through_restarts_under_load(node: Node) -> None:
     def ask() -> None:
         while not over.is_set():
             try:
-                codes.append(node.request("GET", "/healthz", timeout=30.0)[0])
+                codes.append(node.request("GET", "/healthz")[0])
             except (OSError, HTTPException) as error:
                 codes.append(repr(error))
 
@@ -84,9 +83,9 @@ def test_requests_wait_through_restarts_under_load(node: Node) -> None:
         node.stop()
         before = len(codes)
         node.start(wait=False)
-        node.until(lambda: len(codes) > before + 5, 20.0, "answers")
+        until(lambda: len(codes) > before + 5, "answers")
     over.set()
-    asking.join(30.0)
+    asking.join(WAIT_S)
     assert set(codes) == {200}
 
 

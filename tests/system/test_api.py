@@ -15,6 +15,7 @@ import pytest
 from tests.harness import Json, Node
 from tests.system.document import DOCUMENT, conforms
 from tests.system.lines import pids, wait_for_pid, xid
+from tests.waiting import until
 
 LINE = xid(1234, pci="0000:70:00")
 
@@ -368,9 +369,8 @@ def test_a_drill_is_announced_and_followed(known: Node) -> None:
     status, made = known.request("POST", "/v1/injections", {"line": line, "holdSeconds": 60})
     assert (status, made["state"], made["writeTo"]) == (201, "announced", str(known.log))
     known.write(line)
-    known.until(
+    until(
         lambda: known.get(f"/v1/injections/{made['id']}")["state"] == "seen",
-        5.0,
         "the drill to be seen",
     )
     drill = known.get(f"/v1/injections/{made['id']}")

@@ -88,9 +88,6 @@ REFUSABLE = (
 @schema.parametrize()
 @settings(
     max_examples=25,
-    database=None,
-    deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[*HealthCheck],
 )

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node, UnixConnection
-from tests.pace import WAIT_S, patient
 from tests.system.document import conforms
 from tests.system.lines import about, fallen_with_company, fresh_pci, pids, xid
+from tests.waiting import WAIT_S, until
 
 
 def checked(line: bytes) -> Json:
@@ -130,12 +130,11 @@ def test_a_storm_of_one_story_is_told_once(node: Node) -> None:
         assert next(lines)["status"] == "healthy"
         for begin in range(0, len(storm), 40):
             node.write(*storm[begin : begin + 40])
-            node.until(
+            until(
                 lambda so_far=begin + 40: len(node.events()) >= min(so_far, len(storm)),
-                10.0,
                 "the lines",
             )
-        node.until(lambda: len(node.findings()) == 2, 5.0, "the findings")
+        until(lambda: len(node.findings()) == 2, "the findings")
         for finding in node.findings():
             node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "over"})
         begun, over = incidents_in(
@@ -155,7 +154,7 @@ def test_a_cause_that_is_printed_late(node: Node) -> None:
     with watching(node) as lines:
         assert next(lines)["status"] == "healthy"
         node.write(xid(1, code=31, message="MMU Fault"))
-        node.until(lambda: node.findings(), 5.0, "the first finding")
+        until(lambda: node.findings(), "the first finding")
         node.write(xid(2))
         told = incidents_in(
             lines, lambda line: line["type"] == "verdict" and line["rebootRequired"]
@@ -200,18 +199,15 @@ def test_who_does_not_read_delays_nobody(shared_node: Node) -> None:
 def test_who_does_not_read_is_closed(shared_node: Node) -> None:
     """Once its buffers are full and nothing is taken for some seconds."""
     node, pci = shared_node, fresh_pci()
-    node.until(lambda: node.metric("vitald_api_clients") == 0, 10.0, "earlier clients to be gone")
+    until(lambda: node.metric("vitald_api_clients") == 0, "earlier clients to be gone")
     with stalled(node):
         for number in range(10):
             node.write(*(xid(number, pci=pci) for _ in range(150)))
-            node.until(
+            until(
                 lambda so_far=150 * (number + 1): len(about(node.events(), pci)) == so_far,
-                10.0,
                 "the lines",
             )
-        node.until(
-            lambda: node.metric("vitald_api_clients") == 0, 20.0, "the stalled watcher to be closed"
-        )
+        until(lambda: node.metric("vitald_api_clients") == 0, "the stalled watcher to be closed")
 
 
 def test_a_burst_too_long_for_the_queue(shared_node: Node) -> None:
@@ -225,7 +221,7 @@ def test_a_burst_too_long_for_the_queue(shared_node: Node) -> None:
         while len(told) < 5000 and (line := next(lines))["type"] != "lagged":
             told += [line["event"]["fields"]["pid"]] if line["type"] == "event" else []
         assert told == [*range(len(told))]
-        node.until(lambda: len(about(node.events(), pci)) == 5000, 30.0, "all lines")
+        until(lambda: len(about(node.events(), pci)) == 5000, "all lines")
         assert pids(about(node.events(), pci)) == [*range(5000)]
 
 
@@ -239,7 +235,7 @@ def test_too_many_watchers(shared_node: Node) -> None:
     assert (status, answer["error"]) == (503, "too many watchers")
     for watcher in watchers:
         watcher.close()
-    node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the watchers to be gone")
+    until(lambda: node.metric("vitald_api_clients") == 0, "the watchers to be gone")
     with watching(node) as lines:
         assert next(lines)["type"] == "verdict"
 
@@ -251,7 +247,7 @@ def test_head(shared_node: Node) -> None:
     connection.request("HEAD", "/v1/watch")
     assert connection.getresponse().status in (200, 405)
     connection.close()
-    node.until(lambda: node.metric("vitald_api_clients") == 0, 5.0, "the client to be gone")
+    until(lambda: node.metric("vitald_api_clients") == 0, "the client to be gone")
 
 
 @pytest.mark.core
@@ -276,7 +272,7 @@ def test_a_daemon_that_is_killed_announces_nothing(node: Node) -> None:
 
 def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
     node.write(xid(1))
-    node.until(node.events, 10.0, "the event")
+    until(node.events, "the event")
     command = [PYTHON, "-m", "vitald", "events", "--follow", "--socket", str(node.socket)]
     following = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -284,7 +280,7 @@ def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
     assert following.stdout is not None
     assert "xid/79" in following.stdout.readline()  # it follows from here on
     node.stop()
-    _, remarks = following.communicate(timeout=patient(20.0))
+    _, remarks = following.communicate(timeout=WAIT_S)
     assert (following.returncode, remarks) == (
         30,
         "vitald: the daemon is being stopped; follow again once it runs\n",
@@ -293,5 +289,5 @@ def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
 
 def test_heartbeat(shared_node: Node) -> None:
     node = shared_node
-    with watching(node, timeout=30.0) as lines:
+    with watching(node, timeout=WAIT_S) as lines:
         assert [next(lines)["type"], next(lines)["type"]] == ["verdict", "heartbeat"]

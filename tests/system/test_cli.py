@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import WAIT_S
 from tests.system.lines import (
     FALLEN,
     about,
@@ -26,6 +25,7 @@ from tests.system.lines import (
     wait_for_pid,
     xid,
 )
+from tests.waiting import WAIT_S, until
 
 # Status -> exit codes of check, check --strict, status, and of check with --as npd, nagios, slurm.
 CODES = {
@@ -400,7 +400,7 @@ def test_nothing_to_explain(make_node: Callable[..., Node]) -> None:
 def test_events_narrowed(shared_node: Node) -> None:
     node, pci = shared_node, fresh_pci()
     node.write(*(xid(number, code=79 if number % 2 else 13, pci=pci) for number in range(60)))
-    node.until(lambda: len(about(node.events(), pci)) == 60, 10.0, "all lines")
+    until(lambda: len(about(node.events(), pci)) == 60, "all lines")
 
     def shown(*arguments: str) -> list[int]:
         done = node.cli("events", "--json", "--component", f"gpu/{pci}.0", *arguments)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import wait_for_pid, xid
+from tests.waiting import WAIT_S
 from vitald.cli import VERBS
 
 BARE = {"PATH": "/usr/bin:/bin"}  # PYTHONUNBUFFERED of this machine would hide what is found here
@@ -79,7 +80,7 @@ def vitald(words: list[str], verb: str = "", **files: Any) -> subprocess.Complet
     }
     command = [PYTHON, "-m", "vitald", *words]
     return subprocess.run(
-        command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=60, **given
+        command, cwd=ROOT, env=NO_COMPILER.get(verb, BARE), text=True, timeout=WAIT_S, **given
     )
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import WAIT_S
 from tests.system.lines import pids, wait_for_pid, xid
+from tests.waiting import WAIT_S, until
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def test_events_follow(node: Node) -> None:
     with following(node, "--code", "xid/79") as process:
         assert process.stdout is not None
         assert pid_in(process.stdout.readline()) == 1
-        node.until(lambda: node.metric("vitald_api_clients") == 1, 10.0, "the stream to be open")
+        until(lambda: node.metric("vitald_api_clients") == 1, "the stream to be open")
         node.write(xid(3, code=13, message="Graphics Exception"), xid(4))
         assert pid_in(process.stdout.readline()) == 4
         node.stop()
@@ -231,15 +231,13 @@ def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
     with following(node, "--since", "0") as process:
         assert process.stdout is not None
         pipe = process.stdout.fileno()
-        node.until(
-            lambda: waiting_in(pipe), 10.0, "the past"
-        )  # 240 KB of it, for a pipe that holds 64
+        until(lambda: waiting_in(pipe), "the past")  # 240 KB of it, for a pipe that holds 64
         node.write(xid(1000))
         wait_for_pid(node, 1000)
         shown = [pid_in(process.stdout.readline())]
         while shown[-1] < 399:
             shown.append(pid_in(process.stdout.readline()))
-        node.until(lambda: node.metric("vitald_api_clients") == 1, 10.0, "the stream to be open")
+        until(lambda: node.metric("vitald_api_clients") == 1, "the stream to be open")
         node.write(xid(2000))
         while shown[-1] != 2000:
             shown.append(pid_in(process.stdout.readline()))
@@ -261,6 +259,6 @@ def test_a_reader_that_goes_away(shared_node: Node) -> None:
         " ${PIPESTATUS[0]}"
     )
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (done.returncode, done.stderr, pid_in(done.stdout)) == (0, "", 0)

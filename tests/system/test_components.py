@@ -12,9 +12,9 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
-from tests.pace import WAIT_S
 from tests.system.document import conforms
 from tests.system.lines import wait_for_pid, xid
+from tests.waiting import WAIT_S, until
 from vitald.simulator.node import SimulatedNode
 
 
@@ -27,9 +27,8 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SimulatedNo
     folder = tmp_path_factory.mktemp("h100")
     simulated = SimulatedNode(folder / "gpus", "h100")
     with Node(folder / "node", gpus=simulated) as node:
-        node.until(
+        until(
             lambda: "identity" in gpu(node, simulated.addresses[7]),
-            15.0,
             "the last GPU's slow readings",
         )
         yield simulated, node
@@ -165,11 +164,11 @@ def test_the_driver_of_the_gpu_operator_is_used_once_it_is_there(tmp_path: Path)
     assert named in node.settings
     node.config.write_text(node.settings.replace(named, f'driver_root = "{root}"'))
     with node:
-        node.until(lambda: "nvml/unavailable" in open_codes(node), 30.0, "no library")
+        until(lambda: "nvml/unavailable" in open_codes(node), "no library")
         library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
         library.parent.mkdir(parents=True)
         library.symlink_to(simulated.library)
-        node.until(lambda: gpu(node, simulated.addresses[0]), 90.0, "the GPU's identity")
+        until(lambda: gpu(node, simulated.addresses[0]), "the GPU's identity", seconds=120.0)
 
 
 def open_codes(node: Node) -> list[str]:

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import patient
 from tests.system.lines import xid
+from tests.waiting import WAIT_S
 from vitald import __version__, config, config_file
 from vitald.collectors.host.settings import HostSettings
 from vitald.publish.kubernetes.credentials import SERVICE_ACCOUNT
@@ -261,7 +261,7 @@ def run_probe(place: str, elsewhere: str, *words: str) -> subprocess.CompletedPr
         [PYTHON, "-IS", "-c", script.replace(place, elsewhere), *words],
         capture_output=True,
         text=True,
-        timeout=patient(20),
+        timeout=WAIT_S,
     )
 
 
@@ -316,7 +316,7 @@ def test_the_probe_takes_nothing_else_for_health(tmp_path: Path, answer: bytes |
         thread.start()
         done = probe(tmp_path / "s")
         over.set()
-        thread.join(20)
+        thread.join(WAIT_S)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
@@ -335,7 +335,7 @@ def start(tmp_path: Path, kmsg: Path, *arguments: str) -> str:
         capture_output=True,
         input="mine",
         text=True,
-        timeout=20,
+        timeout=WAIT_S,
     )
     return done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ import pytest
 from tests.harness import Node
 from tests.system.disk import open_codes
 from tests.system.lines import wait_for_pid, xid
+from tests.waiting import until
 
 LOST, FITS, UNFIT, UNKNOWN = "vitald/ledger_lost", 0, 20, 30
 GPUS = 30
@@ -56,7 +57,7 @@ def test_one_damaged_page_makes_no_node_fit(stopped: Node) -> None:
     node.log.write_text("")
     zero_table(node, "findings")
     node.start()
-    node.until(lambda: open_codes(node) == {LOST}, 10.0, "the finding")
+    until(lambda: open_codes(node) == {LOST}, "the finding")
     assert node.status()["status"] == "unknown"
     assert checks(node) == (UNKNOWN, UNKNOWN)
     node.restart()
@@ -74,9 +75,7 @@ def test_what_is_lost_is_read_again(stopped: Node) -> None:
     node = stopped
     zero_table(node, "findings")
     node.start()
-    node.until(
-        lambda: len(node.findings("&code=xid/79")) == GPUS, 20.0, "the lines to be read again"
-    )
+    until(lambda: len(node.findings("&code=xid/79")) == GPUS, "the lines to be read again")
     assert node.cli("check").returncode == UNFIT
     assert LOST in open_codes(node)
 
@@ -88,7 +87,7 @@ def test_a_row_that_makes_no_sense_breaks_no_answer(stopped: Node, fields: str) 
         ledger.execute("UPDATE findings SET fields = ? WHERE id = 3", (fields,))
         ledger.commit()
     node.start()
-    node.until(lambda: LOST in open_codes(node), 10.0, "the finding")
+    until(lambda: LOST in open_codes(node), "the finding")
     assert node.status()["status"] == "unhealthy"
     assert node.cli("check").returncode == UNFIT
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.clock import HOUR_S
 from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, Fault, diag, refused
 from tests.harness import Json, Node
-from tests.pace import patient
 from tests.system.document import conforms
+from tests.waiting import until
 from vitald.simulator.node import SimulatedNode
 
 GPUS = 8
@@ -60,7 +60,7 @@ enabled = false
 """
         node = make_node(gpus=gpus, extra=extra)
         node.start()
-        node.wait(lambda status: status["status"] == "healthy", 15.0)
+        node.wait(lambda status: status["status"] == "healthy")
         return node
 
     return made
@@ -78,16 +78,14 @@ def asked(node: Node, level: int = 1, **more: object) -> str:
     return str(cast("Json", answer["going"])["id"])
 
 
-def ended(node: Node, run: str, seconds: float = 15.0) -> Json:
+def ended(node: Node, run: str) -> Json:
     """The run, once it has ended."""
-    node.until(
+    until(
         lambda: run not in [one["id"] for one in cast("list[Json]", state(node)["going"])],
-        seconds,
         f"the end of {run}",
     )
-    node.until(
+    until(
         lambda: node.request("GET", f"/v1/diagnostics/runs/{run}")[0] == 200,
-        5.0,
         f"{run} to be told",
     )
     answer = node.get(f"/v1/diagnostics/runs/{run}")
@@ -104,7 +102,7 @@ def running(node: Node, run: str) -> None:
             for one in cast("list[Json]", state(node)["going"])
         )
 
-    node.until(holds, 10.0, f"{run} to run")
+    until(holds, f"{run} to run")
 
 
 def codes(node: Node) -> dict[str, tuple[str, str]]:
@@ -133,9 +131,7 @@ def alive(dcgmi: Dcgmi) -> list[str]:
 
 
 def with_child(node: Node, dcgmi: Dcgmi) -> None:
-    node.until(
-        lambda: {one.split()[0] for one in alive(dcgmi)} == {"dcgmi", "nvvs"}, 10.0, "its child"
-    )
+    until(lambda: {one.split()[0] for one in alive(dcgmi)} == {"dcgmi", "nvvs"}, "its child")
 
 
 # --- results become findings that can be trusted
@@ -277,18 +273,16 @@ def test_a_deadline_is_held(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     assert "1 s" in str(run["why"])
 
 
-@pytest.mark.timed
-def test_the_daemon_stops_within_two_seconds(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
+def test_the_daemons_stop_waits_for_no_diagnostic(make: Callable[..., Node], dcgmi: Dcgmi) -> None:
     node = make()
     dcgmi.answer("diag -r 2", Answer(hang=True, ignores_term=True, leaves="session"))
     run = asked(node, 2)
     running(node, run)
     with_child(node, dcgmi)
-    assert node.stop() < 2.0
+    node.stop()
     assert alive(dcgmi) == []
 
 
-@pytest.mark.timed
 def test_what_the_daemons_stop_cut_short_is_remembered(
     make: Callable[..., Node], dcgmi: Dcgmi
 ) -> None:
@@ -296,9 +290,9 @@ def test_what_the_daemons_stop_cut_short_is_remembered(
     node = make()
     dcgmi.answer("diag -r 2", diag(level=2, faults=[Fault(80, gpu=1)], delay_s=60.0))
     under_way = asked(node, 2)
-    node.until(dcgmi.runs, 10.0, "its program")
+    until(dcgmi.runs, "its program")
     waiting = asked(node, 3)
-    assert node.stop() < 2.0
+    node.stop()
     assert alive(dcgmi) == []
     node.start()
     for run in (under_way, waiting):
@@ -310,23 +304,20 @@ def test_what_the_daemons_stop_cut_short_is_remembered(
 # --- it makes room
 
 
-def job(node: Node, event: str, number: str = "1234", **more: object) -> float:
-    began = time.monotonic()
+def job(node: Node, event: str, number: str = "1234", **more: object) -> None:
     status, answer = node.request(
         "POST", "/v1/jobs", {"event": event, "job": number, "user": "alice", **more}
     )
     assert status == 200, answer
-    return time.monotonic() - began
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("program", ["tame", "deaf"])
-def test_a_job_that_begins_has_the_devices_within_two_seconds(
+def test_a_job_that_begins_has_the_devices(
     make: Callable[..., Node], dcgmi: Dcgmi, program: str
 ) -> None:
     node = make()
     hang = (
-        diag(level=2, delay_s=60.0, leaves="child")
+        diag(level=2, delay_s=HOUR_S, leaves="child")
         if program == "tame"
         else Answer(hang=True, ignores_term=True, leaves="deaf child")
     )
@@ -334,29 +325,26 @@ def test_a_job_that_begins_has_the_devices_within_two_seconds(
     run = asked(node, 2)
     running(node, run)
     with_child(node, dcgmi)
-    assert job(node, "begin") < 2.0
+    job(node, "begin")
     assert alive(dcgmi) == []
     over = ended(node, run)
     assert (over["preempted"], over["outcome"]) == ("job 1234", "inconclusive")
     assert (node.status()["status"], node.findings()) == ("healthy", [])
 
 
-@pytest.mark.timed
 def test_work_that_nobody_announced_is_seen(
     make: Callable[..., Node], dcgmi: Dcgmi, tmp_path: Path
 ) -> None:
     """As Slurm's own process shows it."""
     node = make()
-    dcgmi.answer("diag -r 2", diag(level=2, delay_s=60.0))
+    dcgmi.answer("diag -r 2", diag(level=2, delay_s=HOUR_S))
     run = asked(node, 2)
-    node.until(dcgmi.runs, 10.0, "its program")
+    until(dcgmi.runs, "its program")
     program = tmp_path / "slurmstepd"
     shutil.copy(os.path.realpath("/bin/sleep"), program)
-    began = time.monotonic()
     with subprocess.Popen(["slurmstepd: [77.0]", "60"], executable=program) as step:
         try:
-            node.until(lambda: not alive(dcgmi), 10.0, "dcgmi to end")
-            assert time.monotonic() - began < patient(2.0)
+            until(lambda: not alive(dcgmi), "dcgmi to end")
         finally:
             step.kill()
     assert "77" in str(ended(node, run)["preempted"])
@@ -370,7 +358,7 @@ def test_level_2_waits_for_idle_devices_and_level_1_does_not(
     job(node, "begin")
     second, first = asked(node, 2), asked(node, 1)
     assert ended(node, first)["outcome"] == "pass"
-    node.until(lambda: "job 1234" in str(state(node)["blocked"]), 10.0, "what it waits for")
+    until(lambda: "job 1234" in str(state(node)["blocked"]), "what it waits for")
     (waiting,) = cast("list[Json]", state(node)["going"])
     assert (waiting["id"], waiting["stage"]) == (second, "waiting") and "job 1234" in str(
         waiting["waitsFor"]
@@ -404,11 +392,10 @@ def test_an_unknown_xid_is_settled_step_by_step(
 ) -> None:
     node = make()
     node.write(f"kernel: NVRM: Xid (PCI:{gpus.addresses[2][:-2]}): 999, pid=1, something new")
-    node.wait(lambda status: status["openFindings"], 5.0)
-    node.until(lambda: [call.level for call in dcgmi.runs()] == [1, 2], 40.0, "both levels")
-    node.until(
+    node.wait(lambda status: status["openFindings"])
+    until(lambda: [call.level for call in dcgmi.runs()] == [1, 2], "both levels")
+    until(
         lambda: len(cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])) == 2,
-        10.0,
         "their ends",
     )
     runs = cast("list[Json]", node.get("/v1/diagnostics/runs")["runs"])
@@ -424,16 +411,15 @@ def test_the_schedule_begins_with_level_1_and_a_restart_does_not_repeat_it(
         gpus=gpus, extra=f'[dcgm]\nprogram = "{dcgmi.path}"\n[dcgm_health]\nenabled = false\n'
     )
     node.start()
-    node.until(
-        lambda: len(dcgmi.runs()) == 1, 180.0, "level 1"
-    )  # settled after boot, and this host's own part of half a minute
-    node.until(lambda: cast("list[Json]", state(node)["last"]) != [], 10.0, "its end")
+    # settled after boot, and this host's own part of half a minute
+    until(lambda: len(dcgmi.runs()) == 1, "level 1", seconds=180.0)
+    until(lambda: cast("list[Json]", state(node)["last"]) != [], "its end")
     node.restart()
     due = {
         (one["check"], one["level"]): str(one["at"])
         for one in cast("list[Json]", state(node)["due"])
     }
-    node.until(lambda: state(node)["due"] != [], 10.0, "the schedule")
+    until(lambda: state(node)["due"] != [], "the schedule")
     assert due or state(node)["due"]
     assert [call.level for call in dcgmi.runs()] == [1]
 
@@ -443,7 +429,7 @@ def test_without_the_program_it_is_said_once_and_shown(
 ) -> None:
     node = make_node(gpus=gpus, extra=f'[dcgm]\nprogram = "{tmp_path}/dcgmi"\n')
     node.start()
-    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    node.wait(lambda status: status["status"] == "healthy")
     assert "dcgmi" in str(node.get("/v1/components"))
     status, answer = node.request("POST", "/v1/diagnostics/run", {"level": 1, "reason": "test"})
     assert status == 409 and "dcgmi" in str(answer["error"])

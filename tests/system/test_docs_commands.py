@@ -22,7 +22,7 @@ from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
 from tests.harness import PYTHON, UnixConnection
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S
 from vitald.cli import VERBS, main
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
@@ -130,7 +130,12 @@ class Machine:
     def shell(self, text: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [*self.enter, f"--wd={self.folder}", "sh", "-c", text]
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=60, env=self.environment
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            env=self.environment,
         )
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from tests.harness import PYTHON, Json, Node
 from tests.neuron_tree import NeuronTree
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
+from tests.waiting import until
 
 EXPECT = "/v1/expect"
 CONFIRM = f"{EXPECT}/confirm"
@@ -48,7 +49,7 @@ class Machine(Node):
         )
 
     def settle(self, here: int) -> None:
-        self.until(lambda: self.count()["here"] == here, 10.0, f"{here} Neuron devices")
+        until(lambda: self.count()["here"] == here, f"{here} Neuron devices")
 
     def codes(self) -> list[object]:
         return [one["code"] for one in self.findings()]
@@ -122,9 +123,8 @@ def test_all_are_back(machine: Machine) -> None:
     conforms("Confirmed", answer)
     machine.tree.add(15)
     machine.settle(16)
-    machine.until(
+    until(
         lambda: machine.count()["because"] == "instance type trn2.48xlarge",
-        5.0,
         "the instance type's word",
     )
     machine.tree.unplug(15)

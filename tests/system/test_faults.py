@@ -40,10 +40,10 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
-from tests.pace import patient
 from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
 from tests.unit.builders import catalogue, event, gpu
+from tests.waiting import WAIT_S, until
 from tests.whole_tree import WholeTree
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -92,8 +92,8 @@ def test_the_state_folder_is_removed(make_node: Make) -> None:
     shutil.rmtree(node.state)
     # Nobody has to wait for the next fault: it is seen when the place in the log is noted.
     node.write("nothing of interest")
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the finding")
-    node.wait(lambda status: status["ledger"]["ok"], 15.0)
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "the finding")
+    node.wait(lambda status: status["ledger"]["ok"])
     assert standing(node) == before
     node.write(xid(4, pci="0000:67:00"))
     wait_for_pid(node, 4)
@@ -114,8 +114,8 @@ def test_one_file_of_the_ledger_is_removed(make_node: Make, name: str) -> None:
     wait_for_pid(node, 1)
     (node.state / name).unlink()
     node.write(xid(2, pci="0000:66:00"))
-    node.until(lambda: len(standing(node)) == 2, 10.0, "the second finding")
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 10.0, "it to be told")
+    until(lambda: len(standing(node)) == 2, "the second finding")
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "it to be told")
     before = node.findings()
     node.restart(signal.SIGKILL)
     assert node.findings() == before
@@ -138,7 +138,7 @@ def test_another_file_is_put_in_place_of_the_ledger(make_node: Make) -> None:
     content = copy.read_bytes()
     copy.replace(node.state / "ledger.db")
     node.write(xid(2, pci="0000:66:00"))
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 10.0, "it to be told")
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "it to be told")
     assert {one[2] for one in standing(node)} == {"gpu/0000:65:00.0", "gpu/0000:66:00.0"}
     before = node.findings()
     node.restart(signal.SIGKILL)
@@ -200,20 +200,18 @@ def test_the_state_disk_is_taken_away_and_comes_back(disks: tuple[Node, Disks, P
     """
     node, made, disk = disks
     made.unmount()
-    node.until(lambda: "vitald/ledger_failed" in open_codes(node), 15.0, "it to be noticed")
+    until(lambda: "vitald/ledger_failed" in open_codes(node), "it to be noticed")
     node.write(xid(2, pci="0000:66:00"), xid(3))
-    node.until(lambda: [one[3] for one in standing(node)] == [2, 1], 10.0, "the new faults")
-    status = node.wait(lambda status: "not mounted" in status["ledger"]["error"], 10.0)
+    until(lambda: [one[3] for one in standing(node)] == [2, 1], "the new faults")
+    status = node.wait(lambda status: "not mounted" in status["ledger"]["error"])
     assert status["rebootRequired"]
     assert node.metric("vitald_ledger_ok") == 0
     assert pids(node.events())[-2:] == [2, 3]
     assert list(node.state.iterdir()) == []
     before = standing(node)
     made.mount(disk)
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
-    node.until(
-        lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed"
-    )
+    node.wait(lambda status: status["ledger"]["ok"])
+    until(lambda: "vitald/ledger_failed" not in open_codes(node), "the finding to be closed")
     assert stored(node) == [1, 2, 3]
     assert standing(node) == before
     node.restart(signal.SIGKILL)
@@ -225,11 +223,11 @@ def test_another_disk_comes_in_its_place(disks: tuple[Node, Disks, Path]) -> Non
     """A new ledger is begun on it, with all that stands, and that the history is gone is told."""
     node, made, _ = disks
     made.unmount()
-    node.until(lambda: "vitald/ledger_failed" in open_codes(node), 15.0, "it to be noticed")
+    until(lambda: "vitald/ledger_failed" in open_codes(node), "it to be noticed")
     before = standing(node)
     made.mount(made.make("second"))
-    node.until(lambda: "vitald/ledger_replaced" in open_codes(node), 40.0, "it to be told")
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "it to be told")
+    node.wait(lambda status: status["ledger"]["ok"])
     assert standing(node) == before
     node.restart(signal.SIGKILL)
     assert standing(node) == before
@@ -661,9 +659,7 @@ def test_the_clock_is_stepped_a_day_and_back(
         shim.step(step)
         node.write(xid(10 + number))
         wait_for_pid(node, 10 + number)
-        node.until(
-            lambda: len(node.events("&code=vitald/clock_stepped")) == number + 1, 10.0, "the step"
-        )
+        until(lambda: len(node.events("&code=vitald/clock_stepped")) == number + 1, "the step")
         assert found() == [(*before[0][:3], 2 + number), before[1]]
         assert {str(one["state"]) for one in cast("list[Json]", node.status()["sources"])} <= {
             "ok",
@@ -716,11 +712,11 @@ def test_the_kernel_log_cannot_be_read_any_more(
     node = make_node(kernel_log="kmsg", userspace="ignore")
     node.environment |= shim.environment
     node.start()
-    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    node.wait(lambda status: status["status"] == "healthy")
     shim.fail("/dev/kmsg", opening, reading)
     with Path("/dev/kmsg").open("w") as log:
         log.write("<6>vitald-test: there is something to be read\n")
-    node.wait(unknown, 15.0)
+    node.wait(unknown)
     source = cast("list[Json]", node.status()["sources"])[0]
     assert (source["name"], source["state"]) == ("kernel_log", "failed")
     assert node.cli("check").returncode == 30
@@ -729,11 +725,10 @@ def test_the_kernel_log_cannot_be_read_any_more(
     assert "vitald/source_failed" in open_codes(node)
     assert len(node.said("source_failed")) == 1, "said once"
     shim.mend()
-    node.wait(lambda status: status["status"] == "healthy", 20.0)
+    node.wait(lambda status: status["status"] == "healthy")
     assert open_codes(node) == set()
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["missing", "folder", "file", "pipe", "socket", "null", "zero"])
 def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: str) -> None:
     """Misconfigured, or a container without the device. Silence is not health, and neither is an
@@ -753,14 +748,12 @@ def test_what_stands_in_place_of_the_kernel_log_is_none(make_node: Make, kind: s
         path = Path("/dev") / kind
     node.configure('source = "kmsg"', f'source = "kmsg"\npath = "{path}"')
     node.start()
-    node.wait(unknown, 15.0)
+    node.wait(unknown)
     assert node.cli("check").returncode == 30
     assert "vitald/source_failed" in open_codes(node)
-    began = time.monotonic()
-    assert node.answers("/healthz")
-    assert time.monotonic() - began < patient(1.0)
+    until(lambda: node.answers("/healthz"), "an answer")
     node.restart(signal.SIGKILL)
-    node.wait(unknown, 15.0)
+    node.wait(unknown)
 
 
 @pytest.fixture
@@ -781,7 +774,7 @@ def whole(tree: WholeTree, make_node: Make, shim: Shim) -> Node:
     node.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
     node.environment |= shim.environment
     node.start()
-    node.wait(lambda status: status["status"] == "healthy", 20.0)
+    node.wait(lambda status: status["status"] == "healthy")
     return node
 
 
@@ -828,7 +821,7 @@ def test_parts_of_the_kernels_files_cannot_be_read(
     assert (status["rebootRequired"], status["replacementRequired"]) == (False, False)
     assert status["status"] != "healthy"
     shim.mend()
-    whole.wait(lambda status: status["status"] == "healthy", 20.0)
+    whole.wait(lambda status: status["status"] == "healthy")
     assert told(whole) == before
     assert states(whole) == {"ok"}
 
@@ -849,20 +842,19 @@ def test_no_file_can_be_opened_any_more(whole: Node, tree: WholeTree) -> None:
     time.sleep(3.0)
     assert whole.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-    whole.until(lambda: whole.answers("/healthz"), 10.0, "an answer")
+    until(lambda: whole.answers("/healthz"), "an answer")
     wait_for_pid(whole, 2)
     whole.wait(
         lambda status: (
             states(whole) == {"ok"} and {one["code"] for one in status["findings"]} == {"xid/13"}
         ),
-        20.0,
     )
     assert told(whole) - before == Counter(
         {("xid/13", "gpu/0000:99:00.0"): 1, ("xid/13", "gpu/0000:98:00.0"): 1}
     )
     assert stored(whole) == [1, 2]
     tree.neuron.ecc(11, "sram_ecc_uncorrected", 1)
-    whole.wait(lambda status: status["replacementRequired"], 10.0)
+    whole.wait(lambda status: status["replacementRequired"])
     for line in whole.errors.read_text().splitlines():
         assert json.loads(line)["event"], "the log stays a log"
 
@@ -877,7 +869,7 @@ def test_the_daemon_gets_no_turn_for_a_while(whole: Node, tree: WholeTree) -> No
         tree.network.down("mlx5_5")
         time.sleep(6.0)
     wait_for_pid(whole, 1)
-    whole.wait(lambda status: states(whole) == {"ok"} and len(status["findings"]) == 2, 15.0)
+    whole.wait(lambda status: states(whole) == {"ok"} and len(status["findings"]) == 2)
     assert sorted(code for code, _ in told(whole) - before) == ["ib/port_down", "xid/79"]
     assert not any("hung" in str(one["code"]) for one in whole.events())
 
@@ -888,7 +880,7 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
     """
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "h100"))
     node.start()
-    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    node.wait(lambda status: status["status"] == "healthy")
     assert node.process is not None
     process = node.process.pid
 
@@ -906,7 +898,7 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
         return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 
     calm, killed = descriptors(), set[int]()
-    end = time.monotonic() + patient(15.0)
+    end = time.monotonic() + WAIT_S
     while len(killed) < 3 and time.monotonic() < end:
         for worker in workers() - killed:
             with suppress(ProcessLookupError, FileNotFoundError):
@@ -917,11 +909,10 @@ def test_the_drivers_worker_is_killed_again_and_again(make_node: Make, tmp_path:
     node.write(xid(1, code=13, message="Graphics Exception"))
     wait_for_pid(node, 1)
     node.wait(
-        lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"]), 30.0
+        lambda status: all(one["state"] in ("ok", "not present") for one in status["sources"])
     )
-    node.until(
+    until(
         lambda: {str(one["code"]) for one in node.findings()} <= {"xid/13"},
-        30.0,
         "the GPUs to be well again",
     )
     assert {

@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import Node
 from tests.system.lines import about, fresh_pci, ordinary, pids, wait_for_pid, xid
+from tests.waiting import until
 
 Make = Callable[..., Node]
 
@@ -37,7 +38,7 @@ class Story:
         return pids(about(self.node.events(), self.pci))
 
     def wait(self, pid: int) -> None:
-        self.node.until(lambda: pid in self.seen(), 15.0, f"line {pid}, with {self.seen()} seen")
+        until(lambda: pid in self.seen(), f"line {pid}, with {self.seen()} seen")
 
     def expect(self, *wanted: int) -> None:
         """These lines in this order, each once. The last is waited for, so what should not come has
@@ -220,9 +221,8 @@ def test_the_rest_of_an_over_long_line_is_no_line(story: Story, length: int) -> 
         log.write("x" * length)
         if length < 1 << 18:
             log.flush()
-            story.node.until(
+            until(
                 lambda: story.node.metric("vitald_kernel_records_torn_total") != before,
-                5.0,
                 "the first piece to be read",
             )
         log.write(f"{story.line(666)}\n")
@@ -269,9 +269,9 @@ def test_missing_then_there(make_node: Make) -> None:
     assert str(node.log) in str(status["sources"])
     assert node.metric('vitald_source_up{source="kernel_log"}') == 0
     assert [node.cli(verb).returncode for verb in ("check", "status")] == [30, 30]
-    node.until(lambda: node.findings("&code=vitald/source_failed"), 5.0, "the finding")
+    until(lambda: node.findings("&code=vitald/source_failed"), "the finding")
     node.write(xid(1))
-    node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+    node.wait(lambda status: status["sources"][0]["state"] == "ok")
     wait_for_pid(node, 1)
     assert pids(node.events()) == [1]
     assert node.findings("&code=vitald/source_failed") == []
@@ -287,7 +287,7 @@ def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
     chance = random.Random(1)
     node.write(*(ordinary(chance.randrange(10**9)) for _ in range(200_000)), xid(1))
     node.start(wait=False)
-    node.until(lambda: node.answers("/healthz"), 15.0, "the daemon to answer")
+    until(lambda: node.answers("/healthz"), "the daemon to answer")
     said = set()
 
     def judged() -> object:
@@ -295,7 +295,7 @@ def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
         said.add(status["status"])
         return status["rebootRequired"]
 
-    node.until(judged, 60.0, "the last line")
+    until(judged, "the last line")
     assert "healthy" not in said
 
 

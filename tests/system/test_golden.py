@@ -26,6 +26,7 @@ from tests.dcgmi import Dcgmi
 from tests.harness import Node
 from tests.system.lines import wait_for_pid, xid
 from tests.system.test_diagnostics import asked, ended
+from tests.waiting import until
 from tests.whole_tree import WholeTree
 from vitald.simulator.node import SimulatedNode
 
@@ -87,8 +88,8 @@ level_2 = "12h"
 enabled = false
 {_RECOVERY}"""
         with Node(folder / "node", gpus=gpus, extra=extra) as node:
-            node.wait(lambda status: status["status"] == "healthy", 20.0)
-            ended(node, asked(node, 1), 30.0)
+            node.wait(lambda status: status["status"] == "healthy")
+            ended(node, asked(node, 1))
             node.write(xid(1), xid(2, code=13, pci="0000:3b:00", message="Graphics Exception"))
             node.write(f"nvidia-nvswitch0: SXid (PCI:0000:87:00.0): {_FATAL}")
             node.write(xid(3, code=9999))
@@ -118,7 +119,7 @@ def tree_node(folder: Path) -> Iterator[Node]:
     node = Node(folder / "node", sysfs=tree.root, looks=looks, extra=often + _RECOVERY)
     node.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
     with node:
-        node.wait(lambda status: status["status"] == "healthy", 20.0)
+        node.wait(lambda status: status["status"] == "healthy")
         yield node
 
 
@@ -163,7 +164,7 @@ def test_metrics(name: str, tmp_path: Path) -> None:
 
     with NODES[name](tmp_path) as node:
         with suppress(AssertionError):  # what differs is told below
-            node.until(as_before, 20.0, "the metrics that there were")
+            until(as_before, "the metrics that there were")
         golden.hold("metrics", found[0], HOW, only=f"{name} ")
         written, shown = (
             metrics_page.help_texts_written(),

@@ -18,18 +18,20 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import WAIT_S, patient
 from tests.system.document import conforms
 from tests.system.people import cli_as_nobody, request_as_nobody
 from tests.system.test_api import SLOW_TO_SHOW
 from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
+from tests.waiting import WAIT_S, until
 from vitald.cli import main
 from vitald.simulator.node import SimulatedNode
 
 MODEL = "NVIDIA H100 80GB HBM3"
 Pair = tuple[SimulatedNode, Node]
+# A call that hangs is said soon, and waited for an hour.
+PATIENT = 'deadline = "1s"\ngive_up = "1h"'
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("h100")
     gpus = SimulatedNode(folder / "gpus", "h100")
     with Node(folder / "node", gpus=gpus) as node:
-        node.wait(lambda status: status["status"] == "healthy", 15.0)
+        node.wait(lambda status: status["status"] == "healthy")
         yield gpus, node
 
 
@@ -53,11 +55,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def make_pair(make_node: Callable[..., Node], tmp_path: Path) -> Callable[..., Pair]:
     """A node with GPUs, made to order and started."""
 
-    def make(profile: str = "h100", *, trace: bool = False, **settings: object) -> Pair:
+    def make(profile: str = "h100", *, trace: bool = False, nvml: str = "") -> Pair:
         gpus = SimulatedNode(tmp_path / "gpus", profile, trace=trace)
-        node = make_node(gpus=gpus, **settings)
+        node = make_node(gpus=gpus)
+        node.configure("[nvml]\n", f"[nvml]\n{nvml}\n")
         node.start()
-        node.wait(lambda status: status["status"] == "healthy", 15.0)
+        node.wait(lambda status: status["status"] == "healthy")
         return gpus, node
 
     return make
@@ -283,7 +286,7 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
     gpus, node = make_pair()
     before = listed(node)
     gpus.lose(5)
-    node.wait(lambda status: status["openFindings"], 10.0)
+    node.wait(lambda status: status["openFindings"])
     (finding,) = node.findings()
     conforms("Finding", finding)
     assert (finding["code"], finding["component"], finding["simulated"]) == (
@@ -330,12 +333,11 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
 def test_a_gpu_comes_back(make_pair: Callable[..., Pair]) -> None:
     gpus, node = make_pair("a100")
     gpus.lose(0)
-    node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+    node.wait(lambda status: status["status"] == "unhealthy")
     gpus.restore(0)
-    node.wait(lambda status: status["status"] == "healthy", 15.0)
-    node.until(
+    node.wait(lambda status: status["status"] == "healthy")
+    until(
         lambda: "temperature_celsius" in cast("Json", listed(node)[0]["readings"]),
-        5.0,
         "its readings",
     )
     assert cast("Json", listed(node)[0]["readings"])["lost"] == 0
@@ -347,13 +349,13 @@ def test_a_lost_gpu_stays_lost_whoever_clears_it(make_pair: Callable[..., Pair])
     """
     gpus, node = make_pair()
     gpus.lose(5)
-    node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+    node.wait(lambda status: status["status"] == "unhealthy")
     for again in range(2):
         (finding,) = node.findings()
         assert node.cli("clear", str(finding["id"]), "--reason", f"ticket {again}").returncode == 0
         if again:
             node.restart()
-        node.wait(lambda status: status["status"] == "unhealthy", 10.0)
+        node.wait(lambda status: status["status"] == "unhealthy")
         (found,) = node.findings()
         assert found["id"] != finding["id"] and found["code"] == "nvml/gpu_lost"
         assert f"ticket {again}; still observed)" in cast("str", found["raw"])
@@ -451,7 +453,7 @@ def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
 
     assert set(replays()) == {0}
     gpus.set_values(1, {"fi.94.0": "7", "temp_c": 66})
-    node.until(lambda: replays()[:3] == [0, 7, 0], 8.0, "the counter")
+    until(lambda: replays()[:3] == [0, 7, 0], "the counter")
     hot = [
         line
         for line in samples(node, gpus.addresses[1])
@@ -510,18 +512,14 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
     assert is_healthy(node.status())
 
 
-@pytest.mark.timed
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
-    """Once it is answered no process of ours holds the driver; it comes back by itself; both are
-    kept as events.
-    """
+    """Once it is answered no process of ours holds the driver; both ends are kept as events."""
     _, node = make_pair()
     (before,) = workers(node)
-    begun = time.monotonic()
-    answer = release(node, 3.0)
+    answer = release(node, 600.0)
     assert workers(node) == []
-    assert (answer["gpus"], answer["seconds"]) == ([], 3)
-    status = node.wait(is_released, 2.0)
+    assert (answer["gpus"], answer["seconds"]) == ([], 600)
+    status = node.wait(is_released)
     assert source(status)["detail"].startswith("all GPUs released until ")
     assert "asked by root (uid 0), pid " in str(status["reasons"])
     assert [(one["status"], one["fresh"]) for one in listed(node)] == [("unknown", False)] * 8
@@ -531,8 +529,8 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert shown.count("UNKNOWN") == 8
     assert node.cli("check").returncode == 30
     assert workers(node) == []
-    node.wait(is_healthy, 10.0)
-    assert 3.0 <= time.monotonic() - begun <= patient(8.0)
+    assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 1})
+    node.wait(is_healthy)
     (after,) = workers(node)
     assert after != before
     assert all(one["fresh"] for one in listed(node))
@@ -541,6 +539,15 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert [cast("Json", event["fields"])["reason"] for event in events] == ["test", "test"]
     assert "nothing has changed" in str(events[1]["raw"])
     assert node.findings() == []
+
+
+def test_it_comes_back_by_itself(make_pair: Callable[..., Pair]) -> None:
+    _, node = make_pair("t4")
+    release(node, 1.0)
+    until(lambda: len(node.events("&code=nvml/returned")) == 1, "the end of it")
+    node.wait(is_healthy)
+    codes = [event["code"] for event in node.events("&kind=nvml")]
+    assert codes == ["nvml/released", "nvml/returned"]
 
 
 def test_the_answer_is_not_ahead_of_the_status(
@@ -552,7 +559,7 @@ def test_the_answer_is_not_ahead_of_the_status(
     node = make_node(gpus=SimulatedNode(tmp_path / "gpus", "t4"))
     node.command[1:3] = ["-c", SLOW_TO_SHOW]
     node.start()
-    node.wait(is_healthy, 15.0)
+    node.wait(is_healthy)
     release(node, 60.0)
     assert is_released(node.status())
 
@@ -561,7 +568,7 @@ def test_no_old_values_on_the_port_meanwhile(make_pair: Callable[..., Pair]) -> 
     """Prometheus cannot see that a sample is of ten minutes ago: what is not read now has none."""
     _, node = make_pair()
     release(node, 60.0)
-    node.wait(is_released, 2.0)
+    node.wait(is_released)
     names = {line.partition("{")[0] for line in samples(node)}
     assert names <= {"vitald_gpu_info"}
 
@@ -574,40 +581,30 @@ def test_taken_back_earlier(make_pair: Callable[..., Pair]) -> None:
     assert done.stdout.startswith("released all GPUs until ")
     assert ("no process is known to have them open" in done.stdout) == (done.returncode == 0)
     assert workers(node) == []
-    status = node.wait(is_released, 2.0)
+    status = node.wait(is_released)
     assert "a person's reset" in str(source(status)["detail"])
     ended = node.cli("release", "--end", "--json")
     assert (ended.returncode, json.loads(ended.stdout)) == (0, {"ended": 1})
-    node.wait(is_healthy, 8.0)
+    node.wait(is_healthy)
     assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 0})
 
 
-@pytest.mark.timed
 def test_several_at_once(make_pair: Callable[..., Pair]) -> None:
-    """Each is answered, and the last one to be over ends it; the daemon has its hands free all the
-    while.
-    """
+    """Each is answered, and the last one to be over ends it."""
     gpus, node = make_pair("a100")
     for seconds, wanted in (
-        (3.0, ()),
-        (60.0, ()),
-        (60.0, (gpus.addresses[0],)),
-        (60.0, (gpus.addresses[0],)),
+        (1.0, ()),
+        (600.0, ()),
+        (600.0, (gpus.addresses[0],)),
+        (600.0, (gpus.addresses[0],)),
     ):
-        begun = time.monotonic()
         release(node, seconds, *wanted)
-        assert time.monotonic() - begun < patient(3.0)
-    node.wait(is_released, 2.0)
-    before = node.metric("process_cpu_seconds_total")
-    time.sleep(4.0)
-    after = node.metric("process_cpu_seconds_total")
-    assert before is not None
-    assert after is not None
-    assert after - before < 1.0
+    node.wait(is_released)
+    time.sleep(1.0)  # so that the first of them is over
     assert is_released(node.status())
     assert workers(node) == []
     assert node.request("POST", "/v1/release/end", {})[1] == {"ended": 3}
-    node.wait(is_healthy, 8.0)
+    node.wait(is_healthy)
 
 
 def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
@@ -630,58 +627,49 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
         [f"gpu/{gpus.addresses[3]}"],
     )
     answered = time.monotonic_ns()
-    status = node.wait(is_released, 3.0)
+    status = node.wait(is_released)
     assert str(source(status)["detail"]).startswith(f"gpu/{gpus.addresses[3]} released until ")
-    time.sleep(3.5)
-    asked = {call.gpu for call in gpus.read_calls() if call.at_ns > answered}
-    assert asked >= {0, 1, 2, 4, 5, 6, 7}
-    assert 3 not in asked
+
+    def asked(since: int) -> set[int | None]:
+        return {call.gpu for call in gpus.read_calls() if call.at_ns > since}
+
+    for _ in range(2):  # rounds
+        since = time.monotonic_ns()
+        until(lambda since=since: asked(since) >= {0, 1, 2, 4, 5, 6, 7}, "the others to be asked")
+    assert 3 not in asked(answered)
     assert is_released(node.status())
     assert node.cli("release", "--end").returncode == 0
-    node.wait(is_healthy, 8.0)
-    node.until(
-        lambda: 3 in {call.gpu for call in gpus.read_calls() if call.at_ns > answered},
-        5.0,
-        "it to be asked again",
-    )
+    node.wait(is_healthy)
+    until(lambda: 3 in asked(answered), "it to be asked again")
     assert listed(node)[3]["fresh"]
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["sleep", "spin", "fork"])
 def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     """Whoever wants the GPUs does not wait for one that hangs: the process in the way is ended."""
-    gpus, node = make_pair()
+    gpus, node = make_pair(nvml=PATIENT)
     gpus.hang_call(4, "nvmlDeviceGetTemperature", kind)
     (held,) = workers(node)
-    time.sleep(2.5)  # it is in the call now
-    begun = time.monotonic()
-    answer = release(node, 60.0)
-    assert time.monotonic() - begun < patient(3.0)
+    until(lambda: node.findings("&code=nvml/hung"), "the hang")
+    answer = release(node, 600.0)
     assert (answer["stuck"], workers(node), Path(f"/proc/{held}").exists()) == ([], [], False)
-    node.wait(is_released, 2.0)
+    node.wait(is_released)
     gpus.release_call(4, "nvmlDeviceGetTemperature")
     node.request("POST", "/v1/release/end", {})
-    node.wait(is_healthy, 15.0)
+    node.wait(is_healthy)
 
 
-@pytest.mark.timed
 def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> None:
-    gpus, node = make_pair()
+    gpus, node = make_pair(nvml=PATIENT)
     gpus.hang_call(4, "nvmlDeviceGetTemperature")
-    time.sleep(2.5)
-    begun = time.monotonic()
-    release(node, 60.0, gpus.addresses[4])
-    assert time.monotonic() - begun < patient(3.0)
-    node.wait(is_released, 5.0)
-    answered = time.monotonic_ns()
+    until(lambda: node.findings("&code=nvml/hung"), "the hang")
+    release(node, 600.0, gpus.addresses[4])
+    node.wait(is_released)
     gpus.set_values(0, {"temp_c": 51})
-    node.until(
+    until(
         lambda: cast("Json", listed(node)[0]["readings"])["temperature_celsius"] == 51,
-        8.0,
         "the others to be looked at",
     )
-    assert answered < time.monotonic_ns()
 
 
 # --- the demonstration

@@ -29,9 +29,9 @@ from tests.control_plane.manifests import (
 )
 from tests.control_plane.plane import ControlPlane
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import patient
 from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
+from tests.waiting import WAIT_S, until
 from vitald import __version__, tomlfile
 from vitald.publish.kubernetes.desired import build_desired_node
 from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS
@@ -481,7 +481,7 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
             await_condition(plane, "False")
         demand_helm(plane, "upgrade", *release, str(CHART), *upgraded())
         with publisher(plane, token, daemon, tmp_path):
-            Node.until(lambda: has_own_taint(plane), 20.0, "the taint")
+            until(lambda: has_own_taint(plane), "the taint")
     # What publishers of the other nodes wrote, and another agent wrote to one of them.
     for name in NODES[1:]:
         body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
@@ -494,7 +494,7 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
     )
     helm.start()
     job = "/apis/batch/v1/namespaces/helm-life/jobs/vitald-retire"
-    Node.until(lambda: plane.call("GET", job)[0] == 200, 60.0, "the hook's Job")
+    until(lambda: plane.call("GET", job)[0] == 200, "the hook's Job")
     # The publishers have lost their rights by now, and cannot write again what the Job removes.
     own = f"/api/v1/nodes/{NODES[0]}/status"
     assert plane.call("PATCH", own, {"metadata": {}}, token=token)[0] == 403
@@ -504,7 +504,7 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
         f"removed what vitald wrote from {len(NODES)} of {count_nodes(plane)} nodes\n",
     ), done.stderr
     complete_job(plane, job)
-    helm.join(patient(60))
+    helm.join(WAIT_S)
     assert [each.returncode for each in uninstalled] == [0], uninstalled
     assert {name: describe_node(plane, name) for name in NODES} == nodes
     listed = plane.kubectl(
@@ -553,7 +553,7 @@ def await_condition(plane: ControlPlane, status: str) -> None:
             (each["type"], each["status"]) == ("vitald.io/Healthy", status) for each in conditions
         )
 
-    Node.until(says, 20.0, f"vitald.io/Healthy={status}")
+    until(says, f"vitald.io/Healthy={status}")
 
 
 def has_own_taint(plane: ControlPlane) -> bool:
@@ -577,7 +577,7 @@ def run_job(plane: ControlPlane, job: Json, folder: Path) -> subprocess.Complete
         env={**os.environ, "PYTHONPATH": str(ROOT / "agent")},
         capture_output=True,
         text=True,
-        timeout=patient(60),
+        timeout=WAIT_S,
     )
 
 

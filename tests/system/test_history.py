@@ -26,6 +26,7 @@ from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.lines import Ring, about, fresh_pci, ordinary, pids, wait_for_pid, xid
 from tests.system.machine import Machine
+from tests.waiting import until
 from vitald.collectors.kernel_log.record import split_record
 from vitald.ledger import sums
 
@@ -144,7 +145,7 @@ class Away:
         """Every fault once, but for those that neither journal nor ring had: and exactly so many
         records are told as lost.
         """
-        wait_for_pid(self.node, self.last_pid, 60.0)
+        wait_for_pid(self.node, self.last_pid)
         self.reader.read()
         seen = Counter(
             pids(
@@ -181,7 +182,7 @@ def away(make_node: Callable[..., Node], kmsg: Write, reader: Reader) -> Away:
     domain = f"{secrets.randbelow(0xEFFF) + 0x1000:04x}"
     kmsg(f"<4>{xid(1, pci=f'{domain}:00:00')}")
     node.start()
-    wait_for_pid(node, 1, 30.0)
+    wait_for_pid(node, 1)
     node.stop()
     with closing(sqlite3.connect(node.state / "ledger.db")) as db:
         cursor, boot = db.execute(
@@ -246,7 +247,7 @@ def test_killed_again_and_again_while_it_catches_up(
     )
     for wanted in sorted(chance.randrange(whole) for _ in range(5)):
         away.node.start(wait=False)
-        away.node.until(lambda: away.has(wanted + 1), 30.0, f"{wanted} events")
+        until(lambda: away.has(wanted + 1), f"{wanted} events")
         away.node.kill()
     for _ in range(5):
         away.node.start(wait=False)
@@ -293,7 +294,7 @@ def test_a_container_is_booted_on_a_host_that_is_not(
     for number in (2, 3):
         machine.reboot(ending)
         kmsg(f"<4>{xid(number, pci=pci)}")
-        node.until(lambda: len(about(node.events(), pci)) == number, 10.0, "the next line")
+        until(lambda: len(about(node.events(), pci)) == number, "the next line")
     assert pids(about(node.events(), pci)) == [1, 2, 3]
     assert machine.boots() == 2
     assert node.events("&code=vitald/not_watched") == []
@@ -337,9 +338,7 @@ def test_the_end_of_a_former_boot(machine: Machine) -> None:
     assert [(event["bootId"], event["trust"]) for event in about(node.events(), pci)] == [
         (boot, "kernel")
     ] * 2
-    node.until(
-        lambda: about(node.findings("&state=cleared"), pci), 10.0, "the finding to be closed"
-    )
+    until(lambda: about(node.findings("&state=cleared"), pci), "the finding to be closed")
     (finding,) = about(node.findings("&state=cleared"), pci)
     assert (finding["count"], "rebooted" in str(finding["clearedBy"])) == (2, True)
     assert about(node.findings(), pci) == []
@@ -367,7 +366,7 @@ def test_a_crash_log_is_told_in_one_boot_only(machine: Machine) -> None:
         crash.write_text(f"Panic#1 Part1\n{known}\n{new}\n")
         node.start()
         wait_for_pid(node, 300)
-        node.until(lambda: told(node, "vitald/boot"), 10.0, "the boot")
+        until(lambda: told(node, "vitald/boot"), "the boot")
         node.stop(signal.SIGKILL)
         with closing(sqlite3.connect(node.state / "ledger.db")) as db:
             (cursor,) = db.execute(
@@ -389,7 +388,7 @@ def test_the_end_of_a_former_boot_that_nobody_kept(
     former(machine, boot, ["usb 1-1: ordinary"])
     node.configure(f'journal = "{node.folder / "journal"}"', 'journal = "off"')
     node.start()
-    node.until(lambda: told(node, "vitald/not_watched"), 10.0, "the event")
+    until(lambda: told(node, "vitald/not_watched"), "the event")
     assert [
         (fields["former_boot"], fields["orderly"]) for fields in told(node, "vitald/not_watched")
     ] == [(boot, not finding)]
@@ -406,6 +405,6 @@ def test_a_place_that_another_source_left(make_node: Callable[..., Node], kmsg: 
     node.configure(f'source = "file"\npath = "{node.log}"', 'source = "kmsg"')
     kmsg(f"<4>{xid(2, pci=pci)}")
     node.start()
-    node.until(lambda: about(node.events(), pci)[1:], 10.0, "the line in the ring")
+    until(lambda: about(node.events(), pci)[1:], "the line in the ring")
     assert node.status()["sources"][0]["state"] == "ok"
     assert not node.said("source_broke", "history_not_read")

@@ -16,6 +16,7 @@ from tests.system.disk import Disk, damage, open_codes
 from tests.system.document import conforms
 from tests.system.lines import about, dbe, fallen_with_company, fresh_pci, remap, wait_for_pid, xid
 from tests.system.machine import Machine
+from tests.waiting import until
 from vitald.ledger import MIGRATIONS
 
 Make = Callable[..., Node]
@@ -118,7 +119,7 @@ def test_an_incident_that_is_over(node: Node) -> None:
     """
     node.write(*fallen_with_company(1))
     wait_for_pid(node, 1)
-    node.until(lambda: len(node.findings()) == 2, 5.0, "both findings")
+    until(lambda: len(node.findings()) == 2, "both findings")
     for finding in node.findings():
         assert node.status()["incidents"]
         node.request(
@@ -143,7 +144,7 @@ def test_an_incident_that_is_over(node: Node) -> None:
     assert node.findings() == []
     node.write(xid(3))  # it fell off again: that is another one
     wait_for_pid(node, 3)
-    node.until(lambda: len(node.get("/v1/incidents")["incidents"]) == 2, 5.0, "the second incident")
+    until(lambda: len(node.get("/v1/incidents")["incidents"]) == 2, "the second incident")
 
 
 @pytest.mark.core
@@ -188,9 +189,7 @@ def test_incidents_after_the_ledger_was_replaced(node: Node) -> None:
     for path in node.state.glob("ledger.db*"):
         damage(path, 0)
     node.write(xid(3, code=13, pci="0000:67:00", message="Graphics Exception"))
-    node.until(
-        lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed"
-    )
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "the damage to be noticed")
     node.restart()
     status = node.status()
     assert untold(status) == set()
@@ -221,7 +220,7 @@ def test_why_of_many_events(node: Node) -> None:
     """The first four and the last four; the count says how many there were."""
     node.write(*(xid(pid) for pid in range(20)))
     wait_for_pid(node, 19)
-    node.until(lambda: node.findings()[0]["count"] == 20, 5.0, "all lines")
+    until(lambda: node.findings()[0]["count"] == 20, "all lines")
     chain = why(node, 1)
     assert [event["fields"]["pid"] for event in chain["events"]] == [0, 1, 2, 3, 16, 17, 18, 19]
     assert chain["finding"]["count"] == 20
@@ -307,7 +306,7 @@ def test_why_while_the_ledger_cannot_be_written(make_node: Make) -> None:
         node.start()
         disk.fill()
         node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(1, 400)))
-        node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"], 15.0)
+        node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"])
         number = node.findings("&code=xid/79")[-1]["id"]
         status, answer = node.request("GET", f"/v1/findings/{number}/why")
         assert status in (200, 503), answer
@@ -415,7 +414,7 @@ def test_the_log_says_what_became_of_a_finding(node: Node) -> None:
     node.request("POST", "/v1/findings/1/remedy", {"reason": "reboot at 15:00"})
     assert node.said("finding_cleared") == []
     node.request("POST", "/v1/findings/1/clear", {"reason": "over"})
-    node.until(lambda: len(node.said("finding_cleared")) == 1, 5.0, "the word in the log")
+    until(lambda: len(node.said("finding_cleared")) == 1, "the word in the log")
 
 
 @pytest.mark.parametrize(
@@ -466,7 +465,7 @@ def test_replaced(node: Node) -> None:
     assert event["component"] == "gpu/0000:65:00.0"
     assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') is None
     node.write(xid(4))
-    node.until(lambda: about(node.findings(), GONE), 5.0, "the new board's fault")
+    until(lambda: about(node.findings(), GONE), "the new board's fault")
     assert node.metric('vitald_device_lemon_score{device="gpu/0000:65:00.0"}') == 1
 
 
@@ -479,7 +478,7 @@ def test_a_drill_replaces_no_board(node: Node) -> None:
     wait_for_pid(node, 1)
     node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 60})
     node.write(drill)
-    node.until(lambda: len(node.findings()) == 2, 5.0, "the drill")
+    until(lambda: len(node.findings()) == 2, "the drill")
     (number,) = [finding["id"] for finding in node.findings() if finding["simulated"]]
     assert (
         node.request(
@@ -615,7 +614,7 @@ def test_metrics_follow_the_incidents(node: Node) -> None:
     assert (node.metric("vitald_incidents"), node.metric("vitald_findings_escalated")) == (0, 0)
     node.write(*fallen_with_company(1, pci), remap(2, WAITING))
     wait_for_pid(node, 2)
-    node.until(lambda: node.metric("vitald_incidents") == 2, 5.0, "both incidents")
+    until(lambda: node.metric("vitald_incidents") == 2, "both incidents")
     scores = {one["device"]: one["score"] for one in node.status()["suspects"]}
     assert {
         device: node.metric(f'vitald_device_lemon_score{{device="{device}"}}') for device in scores
@@ -628,6 +627,6 @@ def test_a_record_has_an_end(node: Node) -> None:
     of it.
     """
     node.write(*(xid(pid, code=13, message="Graphics Exception") for pid in range(3000)))
-    wait_for_pid(node, 2999, 30.0)
+    wait_for_pid(node, 2999)
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
         assert ledger.execute("SELECT count(*) FROM marks").fetchone()[0] <= 512

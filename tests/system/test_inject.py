@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import is_read_only, require
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import WAIT_S
 from tests.system.lines import about, fresh_pci
 from tests.system.people import cli_as_nobody
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.kmsg
 Write = Callable[[str], object]
@@ -43,7 +43,7 @@ sys.exit(main(sys.argv[1:]))
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     require(os.geteuid() == 0 and os.access("/dev/kmsg", os.W_OK), "root and a writable /dev/kmsg")
     with Node(tmp_path_factory.mktemp("node"), kernel_log="kmsg", userspace="ignore") as node:
-        node.wait(lambda status: status["sources"][0]["state"] == "ok", 15.0)
+        node.wait(lambda status: status["sources"][0]["state"] == "ok")
         yield node
 
 
@@ -105,7 +105,7 @@ def test_over_by_itself(careful: Node) -> None:
     node, pci = careful, fresh_pci()
     number = drill(node, pci, "--for", "2s")
     node.restart(signal.SIGKILL)
-    node.until(lambda: not about(node.findings(), pci), 15.0, "the drill's end")
+    until(lambda: not about(node.findings(), pci), "the drill's end")
     (cleared,) = [one for one in node.findings("&state=cleared") if one["id"] == number]
     assert cleared["clearedBy"] == "the drill is over"
     assert cleared["clearedAt"] == cleared["simulatedUntil"]
@@ -121,11 +121,11 @@ def test_only_the_announced_record_is_taken(careful: Node, kmsg: Write) -> None:
     number = drill(node, pci)
     line = str(about(node.events(), pci)[0]["raw"])
     kmsg(f"<4>{line}")
-    node.until(lambda: len(about(node.events(), pci)) == 2, 10.0, "the second record")
+    until(lambda: len(about(node.events(), pci)) == 2, "the second record")
     assert [finding["count"] for finding in about(node.findings(), pci)] == [1]
     node.request("POST", f"/v1/findings/{number}/clear", {"reason": "drill over"})
     kmsg(f"<4>{line}")
-    node.until(lambda: len(about(node.events(), pci)) == 3, 10.0, "the third record")
+    until(lambda: len(about(node.events(), pci)) == 3, "the third record")
     assert [event["trust"] for event in about(node.events(), pci)] == [
         "announced",
         "untrusted",
@@ -141,7 +141,7 @@ def test_a_drill_hides_no_fault(careful: Node, kmsg: Write) -> None:
     node.reload()
     try:
         kmsg(f"<3>NVRM: Xid (PCI:{pci}): 79, pid=1, name=real, GPU has fallen off the bus.")
-        node.until(lambda: about(node.findings(), pci), 10.0, "the fault")
+        until(lambda: about(node.findings(), pci), "the fault")
     finally:
         node.configure('userspace = "confirmed"', 'userspace = "ignore"')
         node.reload()

@@ -17,6 +17,7 @@ import pytest
 from tests.harness import PYTHON, Node
 from tests.system.disk import Disk, damage, open_codes, stored, used_bytes
 from tests.system.lines import pids, wait_for_pid, xid
+from tests.waiting import WAIT_S, until
 
 Make = Callable[..., Node]
 
@@ -62,23 +63,20 @@ def test_full_disk(small: tuple[Node, Disk]) -> None:
     wait_for_pid(node, 0)
     disk.fill()
     node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(1, 400)))
-    status = node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"], 15.0)
+    status = node.wait(lambda status: status["rebootRequired"] and not status["ledger"]["ok"])
     assert status["ledger"]["error"]
     assert status["ledger"]["unsavedEvents"] > 0
-    node.until(lambda: "vitald/ledger_failed" in open_codes(node), 5.0, "the finding")
-    node.until(
+    until(lambda: "vitald/ledger_failed" in open_codes(node), "the finding")
+    until(
         lambda: sum(finding["count"] for finding in node.findings("&code=xid/79")) == 399,
-        10.0,
         "all lines to be judged",
     )
     assert node.metric("vitald_ledger_ok") == 0
     assert "CANNOT BE WRITTEN" in node.cli("status").stdout
 
     disk.unfill()
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
-    node.until(
-        lambda: "vitald/ledger_failed" not in open_codes(node), 5.0, "the finding to be closed"
-    )
+    node.wait(lambda status: status["ledger"]["ok"])
+    until(lambda: "vitald/ledger_failed" not in open_codes(node), "the finding to be closed")
     assert node.metric("vitald_ledger_unsaved_events") == 0
     assert stored(node) == [*range(400)]
     assert pids(node.events()) == [*range(400)]
@@ -95,7 +93,7 @@ def test_stop_with_a_full_disk(small: tuple[Node, Disk]) -> None:
     node.start()
     disk.fill()
     node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(400)))
-    node.wait(lambda status: not status["ledger"]["ok"], 15.0)
+    node.wait(lambda status: not status["ledger"]["ok"])
     node.stop()
     disk.unfill()
     node.start()
@@ -128,7 +126,7 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     assert found == [*range(5)]
 
     disk.remount("rw")
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    node.wait(lambda status: status["ledger"]["ok"])
     assert stored(node) == [*range(5)]
 
 
@@ -149,9 +147,9 @@ def test_what_was_known_is_known_on_a_read_only_disk(small: tuple[Node, Disk]) -
     assert node.status()["rebootRequired"]
     assert [finding for finding in node.findings() if finding["kind"] == "xid"] == before
     node.write(xid(2, pci="0000:66:00"))
-    node.until(lambda: len(node.findings("&code=xid/79")) == 2, 10.0, "the second finding")
+    until(lambda: len(node.findings("&code=xid/79")) == 2, "the second finding")
     disk.remount("rw")
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    node.wait(lambda status: status["ledger"]["ok"])
     with closing(sqlite3.connect(node.state / "ledger.db")) as ledger:
         kept = ledger.execute(
             "SELECT component FROM findings WHERE code = 'xid/79' AND state = 'open' ORDER BY id"
@@ -169,10 +167,10 @@ def test_locked_by_somebody(shared_node: Node) -> None:
     with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as ledger:
         ledger.execute("BEGIN IMMEDIATE")
         node.write(xid(2, pci="0000:66:00"))
-        node.until(lambda: len(node.findings("&code=xid/79")) == 2, 15.0, "the verdict")
+        until(lambda: len(node.findings("&code=xid/79")) == 2, "the verdict")
         assert not node.status()["ledger"]["ok"]
         ledger.execute("ROLLBACK")
-    node.wait(lambda status: status["ledger"]["ok"], 40.0)
+    node.wait(lambda status: status["ledger"]["ok"])
     assert stored(node) == [1, 2]
 
 
@@ -185,7 +183,7 @@ def test_damaged_while_away(node: Node, first: int) -> None:
     damage(node.state / "ledger.db", first)
     garbage = (node.state / "ledger.db").read_bytes()
     node.start()
-    node.until(lambda: "vitald/ledger_lost" in open_codes(node), 10.0, "the finding")
+    until(lambda: "vitald/ledger_lost" in open_codes(node), "the finding")
     assert [path.read_bytes() for path in node.state.glob("ledger.db.damaged-*")] == [garbage]
     node.write(xid(2, pci="0000:66:00"))
     wait_for_pid(node, 2)
@@ -198,17 +196,13 @@ def test_damaged_while_away(node: Node, first: int) -> None:
 def test_damaged_while_running(node: Node) -> None:
     """The findings in memory go on, and are in the new ledger after the next start."""
     node.write(*(xid(number, pci=f"0000:{number % 64:02x}:00") for number in range(3000)))
-    wait_for_pid(node, 2999, 30.0)
+    wait_for_pid(node, 2999)
     for path in node.state.glob("ledger.db*"):
         damage(path, 0)
     for number in range(3000, 3010):
         node.write(xid(number, pci=f"0000:{number % 64:02x}:00"))
-        node.until(
-            lambda at_least=number + 1: counted(node) >= at_least, 15.0, "the line to be judged"
-        )
-    node.until(
-        lambda: "vitald/ledger_replaced" in open_codes(node), 15.0, "the damage to be noticed"
-    )
+        until(lambda at_least=number + 1: counted(node) >= at_least, "the line to be judged")
+    until(lambda: "vitald/ledger_replaced" in open_codes(node), "the damage to be noticed")
     assert len(node.findings("&code=xid/79")) == 64
     assert counted(node) == 3010
     before = node.findings()
@@ -259,14 +253,13 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
     begun.wait(10.0)
     for _ in range(2):
         seen = len(stored(node))
-        node.until(
+        until(
             lambda before=seen: len(stored(node)) > before or len(stored(node)) == total,
-            15.0,
             "some lines",
         )
         node.restart(signal.SIGKILL)
-    writer.join(30.0)
-    wait_for_pid(node, total - 1, 30.0)
+    writer.join(WAIT_S)
+    wait_for_pid(node, total - 1)
     assert [pid for pid, times in Counter(stored(node)).items() if times > 1] == []
     assert sorted(stored(node)) == [*range(total)]
     assert [finding["count"] for finding in node.findings()] == [total]
@@ -283,12 +276,12 @@ def test_the_oldest_make_room(node: Node) -> None:
             for number in range(1, 6000)
         ),
     )
-    wait_for_pid(node, 5999, 30.0)
+    wait_for_pid(node, 5999)
     before = node.findings()
     node.stop()
     node.config.write_text(node.settings + '[ledger]\nmax_size = "1MiB"\n')
     node.start()
-    node.until(lambda: used_bytes(node) <= 1 << 20, 20.0, "room")
+    until(lambda: used_bytes(node) <= 1 << 20, "room")
     assert node.findings() == before
     node.stop()
     left = stored(node)
@@ -319,13 +312,11 @@ def test_more_than_can_be_held(small: tuple[Node, Disk]) -> None:
             for number in range(1, 4000)
         ),
     )
-    node.wait(lambda status: status["ledger"]["droppedEvents"] > 0, 60.0)
-    node.until(
-        lambda: node.findings("&code=xid/13")[0]["count"] == 3999, 60.0, "all lines to be judged"
-    )
+    node.wait(lambda status: status["ledger"]["droppedEvents"] > 0)
+    until(lambda: node.findings("&code=xid/13")[0]["count"] == 3999, "all lines to be judged")
     disk.unfill()
     disk.remount("size=256m")
-    node.wait(lambda status: status["ledger"]["ok"], 60.0)
+    node.wait(lambda status: status["ledger"]["ok"])
     before = [finding for finding in node.findings() if finding["kind"] == "xid"]
     assert len(before) == 2
     node.restart()

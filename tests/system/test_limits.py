@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import patient
 from tests.system.lines import fresh_pci, wait_for_pid, xid
 from tests.system.test_api_clients import connected
+from tests.waiting import WAIT_S, until
 
 # A machine that has so many threads for this process, or none of that name. Root is held to no
 # limit of processes, so the limit is played.
@@ -54,7 +54,7 @@ def test_clients_that_cannot_be_let_in(make_node: Callable[..., Node]) -> None:
         before = len(node.errors.read_text().splitlines())
         assert before < 20, node.errors.read_text()[-2000:]
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-    node.until(lambda: node.answers("/healthz"), 10.0, "an answer")
+    until(lambda: node.answers("/healthz"), "an answer")
     said, *_ = node.said("clients_not_let_in")
     assert (said["error"], said["times"]) == ("Too many open files", 1)
     node.write(xid(1, pci=fresh_pci()))
@@ -71,7 +71,7 @@ def test_no_thread_to_be_had(make_node: Callable[..., Node], threads: int) -> No
     """
     node = make_node()
     command = [PYTHON, "-c", _FEW_THREADS, str(threads), "run", "--config", str(node.config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert (done.returncode, len(lines)) == (69, 1), done.stderr
     assert "no thread for" in lines[0] and "TasksMax" in lines[0]
@@ -83,8 +83,8 @@ def test_no_thread_later(make_node: Callable[..., Node], tmp_path: Path) -> None
     node = make_node(looks=("host",))
     node.command = [PYTHON, "-c", _FEW_THREADS, "host", "run", "--config", str(node.config)]
     node.start(wait=False)
-    node.until(lambda: node.answers("/healthz"), 15.0, "the daemon")
-    node.until(lambda: node.said("source_failed"), 15.0, "the word of it")
+    until(lambda: node.answers("/healthz"), "the daemon")
+    until(lambda: node.said("source_failed"), "the word of it")
     assert "no thread for" in str(node.said("source_failed")[0]["error"])
     node.write(xid(1, pci=fresh_pci()))
     wait_for_pid(node, 1)

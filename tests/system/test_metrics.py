@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 
 from tests.harness import Node
-from tests.pace import WAIT_S
 from tests.system.lines import ordinary, wait_for_pid, xid
+from tests.waiting import WAIT_S
 
 GPU = 'action="{}",code="{}",component="gpu/0000:{}:00.0",kind="xid",simulated="false"'
 REBOOT, RESTART = GPU.format("reboot_node", 79, 65), GPU.format("restart_workload", 13, 66)
@@ -152,7 +152,7 @@ def test_codes_without_end(node: Node) -> None:
     none is lost.
     """
     node.write(*(xid(number, code=1000 + number) for number in range(3000)))
-    wait_for_pid(node, 2999, 30.0)
+    wait_for_pid(node, 2999)
     series = [
         line for line in node.metrics().splitlines() if line.startswith("vitald_events_total{")
     ]

@@ -8,7 +8,6 @@ import asyncio
 import os
 import re
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Node
-from tests.pace import patient
 from tests.system.nvml import Looking, Outcomes, beside, hasty, outcome, story
+from tests.waiting import WAIT_S, until
 from vitald.backoff import Backoff
 from vitald.collectors.nvml import client, exclusions
 from vitald.collectors.nvml import collector as nvml_collector
@@ -31,7 +30,7 @@ from vitald.simulator.node import SimulatedNode
 
 # The driver hangs or answers at once; but the worker must be given its turn within the deadline.
 # A worker that a busy machine starts slowly is no call that hangs: several start at a time here.
-DEADLINE_S, GIVE_UP_S, NAMED_S = patient(1.0), patient(2.0), patient(1.0)
+DEADLINE_S, GIVE_UP_S = 3.0, 5.0
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 
 # Every C function that the worker calls, by what makes it do so: a model, and what is particular
@@ -150,22 +149,22 @@ async def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """How long it took until a hang was said, by the call."""
+    """What came of a hang, by the call."""
     folder = tmp_path_factory.mktemp("hangs")
     return beside((*OF_NO_GPU, *OF_A_GPU), lambda name: hang(name, folder / name), most=8)
 
 
-async def hang(name: str, folder: Path) -> float:
+async def hang(name: str, folder: Path) -> None:
     """From the start on the call hangs; then it does not. What is said of it meanwhile."""
     gpu = None if name in OF_NO_GPU else 0
     node = made(folder, WHERE.get(name, H100))
     node.hang_call(None, f"nvml{name}")
-    async with Looking(node, hasty(), deadline_s=NAMED_S, give_up_s=patient(8.0)) as looking:
+    async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=WAIT_S) as looking:
         await looking.until(lambda: looking.of(HUNG))
         (event,) = looking.of(HUNG)
         assert event.component == of(node, gpu)
         assert named(f"nvml{name}", event.fields["call"])
-        assert event.fields["seconds"] >= NAMED_S * 0.9
+        assert event.fields["seconds"] >= DEADLINE_S * 0.9
         assert event.fields["state"]
         assert looking.asks(gpu, HUNG, "inspect")
         assert looking.state is SourceState.FAILED
@@ -174,19 +173,15 @@ async def hang(name: str, folder: Path) -> float:
             " answered for" in looking.last.detail
         )
         node.release_call(None, f"nvml{name}")
-        await looking.until(lambda: looking.state is SourceState.OK, 5)
+        await looking.until(lambda: looking.state is SourceState.OK)
         await looking.looks(1)
         assert looking.found() == set()
         assert len(looking.of(HUNG)) == 2
-        return float(event.fields["seconds"])
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("name", [*OF_NO_GPU, *OF_A_GPU])
 def test_a_hang_is_said_with_its_call_and_ends(name: str, outcomes: Outcomes) -> None:
-    took = outcome(outcomes, name)
-    assert took is not None
-    assert took < NAMED_S + patient(3.0)
+    outcome(outcomes, name)
 
 
 @story
@@ -194,9 +189,7 @@ async def test_a_wait_for_events_that_hangs_is_nobodys_business(tmp_path: Path) 
     node = made(tmp_path, gpus=2)
     node.hang_call(None, WAITS)
     async with Looking(node, hasty(), deadline_s=DEADLINE_S) as looking:
-        await looking.until(lambda: looking.batches)
-        await asyncio.sleep(DEADLINE_S * 2)
-        await looking.looks(3)
+        await looking.looks(40)  # at least 4 s: longer than the deadline
         assert (looking.found(), looking.state) == (set(), SourceState.OK)
 
 
@@ -243,7 +236,7 @@ async def replaced(kind: str, function: str, gpu: int | None, folder: Path) -> N
         first, second = hangs(looking)
         assert {event.component for event in (first, second)} == {of(node, gpu)}
         assert all(named(function, event.fields["call"]) for event in (first, second))
-        assert GIVE_UP_S * 0.9 <= second.fields["seconds"] < GIVE_UP_S + patient(1.0)
+        assert second.fields["seconds"] >= GIVE_UP_S * 0.9
         assert second.fields["state"] == "it could be ended"
         assert client.read_start_time(hung) == "", "the worker that hung is still there"
         if gpu is not None:
@@ -327,7 +320,7 @@ async def test_a_crash_names_the_call_and_the_gpu_is_left_out(
             in looking.last.detail
         )
         node.set_values(1, {f"crash.{function}": None})
-        await looking.until(lambda: looking.state is SourceState.OK, 5)
+        await looking.until(lambda: looking.state is SourceState.OK)
         assert len(looking.last.readings) == 2
         assert [one.fields["unavailable"] for one in looking.of(UNAVAILABLE)] == [-1, 0]
 
@@ -358,9 +351,8 @@ async def test_a_worker_that_is_killed_between_looks_is_replaced(
 async def test_twenty_milliseconds_a_call_are_no_hang(tmp_path: Path) -> None:
     node = made(tmp_path, ("h100", {}))
     node.set_global_values({"delay_us.*": 20_000})
-    async with Looking(node, hasty(), deadline_s=10, give_up_s=60) as looking:
-        took = await looking.until(lambda: looking.batches, 15)
-        print(f"the first whole look of a GPU took {took:.1f} s at 20 ms a call")
+    async with Looking(node, hasty()) as looking:
+        await looking.until(lambda: looking.batches)
         node.set_global_values({"delay_us.*": None})
         await looking.looks(1)
         assert (looking.found(), looking.of(HUNG), looking.state) == (set(), [], SourceState.OK)
@@ -374,8 +366,7 @@ async def test_a_whole_node_that_is_slow_is_no_hang(tmp_path: Path) -> None:
     node = made(tmp_path, ("h100", {}), gpus=8)
     node.set_global_values({"delay_us.*": 2_000})
     async with Looking(node, hasty(), deadline_s=1.0, give_up_s=6) as looking:
-        took = await looking.until(lambda: looking.batches and looking.last.readings, 15)
-        print(f"the first whole look of 8 GPUs took {took:.1f} s at 2 ms a call")
+        await looking.until(lambda: looking.batches and looking.last.readings)
         assert looking.of(HUNG) == []
 
 
@@ -399,7 +390,7 @@ async def test_a_worker_that_does_not_even_begin_is_said(soon: None, tmp_path: P
     node = made(tmp_path)
     with mock.patch.object(client, "_START", "import time; time.sleep(60)"):
         async with Looking(node, hasty(), deadline_s=DEADLINE_S, give_up_s=GIVE_UP_S) as looking:
-            await looking.until(lambda: looking.of(HUNG), 3)
+            await looking.until(lambda: looking.of(HUNG))
             assert looking.of(HUNG)[0].component == NODE
             assert looking.state is SourceState.FAILED
 
@@ -446,48 +437,30 @@ def host(folder: Path, kind: str) -> Iterator[GpuHost]:
     """With two GPUs; a call on the second hangs."""
     gpus = made(folder / "gpus", ("h100", {}), gpus=2)
     with GpuHost(folder / "host", gpus) as running:
-        running.wait(lambda status: status["status"] == "healthy", 10)
+        running.wait(lambda status: status["status"] == "healthy")
         gpus.hang_call(1, "nvmlDeviceGetMemoryInfo_v2", kind)
-        running.until(lambda: HUNG in running.codes(), 10, "the finding")
+        until(lambda: HUNG in running.codes(), "the finding")
         yield running
 
 
-@pytest.mark.timed
+@pytest.mark.core
 def test_nothing_else_stops_for_a_hang(tmp_path: Path) -> None:
+    """The call hangs to the end of the test: who waited for it would not come back."""
     with host(tmp_path, "fork") as running:  # in state D, as in the field
-        took = []
-        for _ in range(50):
-            began = time.perf_counter()
-            status = running.status()
-            took.append(time.perf_counter() - began)
-        took.sort()
-        print(
-            f"GET /v1/status during a hang: median {statistics.median(took) * 1e3:.1f} ms, p99"
-            f" {took[-1] * 1e3:.1f} ms"
-        )
-        assert took[-1] < patient(0.1)
-        assert status["status"] == "unknown"  # a source that does not look at all of its GPUs
+        assert running.status()["status"] == "unknown"  # a source that does not look at all GPUs
         (finding,) = [one for one in running.findings() if one["code"] == HUNG]
         assert "nvmlDeviceGetMemoryInfo" in str(finding)
         assert running.gpus.addresses[1] in str(finding)
 
-        began = time.perf_counter()
         running.write(
             f"NVRM: Xid (PCI:{running.gpus.addresses[0][:-2]}): 79, pid=1, name=x, GPU has fallen"
             " off the bus."
         )
-        running.until(lambda: "xid/79" in running.codes(), 5, "the kernel's line")
-        line_s = time.perf_counter() - began
+        until(lambda: "xid/79" in running.codes(), "the kernel's line")
         workers = running.children
         assert len(workers) == 1
-        stop_s = running.stop()
-        print(
-            f"a kernel line became a finding in {line_s * 1e3:.0f} ms; SIGTERM ended the daemon in"
-            f" {stop_s:.2f} s"
-        )
-        assert line_s < patient(1.0)
-        assert stop_s <= 2.0
-        running.until(lambda: _gone(workers), 2, "the worker's end")
+        running.stop()
+        until(lambda: _gone(workers), "the worker's end")
 
 
 @pytest.mark.core
@@ -496,7 +469,7 @@ def test_a_worker_does_not_outlive_a_killed_daemon(tmp_path: Path) -> None:
         workers = running.children
         assert len(workers) == 1
         running.kill()
-        running.until(lambda: _gone(workers), 2, "the worker's end")
+        until(lambda: _gone(workers), "the worker's end")
 
 
 @story
@@ -510,11 +483,11 @@ async def test_who_is_at_work_is_told_when_asked_and_not_a_slow_look_later(tmp_p
     ) as looking:
         await looking.until(lambda: looking.state is SourceState.OK)
         first, second = (f"gpu/{address}" for address in node.addresses)
-        assert await looking.source.list_processes(patient(5.0)) == {first: [], second: []}
+        assert await looking.source.list_processes(WAIT_S) == {first: [], second: []}
         node.set_values(1, {"procs": "4711:1000"})
-        assert await looking.source.list_processes(patient(5.0)) == {first: [], second: [4711.0]}
+        assert await looking.source.list_processes(WAIT_S) == {first: [], second: [4711.0]}
         node.set_values(0, {"procs": None})
-        assert await looking.source.list_processes(patient(5.0)) == {second: [4711.0]}
+        assert await looking.source.list_processes(WAIT_S) == {second: [4711.0]}
         node.hang_call(1, "nvmlDeviceGetComputeRunningProcesses_v3")
         with pytest.raises(asyncio.TimeoutError):
             await looking.source.list_processes(0.2)

@@ -14,8 +14,8 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
-from tests.pace import patient
 from tests.system.test_gpus_api import is_healthy, is_released, source, workers
+from tests.waiting import until
 from vitald.publish import driver_upgrade
 from vitald.publish.driver_upgrade import LABEL, DriverUpgradeMonitor
 from vitald.publish.gpu_release import REASON, GpuReleases, ReleaseFailed
@@ -40,7 +40,7 @@ def node(make_node: Callable[..., Node], tmp_path: Path) -> Node:
     require(shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc)")
     made = make_node(gpus=SimulatedNode(tmp_path / "gpus", "t4"))
     made.start()
-    made.wait(is_healthy, 15.0)
+    made.wait(is_healthy)
     return made
 
 
@@ -68,7 +68,7 @@ def test_the_gpus_are_released_and_taken_back(
 
         await asyncio.to_thread(node.restart)  # the new daemon knows of no release
         await wait_for(node, is_released)
-        await asyncio.to_thread(node.until, lambda: not workers(node), 15.0, "still a worker")
+        await asyncio.to_thread(until, lambda: not workers(node), "the workers' end")
 
         label.state = "upgrade-done"
         await wait_for(node, is_healthy)
@@ -77,7 +77,7 @@ def test_the_gpus_are_released_and_taken_back(
         await asyncio.gather(task, return_exceptions=True)
         store.close()
 
-    asyncio.run(asyncio.wait_for(upgrade(), patient(60.0)))
+    asyncio.run(upgrade())
     events = node.events("&kind=nvml")
     assert {cast("Json", event["fields"])["reason"] for event in events} == {REASON}
 
@@ -95,11 +95,11 @@ def test_another_release_is_not_ended(node: Node) -> None:
         assert (await ours.read_state()).is_released
 
     asyncio.run(release_and_end())
-    details = node.wait(lambda status: REASON not in str(source(status)["detail"]), 8.0)
+    details = node.wait(lambda status: REASON not in str(source(status)["detail"]))
     assert "a person's reset" in str(source(details)["detail"])
     assert node.request("POST", "/v1/release/end", {"reason": "nobody's"}) == (200, {"ended": 0})
     assert node.request("POST", "/v1/release/end", {}) == (200, {"ended": 1})
-    node.wait(is_healthy, 8.0)
+    node.wait(is_healthy)
 
 
 def test_a_node_without_gpus_has_nothing_to_release(make_node: Callable[..., Node]) -> None:

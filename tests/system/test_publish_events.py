@@ -17,7 +17,7 @@ from tests.control_plane.plane import ADMIN, MERGE, ControlPlane, Json
 from tests.control_plane.publisher import Publisher
 from tests.harness import Node
 from tests.system.lines import xid
-from vitald.publish.sink import BETTER_S
+from tests.waiting import until
 from vitald.timestamps import format_rfc3339
 
 pytestmark = pytest.mark.control_plane
@@ -41,9 +41,7 @@ def list_actions(cluster_node: ClusterNode) -> list[str]:
 
 
 def wait_for_actions(cluster_node: ClusterNode, *actions: str) -> list[Json]:
-    cluster_node.wait(
-        lambda: list_actions(cluster_node) == [*actions], 10.0, f"the events {actions}"
-    )
+    until(lambda: list_actions(cluster_node) == [*actions], f"the events {actions}")
     return list_events(cluster_node)
 
 
@@ -76,7 +74,7 @@ def publisher(make_publisher: MakePublisher, node: Node, cluster_node: ClusterNo
     """Running, with the right to set taints, and the node is well."""
     running = make_publisher(node, token=ADMIN, kubernetes=_TAINTS)
     running.start()
-    cluster_node.wait_for_status("True", 15.0)
+    cluster_node.wait_for_status("True")
     return running
 
 
@@ -113,7 +111,7 @@ def test_what_was_open_at_the_first_start_is_not_announced(
     node.write(xid(1))
     node.wait(lambda status: status["status"] == "unhealthy")
     make_publisher(node).start()
-    cluster_node.wait_for_status("False", 15.0)
+    cluster_node.wait_for_status("False")
     node.write(xid(2, pci="0000:66:00"))
     (event,) = wait_for_actions(cluster_node, "Opened")
     assert "0000:66:00" in event["note"]
@@ -146,11 +144,11 @@ def test_every_change_comes_once_though_all_are_killed(
             for event in list_events(cluster_node)
         )
 
-    cluster_node.wait(lambda: count_events().total() >= len(changes), 30.0, "all events")
+    until(lambda: count_events().total() >= len(changes), "all events")
     # Nothing is under way any more once a later change has been announced.
     node.write(xid(99, pci="0000:aa:00"))
     last = ("Opened", "gpu/0000:aa:00.0")
-    cluster_node.wait(lambda: last in count_events(), 10.0, "the last event")
+    until(lambda: last in count_events(), "the last event")
     assert count_events() == expected + Counter([last])
 
 
@@ -165,7 +163,7 @@ def test_many_changes_become_few_events(
         combined = [re.fullmatch(r"and (\d+) more changes of findings: .*", note) for note in notes]
         return sum(1 if found is None else int(found[1]) for found in combined)
 
-    cluster_node.wait(lambda: count_changes() >= faults, 30.0, "all changes in events")
+    until(lambda: count_changes() >= faults, "all changes in events")
     assert count_changes() == faults
     assert 20 < len(list_events(cluster_node)) <= 25
 
@@ -178,9 +176,7 @@ def test_a_node_that_is_made_anew_has_its_own_events(
     former = cluster_node.uid
     cluster_node.delete()
     node.write(xid(2, pci="0000:66:00"))
-    cluster_node.wait(
-        lambda: 404 in {request.code for request in cluster_node.read_requests()}, 10.0, "a 404"
-    )
+    until(lambda: 404 in {request.code for request in cluster_node.read_requests()}, "a 404")
     time.sleep(1.1)  # its creation is written in whole seconds
     cluster_node.create()
     assert cluster_node.uid != former
@@ -190,10 +186,10 @@ def test_a_node_that_is_made_anew_has_its_own_events(
         events = list_events(cluster_node)
         return [event for event in events if event["regarding"]["uid"] == cluster_node.uid]
 
-    cluster_node.wait(lambda: len(list_new()) == 1, 70.0, "the new node's event")
+    until(lambda: len(list_new()) == 1, "the new node's event", 70.0)
     (event,) = list_new()
     assert "0000:67:00" in event["note"]
-    cluster_node.wait_for_status("False", 70.0)
+    cluster_node.wait_for_status("False", seconds=70.0)
     assert publisher.read_log("sink_failed") == [], "a node that is gone is no error"
 
 
@@ -206,16 +202,14 @@ def test_the_taint_stands_beside_those_of_others(
     set_taints(cluster_node, _FOREIGN)
     node.write(xid(1))
     own = {"key": _KEY, "value": "reboot_node", "effect": "NoSchedule"}
-    cluster_node.wait(lambda: own in read_taints(cluster_node), 5.0, "the taint")
+    until(lambda: own in read_taints(cluster_node), "the taint")
     assert read_taints(cluster_node) == [_FOREIGN, own]
     node.kill()
     cluster_node.wait_for_status("Unknown")
     assert own in read_taints(cluster_node), "nobody knows that the node is well"
     node.start()
     clear_findings(node)
-    cluster_node.wait(
-        lambda: read_taints(cluster_node) == [_FOREIGN], BETTER_S + 10.0, "no taint of ours"
-    )
+    until(lambda: read_taints(cluster_node) == [_FOREIGN], "no taint of ours")
 
 
 def test_the_taint_is_set_while_others_change_the_node(
@@ -234,7 +228,7 @@ def test_the_taint_is_set_while_others_change_the_node(
     other.start()
     try:
         node.write(xid(1))
-        cluster_node.wait(lambda: len(read_taints(cluster_node)) == 2, 30.0, "both taints")
+        until(lambda: len(read_taints(cluster_node)) == 2, "both taints")
     finally:
         ended.set()
         other.join()
@@ -248,8 +242,8 @@ def test_without_the_right_to_taint_the_conditions_are_written(
     publisher = make_publisher(node, kubernetes=_TAINTS)
     publisher.start()
     node.write(xid(1))
-    cluster_node.wait_for_status("False", 15.0)
-    cluster_node.wait(lambda: publisher.read_log("sink_failed"), 10.0, "the refusal")
+    cluster_node.wait_for_status("False")
+    until(lambda: publisher.read_log("sink_failed"), "the refusal")
     (failed,) = publisher.read_log("sink_failed")
     assert (failed["sink"], "403" in failed["error"]) == ("kubernetes-taint", True)
     assert list_own_keys(cluster_node) == []
@@ -259,11 +253,11 @@ def test_a_taint_that_is_no_longer_wanted_is_removed(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
     node.write(xid(1))
-    cluster_node.wait(lambda: list_own_keys(cluster_node) == [_KEY], 5.0, "the taint")
+    until(lambda: list_own_keys(cluster_node) == [_KEY], "the taint")
     publisher.stop()
     publisher.config.write_text(publisher.config.read_text().replace(_TAINTS, ""))
     publisher.start()
-    cluster_node.wait(lambda: not list_own_keys(cluster_node), 10.0, "no taint")
+    until(lambda: not list_own_keys(cluster_node), "no taint")
     assert cluster_node.read_status() == "False"
 
 
@@ -288,7 +282,7 @@ def test_nothing_is_left_of_a_node_that_retires(
     )
     publisher.start()
     node.write(xid(1))
-    cluster_node.wait(lambda: len(read_taints(cluster_node)) == 2, 15.0, "the taint")
+    until(lambda: len(read_taints(cluster_node)) == 2, "the taint")
     cluster_node.wait_for_status("False")
     refused = publisher.run("kubernetes", "--retire")
     assert (refused.returncode, "another vitald publish" in refused.stderr) == (69, True)
@@ -328,18 +322,17 @@ def test_another_prefix_takes_the_place_of_the_former(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
     node.write(xid(1))
-    cluster_node.wait(lambda: list_own_keys(cluster_node) == [_KEY], 5.0, "the taint")
+    until(lambda: list_own_keys(cluster_node) == [_KEY], "the taint")
     publisher.stop()
     text = publisher.config.read_text()
     publisher.config.write_text(f'{text}\nprefix = "gpu.example.com"\nannotation = false\n')
     publisher.start()
-    cluster_node.wait_for_status("False", 15.0, "gpu.example.com/Healthy")
-    cluster_node.wait(lambda: not cluster_node.annotations, 5.0, "no annotation")
+    cluster_node.wait_for_status("False", "gpu.example.com/Healthy")
+    until(lambda: not cluster_node.annotations, "no annotation")
     assert {type_.partition("/")[0] for type_ in cluster_node.conditions} == {"gpu.example.com"}
     assert cluster_node.labels == {}
-    cluster_node.wait(
+    until(
         lambda: list_own_keys(cluster_node) == ["gpu.example.com/unhealthy"],
-        5.0,
         "the new taint alone",
     )
 
@@ -419,22 +412,20 @@ def test_no_pod_lands_on_a_node_that_the_taint_closed(
     control_plane.start_node_controllers()
     control_plane.start_scheduler()
     account = "/api/v1/namespaces/default/serviceaccounts/default"
-    cluster_node.wait(
-        lambda: control_plane.call("GET", account)[0] == 200, 60.0, "the default account"
-    )
+    until(lambda: control_plane.call("GET", account)[0] == 200, "the default account")
     with play_kubelet(cluster_node):
         first = create_pod(cluster_node, f"first-{cluster_node.name}")
-        cluster_node.wait(lambda: "nodeName" in first()["spec"], 60.0, "the first pod's node")
+        until(lambda: "nodeName" in first()["spec"], "the first pod's node")
         node.write(xid(1))
-        cluster_node.wait(lambda: list_own_keys(cluster_node) == [_KEY], 5.0, "the taint")
+        until(lambda: list_own_keys(cluster_node) == [_KEY], "the taint")
         second = create_pod(cluster_node, f"second-{cluster_node.name}")
 
         def read_obstacle() -> str:
             conditions = second().get("status", {}).get("conditions", [])
             return " ".join(each.get("message", "") for each in conditions)
 
-        cluster_node.wait(lambda: "untolerated taint" in read_obstacle(), 30.0, "the obstacle")
+        until(lambda: "untolerated taint" in read_obstacle(), "the obstacle")
         assert "nodeName" not in second()["spec"]
         clear_findings(node)
-        cluster_node.wait(lambda: "nodeName" in second()["spec"], 60.0, "the second pod's node")
+        until(lambda: "nodeName" in second()["spec"], "the second pod's node")
         assert second()["spec"]["nodeName"] == cluster_node.name

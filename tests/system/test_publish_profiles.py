@@ -103,7 +103,7 @@ mode = "automatic"
         )
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
-        self.node.wait(holds, 20.0, what)
+        self.node.wait(holds, what)
 
     def write_as(self, manager: str, patch: object, token: str = ADMIN) -> None:
         path = f"{self.node.path}/status?fieldManager={manager}"
@@ -132,7 +132,7 @@ def publishing(
     daemon = make_node(sysfs=tree.root, looks=LOOKS, extra=OFTEN)
     daemon.configure("[paths]\n", f'[paths]\nprocfs = "{tree.proc.root}"\n')
     daemon.start()
-    daemon.wait(lambda status: status["status"] == "healthy", 20.0)
+    daemon.wait(lambda status: status["status"] == "healthy")
     made = Publishing(tmp_path, cluster_node, tree, daemon)
     yield made
     made.stop()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from tests.control_plane.manifests import (
 )
 from tests.control_plane.plane import MERGE, ControlPlane
 from tests.harness import PYTHON, ROOT, Node
-from tests.pace import patient
 from tests.system.lines import xid
+from tests.waiting import until
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 
@@ -154,17 +153,10 @@ def wait_for_policy(deployed: Deployed) -> Deployed:
         event, _ = deployed.create_event(OTHER)
         return deployed.patch_status(changed) == event == REFUSED_BY_POLICY
 
-    wait_until(is_refused)
+    until(is_refused)
     removal = of_metadata(labels={"example.com/try": None})
     deployed.plane.demand("PATCH", f"/api/v1/nodes/{OWN}", removal)
     return deployed
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + patient(seconds)
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 # --- the admission policy
@@ -399,12 +391,12 @@ def test_the_publisher_writes_all_that_it_is_told_to(deployed: Deployed, tmp_pat
             env={**os.environ, "PYTHONPATH": str(ROOT / "agent"), "NODE_NAME": OWN},
         ) as process:
             try:
-                wait_until(lambda: says(deployed, "True", "healthy"))
+                until(lambda: says(deployed, "True", "healthy"))
                 daemon.write(xid(79))
-                wait_until(lambda: says(deployed, "False", "unhealthy"))
-                wait_until(lambda: "Xid79" in list_event_reasons(deployed.plane))
+                until(lambda: says(deployed, "False", "unhealthy"))
+                until(lambda: "Xid79" in list_event_reasons(deployed.plane))
                 if deployed.may_taint:
-                    wait_until(lambda: OWN_TAINT["key"] in list_taints(deployed.plane))
+                    until(lambda: OWN_TAINT["key"] in list_taints(deployed.plane))
             finally:
                 process.terminate()
     node = deployed.plane.read_node(OWN)

@@ -25,6 +25,7 @@ from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.system.nvml import as_if_real
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
+from tests.waiting import WAIT_S, until
 from vitald.model import Repair
 from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
@@ -101,7 +102,7 @@ def vitald(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60.0,
+        timeout=WAIT_S,
         check=False,
         env={**os.environ, **(environment or {})},
     )
@@ -117,7 +118,7 @@ def recover(config: Path, *arguments: str, **environment: str) -> Json:
 
 def request_of(node: Node) -> Request:
     path = node.runtime / FILE
-    node.until(path.exists, 10.0, "a request")
+    until(path.exists, "a request")
     return parse_request(path.read_bytes())
 
 
@@ -180,7 +181,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     assert (
         node.request("POST", f"/v1/findings/{found['id']}/clear", {"reason": "rebooted"})[0] == 200
     )
-    node.until(lambda: not (node.runtime / FILE).exists(), 5.0, "the request to be withdrawn")
+    until(lambda: not (node.runtime / FILE).exists(), "the request to be withdrawn")
     assert node.status()["recovery"]["request"] is None
 
 
@@ -254,9 +255,8 @@ def test_a_drill_never_acts(site: Callable[..., Site], make_node: Callable[..., 
 
     # A real fault beside it is asked for, and the drill, which has stood for longer, is not.
     node.write(vouched(xid(8, pci="0000:9b:00")))
-    node.until(
+    until(
         lambda: request_of(node).causes == (("gpu/0000:9b:00.0", "xid/79"),),
-        5.0,
         "the real one to be asked for",
     )
 
@@ -339,7 +339,7 @@ def test_what_nobody_confirms_is_left_to_a_person(
     here, gpus = site(), as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 3))
     node = quiet(make_node(extra=here.settings, gpus=gpus, userspace="unconfirmed"), here)
     node.start()
-    node.wait(lambda status: status["status"] == "healthy", 15.0)
+    node.wait(lambda status: status["status"] == "healthy")
     forged, text, lost = (f"gpu/{address}" for address in gpus.addresses)
     slots = [address.removesuffix(".0") for address in gpus.addresses]
     node.write(f"<12>{xid(1, pci=slots[0])}", xid(2, pci=slots[1]))
@@ -728,7 +728,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     go = slurm.folder / "go"
     job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done")
     slurm.wait_job(job, "RUNNING")
-    node.until(lambda: node.get("/v1/jobs")["running"], 10.0, "the job to be told")
+    until(lambda: node.get("/v1/jobs")["running"], "the job to be told")
     node.write(vouched(xid(1)))
     request_of(node)
 
@@ -751,7 +751,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
         lambda known: "COMPLETING" not in known.states and "IDLE" in known.states,
         "the node to be free",
     )
-    node.until(lambda: not node.get("/v1/jobs")["running"], 10.0, "the job's end")
+    until(lambda: not node.get("/v1/jobs")["running"], "the job's end")
     assert recover(node.config, **environment)["outcome"] == "done"
     assert here.done == ["reboot -f", "State=IDLE+DRAIN"]
 

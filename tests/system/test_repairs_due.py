@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import Json, Node
+from tests.waiting import until
 from vitald.simulator.node import SimulatedNode
 
 DUE, NOT_DUE = 0, 10
@@ -51,9 +52,9 @@ def test_a_repair_that_waits_for_the_job(node: Node, gpus: SimulatedNode) -> Non
         "a machine of which root sees all processes",
     )
     gpus.set_values(3, DRAIN_AND_RESET)
-    node.until(lambda: summary(node)["findings"], 15.0, "the finding")
+    until(lambda: summary(node)["findings"], "the finding")
     assert summary(node)["findings"][0]["when"] == "after_job"
-    node.until(lambda: reboot_due(node) == "NvmlRecoveryAction", 30.0, "the node to be idle")
+    until(lambda: reboot_due(node) == "NvmlRecoveryAction", "the node to be idle")
     # A job counts at once, and its end does not wait for another measurement.
     node.request("POST", "/v1/jobs", {"event": "begin", "job": "7"})
     assert reboot_due(node) is None

@@ -19,6 +19,7 @@ import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
 from tests.system.lines import about, dbe, fallen_with_company, ordinary, remap, wait_for_pid, xid
+from tests.waiting import WAIT_S, until
 
 Done = subprocess.CompletedProcess[str]
 
@@ -138,9 +139,7 @@ def test_it_agrees_after_all_that_people_do(node: Node) -> None:
     for ending in (signal.SIGKILL, signal.SIGTERM):
         node.restart(ending)
         node.write(xid(5), xid(6, code=31, pci="0000:68:00", message="-"))
-    node.until(
-        lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, 10.0, "the last lines"
-    )
+    until(lambda: about(node.findings(), "0000:68:00")[0]["count"] == 2, "the last lines")
     done = replay(node)
     assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
         0,
@@ -156,7 +155,7 @@ def test_it_agrees_when_a_drill_has_ended_by_itself(node: Node) -> None:
     node.request("POST", "/v1/injections", {"line": drill, "holdSeconds": 1})
     node.write(drill)
     wait_for_pid(node, 4001)
-    node.until(lambda: not node.findings(), 10.0, "the drill's end")
+    until(lambda: not node.findings(), "the drill's end")
     done = replay(node)
     assert (done.returncode, "the ledger remembers the same" in done.stdout) == (
         0,
@@ -178,7 +177,7 @@ def test_it_agrees_while_lines_come_in(node: Node) -> None:
             stop.wait(0.1)
 
     node.write(*(xid(number, pci=f"0000:{number % 20:02x}:00") for number in range(600)))
-    wait_for_pid(node, 599, 30.0)
+    wait_for_pid(node, 599)
     writer = threading.Thread(target=keep_writing)
     writer.start()
     try:
@@ -186,9 +185,8 @@ def test_it_agrees_while_lines_come_in(node: Node) -> None:
     finally:
         stop.set()
         writer.join()
-    node.until(
+    until(
         lambda: node.events("&newest=true")[-1]["raw"] == node.log.read_text().splitlines()[-1],
-        10.0,
         "the last line",
     )
     assert replay(node).returncode == 0
@@ -414,7 +412,7 @@ def test_a_reader_that_goes_away(told: Node, arguments: tuple[str, ...], code: i
     os.close(read)
     try:
         done = subprocess.run(
-            command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=20
+            command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=WAIT_S
         )
     finally:
         os.close(write)

@@ -25,9 +25,9 @@ import pytest
 from tests.conftest import require
 from tests.dcgmi import Dcgmi, Fault, diag
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import patient
 from tests.system.lines import dbe, fallen_with_company, remap, wait_for_pid, xid
 from tests.system.people import NOBODY, cli_as_nobody
+from tests.waiting import WAIT_S, until
 from vitald.ledger import MIGRATIONS, Ledger, LedgerEntry, sums
 from vitald.model import Component, ComponentKind, Event
 from vitald.simulator.node import SimulatedNode
@@ -96,7 +96,7 @@ def report(node: Node, *arguments: str, config: Path | None = None) -> Archived:
         "--output",
         str(folder),
         *arguments,
-        timeout=60.0,
+        timeout=WAIT_S,
     )
     assert (done.returncode, done.stderr) == (0, ""), done
     (path,) = folder.iterdir()
@@ -213,7 +213,9 @@ def test_to_standard_output_and_as_json(troubled: Node) -> None:
         "--config",
         str(troubled.config),
     ]
-    done = subprocess.run([*command, "--output", "-"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [*command, "--output", "-"], cwd=ROOT, capture_output=True, timeout=WAIT_S
+    )
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         assert len(tar.getnames()) > 10
     assert done.returncode == 0 and b"look through it" in done.stderr
@@ -273,7 +275,6 @@ def test_of_a_daemon_that_was_killed(make_node: Callable[..., Node]) -> None:
         assert db.execute("SELECT count(*) FROM events").fetchone()[0] >= len(found.events()) > 0
 
 
-@pytest.mark.timed
 def test_of_a_daemon_that_hangs(make_node: Callable[..., Node]) -> None:
     """It is waited for once, and the ledger is read beside it."""
     node = make_node()
@@ -281,9 +282,7 @@ def test_of_a_daemon_that_hangs(make_node: Callable[..., Node]) -> None:
     node.write(xid(1))
     wait_for_pid(node, 1)
     with node.frozen():
-        begun = time.monotonic()
         found = report(node, "--timeout", "1")
-        assert time.monotonic() - begun < patient(10.0)
     assert [
         one["code"] for one in cast("dict[str, list[Json]]", found.json("findings.json"))["open"]
     ] == ["xid/79"]
@@ -354,7 +353,6 @@ def test_a_ledger_of_another_version(make_node: Callable[..., Node], version: in
     assert (path.read_bytes(), [*node.state.iterdir()]) == (before, [path])
 
 
-@pytest.mark.timed
 def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> None:
     """100,000 events: from the ledger all, from the daemon as many as fit."""
     node = make_node()
@@ -404,11 +402,9 @@ def test_a_long_history_stays_within_bounds(make_node: Callable[..., Node]) -> N
         mib = int(done.stderr) // 1024
         return [cast("Json", one["fields"])["pid"] for one in found.events()], found, mib
 
-    begun = time.monotonic()
     pids, found, mib = measured("--since", "90d")
-    took = time.monotonic() - begun
     assert pids == [*range(100_000)]
-    assert (mib < 150, took < patient(45.0)) == (True, True), (mib, took)
+    assert mib < 150
     node.start()
     pids, found, mib = measured("--max-size", "3MiB")
     assert 1000 < len(pids) < 60_000 and pids == [*range(100_000 - len(pids), 100_000)]
@@ -431,7 +427,7 @@ def test_diagnostics_and_serial_numbers(make_node: Callable[..., Node], tmp_path
         node = make_node(gpus=gpus, extra=extra)
         node.start()
         node.request("POST", "/v1/diagnostics/run", {"level": 1, "reason": "test"})
-        node.until(lambda: node.get("/v1/diagnostics/runs")["runs"], 15.0, "the run")
+        until(lambda: node.get("/v1/diagnostics/runs")["runs"], "the run")
         found = report(node)
         gpu_list = cast("list[dict[str, Json]]", found.json("inventory/gpus.json")["gpus"])
         assert [one["identity"]["serial"] for one in gpu_list] == gpus.serials

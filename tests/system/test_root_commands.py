@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import WAIT_S, patient
+from tests.waiting import WAIT_S
 
 STRANGER = 61001
 LINE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=real, GPU has fallen off the bus."
@@ -87,9 +87,7 @@ class FalseDaemon:
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [PYTHON, "-m", "vitald", *arguments, "--socket", str(self.socket)]
-        return subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0)
-        )
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
 
     def end(self) -> list[str]:
         """What it was asked."""
@@ -173,7 +171,7 @@ def test_another_user_may_ask_his_own(answering: Callable[[int, Json], FalseDaem
         env=environment,
         capture_output=True,
         text=True,
-        timeout=patient(60.0),
+        timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stderr
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -19,8 +18,8 @@ import pytest
 
 from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
-from tests.pace import patient
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
+from tests.waiting import WAIT_S, until
 from vitald.slurm.drain import drain_node
 from vitald.slurm.reasons import format_reason
 from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
@@ -111,10 +110,10 @@ class Slurm:
             f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file")
         ]
         self._run("munged", "--foreground", "--force", f"--key-file={munge / 'key'}", *paths)
-        Node.until((munge / "socket").exists, 10.0, "munged")
+        until((munge / "socket").exists, "munged")
         self._run("slurmctld", "-D", "-c")
         self._run("slurmd", "-D", "-c")
-        Node.until(lambda: self.known().states == {"IDLE"}, 20.0, "Slurm's node to be idle")
+        until(lambda: self.known().states == {"IDLE"}, "Slurm's node to be idle")
 
     def _run(self, *command: str) -> None:
         with (self.folder / "daemons.log").open("ab") as log:
@@ -139,7 +138,7 @@ class Slurm:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=patient(30.0),
+            timeout=WAIT_S,
             check=False,
         )
         assert not check or done.returncode == 0, (command, done)
@@ -160,7 +159,7 @@ class Slurm:
             return holds(found[0])
 
         try:
-            Node.until(try_once, 15.0, what)
+            until(try_once, what)
         except AssertionError as error:
             raise AssertionError(f"{error}: {found}, {self.said.read_text()[-2000:]}") from None
         return found[0]
@@ -177,9 +176,7 @@ class Slurm:
         ).strip()
 
     def wait_job(self, job: str, *states: str) -> str:
-        Node.until(
-            lambda: self.state(job).partition(" ")[0] in states, 20.0, f"job {job} to be {states}"
-        )
+        until(lambda: self.state(job).partition(" ")[0] in states, f"job {job} to be {states}")
         return self.state(job)
 
     def health_checks(self, *, wanted: bool) -> None:
@@ -201,7 +198,7 @@ class Slurm:
             env=own,
             capture_output=True,
             text=True,
-            timeout=patient(30.0),
+            timeout=WAIT_S,
             check=False,
         )
 
@@ -210,7 +207,7 @@ class Slurm:
         jobs = self("squeue", "--noheader", "--format=%i").split()
         if jobs:
             self("scancel", *jobs)
-        Node.until(lambda: not self("squeue", "--noheader"), 20.0, "the jobs to end")
+        until(lambda: not self("squeue", "--noheader"), "the jobs to end")
         if self.known().held:
             self.update("state=resume")
         self.update("comment=")
@@ -272,7 +269,7 @@ def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]
     node = on()
     job = slurm.submit("exit 0")
     slurm.wait_job(job, "COMPLETED")
-    Node.until(lambda: jobs(node, "recent"), 10.0, "the job's end")
+    until(lambda: jobs(node, "recent"), "the job's end")
     told = jobs(node, "recent")[job]
     assert (told["user"], told["uid"], told["state"], told["exitCode"], told["signal"]) == (
         "root",
@@ -287,28 +284,6 @@ def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]
     assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
 
 
-@pytest.mark.timed
-def test_the_prolog_of_a_healthy_node_takes_a_fraction_of_a_second(
-    slurm: Slurm, on: Callable[..., Node], capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = on()
-    took = []
-    for number in range(5):
-        begun = time.monotonic()
-        done = slurm.by_hand(
-            "prolog", SLURM_JOB_ID=f"9{number}", SLURM_JOB_USER="alice", SLURM_JOB_UID="1000"
-        )
-        took.append(time.monotonic() - begun)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    with capsys.disabled():
-        print(
-            f"\nprolog of a healthy node: {min(took) * 1000:.0f} ms at best, {max(took) * 1000:.0f}"
-            " ms at worst"
-        )
-    assert min(took) < patient(1.0)
-    assert set(jobs(node, "running")) == {f"9{number}" for number in range(5)}
-
-
 @pytest.mark.core
 def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..., Node]) -> None:
     """Its id, its user and how it ended; after a restart too."""
@@ -316,7 +291,7 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
     go = slurm.folder / "go"
     go.unlink(missing_ok=True)
     job = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3")
-    Node.until(lambda: job in jobs(node, "running"), 15.0, "the job to begin")
+    until(lambda: job in jobs(node, "running"), "the job to begin")
     node.write(xid(1))
     wait_for_pid(node, 1)
     assert [one["job"] for one in cast("list[Json]", incident(node)["jobs"])] == [job]
@@ -325,7 +300,7 @@ def test_a_job_that_dies_is_told_with_its_incident(slurm: Slurm, on: Callable[..
     node.start()
     assert jobs(node, "running")[job]["state"] == "running"
     go.touch()
-    Node.until(lambda: job in jobs(node, "recent"), 15.0, "the job's end")
+    until(lambda: job in jobs(node, "recent"), "the job's end")
     [told] = cast("list[Json]", incident(node)["jobs"])
     assert (told["job"], told["user"], told["state"], told["exitCode"], told["signal"]) == (
         job,
@@ -352,11 +327,11 @@ def test_the_prolog_refuses_and_drains(slurm: Slurm, on: Callable[..., Node]) ->
     job = slurm.submit("exit 0")
     known = slurm.wait(lambda node: node.held, "the node to be drained")
     assert known.reason == FALLEN
-    Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "the job to be held")
+    until(lambda: "launch failed" in slurm.state(job), "the job to be held")
     assert slurm.known().reason == FALLEN
     assert f"refused: {FALLEN.removeprefix('vitald: ')}" in slurm.said.read_text()
     # It never ran here, though Slurm called the epilog for it.
-    Node.until(lambda: slurm.state(job).startswith("PENDING"), 15.0, "the job to wait")
+    until(lambda: slurm.state(job).startswith("PENDING"), "the job to wait")
     assert node.events("&kind=job") == []
 
 
@@ -470,18 +445,14 @@ def test_without_vitald_jobs_are_refused_where_that_is_configured(
     slurm.wait(lambda node: not node.held, "the node to be resumed")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(("unknown", "code"), [("allow", 0), ("refuse", 1)])
 def test_a_daemon_that_does_not_answer_costs_no_more_than_the_budget(
     slurm: Slurm, on: Callable[..., Node], unknown: str, code: int
 ) -> None:
     node = on(f'unknown = "{unknown}"\nbudget = "1s"')
     with node.frozen():
-        begun = time.monotonic()
         done = slurm.by_hand("prolog", SLURM_JOB_ID="7")
-        took = time.monotonic() - begun
     assert (done.returncode, "in time" in done.stderr) == (code, True)
-    assert took < patient(1.5)
     assert slurm.known().held is (unknown == "refuse")
 
 
@@ -505,7 +476,7 @@ def test_a_broken_installation_is_unknown(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=patient(10.0),
+            timeout=WAIT_S,
             check=False,
         )
         assert (done.returncode, "vitald: unknown: " in done.stderr) == (code, True), program
@@ -515,7 +486,7 @@ def test_a_broken_installation_is_unknown(
                     [slurm.script(name)],
                     env=environment,
                     capture_output=True,
-                    timeout=patient(10.0),
+                    timeout=WAIT_S,
                     check=False,
                 ).returncode
                 == 0
@@ -536,7 +507,7 @@ def test_hyperpod_gets_its_words(
     node.write(vouched(xid(2, pci="0000:9b:00")), vouched(line))  # replacing outranks rebooting
     node.wait(lambda status: status["openFindings"] == 2)
     job = slurm.submit("exit 0")
-    Node.until(lambda: "launch failed" in slurm.state(job), 15.0, "Slurm to see the refusal")
+    until(lambda: "launch failed" in slurm.state(job), "Slurm to see the refusal")
     known = slurm.wait(lambda known: known.states == {"IDLE", "FAIL"}, "the node to be taken out")
     slurm.by_hand("healthcheck")
     assert slurm.known() == known
@@ -620,7 +591,6 @@ def test_a_node_that_slurm_does_not_know(slurm: Slurm, on: Callable[..., Node]) 
     assert not slurm.known().held
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("where", ["scontrol hangs", "slurmctld is down"])
 def test_a_slurm_that_does_not_answer_holds_up_nothing(
     slurm: Slurm, on: Callable[..., Node], tmp_path: Path, where: str
@@ -634,7 +604,7 @@ def test_a_slurm_that_does_not_answer_holds_up_nothing(
     environment = {}
     if where == "scontrol hangs":
         program = tmp_path / "scontrol"
-        program.write_text("#!/bin/sh\ntrap '' TERM\nsleep 60\n")
+        program.write_text("#!/bin/sh\ntrap '' TERM\nsleep 3600\n")
         program.chmod(0o755)
         environment["PATH"] = f"{tmp_path}:/usr/bin:/bin"
     else:
@@ -647,14 +617,9 @@ def test_a_slurm_that_does_not_answer_holds_up_nothing(
             )
         )
         environment["SLURM_CONF"] = str(conf)
-    begun = time.monotonic()
     refused = slurm.by_hand("prolog", SLURM_JOB_ID="7", **environment)
-    took = time.monotonic() - begun
     assert refused.returncode == 1 and "not drained with a reason: scontrol" in refused.stderr
-    assert took < patient(1.5)
-    begun = time.monotonic()
     assert slurm.by_hand("healthcheck", **environment).returncode == 0
-    assert time.monotonic() - begun < patient(6.0)
     assert not slurm.known().held
 
 

@@ -23,7 +23,6 @@ _HOURS, _LEAST = 0.25, 2
 _BOUNDS = {**BOUNDS, "rss_mib": 12.0, "blocks_share": 0.08}
 
 
-@pytest.mark.timeout(300)
 def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of thing happened, the daemon took it, and it holds as many descriptors, threads
     and tasks as before.
@@ -67,7 +66,6 @@ def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> 
     assert float(str(figures["wal_mib_most"])) < 8.0
 
 
-@pytest.mark.timeout(120)
 def test_the_command_that_the_documents_name() -> None:
     """Two minutes of a day. Whether its bounds held is not said here: they are a whole day's."""
     command = [sys.executable, "-m", "tests.bench", "soak", "--hours", str(soak.SHORTEST)]

@@ -6,9 +6,8 @@ import asyncio
 import os
 import shutil
 import subprocess
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,8 @@ import pytest
 
 from tests.conftest import require
 from tests.looking import batches_of
-from tests.pace import patient
 from tests.trees import NVIDIA, Tree
+from tests.waiting import until_async
 from vitald import catalog
 from vitald.collectors import uevents
 from vitald.collectors.pci.collector import Pci
@@ -44,20 +43,24 @@ def bell() -> Callable[[str], object]:
     return lambda action: (writable[-1] / "uevent").write_text(action)
 
 
-def run(story: Awaitable[None]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(story, patient(60))
-
-    asyncio.run(limited())
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each announcement wakes."""
+    monkeypatch.setattr(uevents, "_PAUSE_S", 0.0)
 
 
 @asynccontextmanager
-async def listening(ears: Uevents) -> AsyncIterator[None]:
+async def listening(
+    wake: Mapping[str, Callable[[], object]], kind: type[Uevents] = Uevents
+) -> AsyncIterator[Uevents]:
+    """The library is found, and everybody was woken once."""
+    started = asyncio.Event()
+    ears = kind({subsystem: [one, started.set] for subsystem, one in wake.items()})
     task = asyncio.create_task(ears.listen())
     try:
-        await asyncio.sleep(1.5)  # the library is found, and everybody was woken once
+        await until_async(lambda: ears.error or started.is_set())
         require(not ears.error, f"libudev and netlink ({ears.error})")
-        yield
+        yield ears
     finally:
         task.cancel()
 
@@ -67,19 +70,16 @@ def test_an_announcement_wakes_at_once(
     bell: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the end of a pause, of which each waking begins one."""
-    monkeypatch.setattr(uevents, "_PAUSE_S", 0.0)
     woken = asyncio.Event()
-    ears = Uevents({"pci": [woken.set]})
 
     async def story() -> None:
-        async with listening(ears):
-            await woken.wait()  # at the start everybody is woken once
+        async with listening({"pci": woken.set}):
             monkeypatch.setattr(uevents, "_PAUSE_S", 3600.0)
             woken.clear()
             bell("change")
             await woken.wait()
 
-    run(story())
+    asyncio.run(story())
 
 
 def interface_of_software() -> bool:
@@ -101,17 +101,15 @@ def interface_of_software() -> bool:
 def test_interfaces_made_of_software_are_heard_and_wake_nobody() -> None:
     require(shutil.which("ip") and interface_of_software(), "the right to make a network interface")
     woken: Counter[str] = Counter()
-    ears = Uevents({"net": [lambda: woken.update(["net"])]})
 
     async def story() -> None:
-        async with listening(ears):
+        async with listening({"net": lambda: woken.update(["net"])}) as ears:
             woken.clear()
             await asyncio.to_thread(interface_of_software)
-            while ears.heard < 2:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: ears.heard >= 2)
             assert not woken
 
-    run(story())
+    asyncio.run(story())
 
 
 class Small(Uevents):
@@ -125,22 +123,20 @@ class Small(Uevents):
 
 def test_more_than_the_socket_holds_is_noticed(bell: Callable[[str], object]) -> None:
     woken: Counter[str] = Counter()
-    ears = Small({name: [lambda name=name: woken.update([name])] for name in ("pci", "nvme")})
 
     async def story() -> None:
-        async with listening(ears):
+        wake = {name: (lambda name=name: woken.update([name])) for name in ("pci", "nvme")}
+        async with listening(wake, Small) as ears:
             woken.clear()
             for _ in range(50):  # while the loop is kept from reading
                 bell("change")
-            while not ears.lost:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: ears.lost)
             assert woken["nvme"] and not ears.error
             before = ears.heard
             bell("change")
-            while ears.heard == before:  # and it goes on
-                await asyncio.sleep(0.01)
+            await until_async(lambda: ears.heard > before, "it to go on")
 
-    run(story())
+    asyncio.run(story())
 
 
 async def told(source: PollingSource, events: list[Event], looks: Counter[str]) -> None:
@@ -163,19 +159,17 @@ def test_a_removal_that_is_only_announced_is_not_believed(bell: Callable[[str], 
 
     async def story() -> None:
         telling = asyncio.create_task(told(source, events, looks))
-        async with listening(Uevents({"pci": [source.poll_now]})):
-            before = looks["looked"]
-            bell("remove")
-            while looks["looked"] == before:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(1.5)
+        async with listening({"pci": source.poll_now}):
+            for _ in range(2):
+                before = looks["looked"]
+                bell("remove")
+                await until_async(lambda before=before: looks["looked"] > before)
         telling.cancel()
 
-    run(story())
+    asyncio.run(story())
     assert [event.code for event in events] == []
 
 
-@pytest.mark.timed
 def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: Path) -> None:
     """The tree is ours, the bell is the kernel's: the next round would come in ten minutes."""
     tree = Tree(tmp_path)
@@ -188,20 +182,19 @@ def test_a_removed_gpu_is_seen_at_once(bell: Callable[[str], object], tmp_path: 
         timeout_s=10.0,
     )
     events: list[Event] = []
+    looks: Counter[str] = Counter()
 
     async def story() -> None:
-        telling = asyncio.create_task(told(source, events, Counter()))
-        async with listening(Uevents({"pci": [source.poll_now]})):
+        telling = asyncio.create_task(told(source, events, looks))
+        async with listening({"pci": source.poll_now}):
+            await until_async(lambda: looks["looked"])
             assert events == []
             tree.remove(f"bus/pci/devices/{GPU}")
-            began = time.monotonic()
             bell("change")
-            while not events:
-                await asyncio.sleep(0.001)
-            assert time.monotonic() - began < patient(1.0)
+            await until_async(lambda: events)
         telling.cancel()
 
-    run(story())
+    asyncio.run(story())
     assert [(event.code, event.component.name) for event in events] == [
         ("pci/removed", f"gpu/{GPU}")
     ]

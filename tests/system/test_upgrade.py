@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json, Node
-from tests.pace import WAIT_S
 from tests.system.lines import REPLACE_FOR_64
 from tests.unit.test_upgrade import OLD, laid_out, said
+from tests.waiting import WAIT_S, until
 from tests.whole_tree import Proc
 from vitald import __version__
 from vitald.cli import client
@@ -87,7 +87,7 @@ def test_a_daemon_goes_on_from_an_older_ledger(
         if not again:
             node.restart(signal.SIGKILL)
     node.write("NVRM: Xid (PCI:0000:6b:00): 79, pid=1, name=x, GPU has fallen off the bus.")
-    node.until(lambda: len(node.findings()) == len(told["findings"]) + 1, 5.0, "the new finding")
+    until(lambda: len(node.findings()) == len(told["findings"]) + 1, "the new finding")
     assert max(int(str(found["id"])) for found in node.findings()) == 11
 
 

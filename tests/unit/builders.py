@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from vitald import tomlfile
 from vitald.catalog import Catalog, Ruling, load_catalog
@@ -39,12 +37,6 @@ from vitald.model.codes import BOOT
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINES = ROOT / "tests" / "data" / "kernel_lines.jsonl"
 LABELS = ("kind", "code", "pci", "pid", "process", "link", "fatal")
-
-# The same examples on every run, on every machine.
-EXAMPLES = int(
-    os.environ.get("VITALD_TESTS_EXAMPLES", "200")
-)  # of a property: fewer where another Python tries them all
-FUZZ = settings(max_examples=EXAMPLES, derandomize=True, deadline=None)
 
 
 @cache

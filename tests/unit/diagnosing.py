@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from aiohttp import web
 
 from tests.harness import Json, UnixConnection
+from tests.waiting import WAIT_S
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
 from vitald.ledger import LedgerError
@@ -234,7 +235,7 @@ class Served:
     ) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5.0)
+        self._thread.join(WAIT_S)
         self._loop.close()
         self._lane.close()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import ROOT
-from tests.pace import patient
+from tests.waiting import WAIT_S
 from vitald.cli import client, main
 from vitald.cli.client import NoAnswer
 
@@ -81,7 +81,7 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
 
 
 def asking(place: Path) -> argparse.Namespace:
-    return argparse.Namespace(socket=place, timeout=patient(20.0))
+    return argparse.Namespace(socket=place, timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_it_costs(answers: Answers, made: Callable[[], Iterator[bytes]]) ->
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=patient(60.0),
+        timeout=WAIT_S,
     )
     *said, most = done.stderr.splitlines()
     print(f"{int(most) / 1024:.0f} MiB: {said}")

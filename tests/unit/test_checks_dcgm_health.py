@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trees import NVIDIA, Tree
-from tests.unit.builders import FUZZ, catalogue, reference
+from tests.unit.builders import catalogue, reference
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm_health import (
@@ -318,7 +318,6 @@ DOCUMENTS = st.recursive(
 )
 
 
-@FUZZ
 @given(st.dictionaries(WORDS, DOCUMENTS, max_size=5), st.booleans())
 def test_any_document_is_read_and_only_a_healthy_one_passes(
     body: dict[str, object], linked: bool

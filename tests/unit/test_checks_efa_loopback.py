@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.network_tree import EFA, MLX5, NetworkTree
-from tests.unit.builders import FUZZ, catalogue
+from tests.unit.builders import catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import efa_loopback
@@ -231,7 +231,6 @@ def test_the_table_of_fabtests_is_understood() -> None:
     assert table.rows[1].bytes_per_second == pytest.approx(6892.86e6)
 
 
-@FUZZ
 @given(
     st.lists(
         st.sampled_from([*TABLE.splitlines(), *FABTESTS.splitlines(), "64 nan", "1k inf =1k"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trees import NVIDIA, Tree
-from tests.unit.builders import FUZZ, catalogue
+from tests.unit.builders import catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccl
@@ -343,7 +343,6 @@ def test_columns_that_versions_add_are_passed_over() -> None:
 CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 
 
-@FUZZ
 @given(
     st.lists(
         st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "8 nan x", ECC[:30]])
@@ -371,7 +370,6 @@ def test_anything_printed_is_read(text: str) -> None:
         nccl.find_blamed_gpu(line, found, (1, 3))
 
 
-@FUZZ
 @given(st.text(max_size=60), st.from_regex(r"bus ?id:? ?(0x)?[0-9a-f:.]{1,18}", fullmatch=True))
 def test_any_line_blames_somebody_or_nobody(words: str, bus: str) -> None:
     found = nccl.find_blamed_gpu(f"{words} {bus} NCCL WARN", read_output(HEAD), ())

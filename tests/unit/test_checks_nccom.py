@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.neuron_tree import TRN2, NeuronTree
 from tests.trees import Tree
-from tests.unit.builders import FUZZ, catalogue
+from tests.unit.builders import catalogue
 from tests.unit.checking import asked, config, cuts, hung, install, perform, printed
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.diagnostics.checks import nccom
@@ -232,7 +232,6 @@ def test_every_form_of_the_table_is_read() -> None:
     assert read_output(json.dumps({"results": [*RESULTS["results"], {"size(B)": 7}]})).broken
 
 
-@FUZZ
 @given(
     st.lists(
         st.sampled_from([*TABLE.splitlines(), *FAILURE.splitlines(), "123 nan x"])

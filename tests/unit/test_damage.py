@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests.unit.builders import EXAMPLES, catalogue, event, gpu
+from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_upgrade import laid_out
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -33,7 +34,7 @@ LOST, REPLACED = "vitald/ledger_lost", "vitald/ledger_replaced"
 PAGE = 4096
 MILD = [Status.HEALTHY, Status.DEGRADED, Status.UNHEALTHY]
 # `VITALD_TESTS_DAMAGE=1000` tries as many as a release is tried with.
-CORRUPTIONS = int(os.environ.get("VITALD_TESTS_DAMAGE", EXAMPLES * 3 // 4))
+CORRUPTIONS = int(os.environ.get("VITALD_TESTS_DAMAGE", settings.default.max_examples * 3 // 4))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, ROOT
+from tests.unit.builders import ROOT
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
 from vitald.diagnostics.dcgm import document
 from vitald.model.diagnostic import Outcome
@@ -270,7 +270,6 @@ def changed(value: Any, path: tuple[Any, ...], junk: object) -> Any:
     return copied
 
 
-@FUZZ
 @given(
     st.binary(max_size=400) | st.text(max_size=400),
     CODES,
@@ -286,7 +285,6 @@ def test_nothing_is_a_pass_that_holds_no_document(
     assert report.reason.isprintable() and report.reason
 
 
-@FUZZ
 @given(st.sampled_from([WELL, OLD, ILL, ROUNDS, refused("Error: x")]), st.data(), JUNK, CODES)
 def test_wrong_types_anywhere_never_raise(
     whole: Any, data: st.DataObject, junk: object, code: int | None
@@ -299,7 +297,6 @@ def test_wrong_types_anywhere_never_raise(
         assert report.reason
 
 
-@FUZZ
 @given(st.data(), st.sampled_from([None, "Fail", "Skip", "", 0, [], {}, "Nonsense"]))
 def test_a_document_without_all_its_passes_does_not_pass(
     data: st.DataObject, status: object
@@ -320,7 +317,6 @@ def test_a_document_without_all_its_passes_does_not_pass(
             assert read(changed(whole, path, status)).outcome is not Outcome.PASS
 
 
-@FUZZ
 @given(st.data(), st.binary(min_size=1, max_size=3))
 def test_flipped_bytes_never_raise(data: st.DataObject, bytes_: bytes) -> None:
     raw = PRINTED.encode()

@@ -5,7 +5,6 @@ by name, hostile sizes.
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -207,7 +206,6 @@ def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None
     assert (report.outcome, said in report.reason) == (ERROR, True), report.reason
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     "text",
     [
@@ -221,9 +219,8 @@ def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None
     ids=["mistakes", "quotes", "deep lines", "deep objects", "deep list", "keys"],
 )
 def test_nothing_takes_long_to_be_refused(text: str) -> None:
-    began = time.process_time()
+    """Long enough that a reader who goes over it again and again does not end within a test."""
     assert read(text, 0, 1).outcome is ERROR
-    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("level", [1, 2])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, catalogue, event, gpu
+from tests.unit.builders import catalogue, event, gpu
 from vitald.judge.device_history import _MAX_PROCESSES, DeviceHistory
 from vitald.judge.engine import Judge
 from vitald.model import Action, MarkKind
@@ -18,7 +18,6 @@ MARKS = st.lists(
 )
 
 
-@FUZZ
 @given(MARKS, MARKS, st.integers(0, 120), st.integers(0, 120), st.sampled_from(PLACES))
 def test_processes_are_counted_as_by_looking_at_each_mark(
     first: list[tuple[int, int, str]],

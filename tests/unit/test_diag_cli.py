@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PYTHON, ROOT, Json
-from tests.pace import WAIT_S
 from tests.unit.diagnosing import (
     FAILED,
     PASSED,
@@ -31,6 +30,7 @@ from tests.unit.diagnosing import (
     slow_link,
     status_with,
 )
+from tests.waiting import WAIT_S
 from vitald.cli import main, status
 from vitald.cli.diag import command, progress, views
 from vitald.cli.diag.progress import Progress

@@ -322,9 +322,6 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[requests.Sess
 @schema.parametrize()
 @settings(
     max_examples=25,
-    database=None,
-    deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[*HealthCheck],
 )

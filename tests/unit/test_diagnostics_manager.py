@@ -13,8 +13,8 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from tests.pace import WAIT_S
 from tests.unit.builders import catalogue, finding, gpu
+from tests.waiting import WAIT_S, until_async
 from vitald.catalog import Clears
 from vitald.config import Config
 from vitald.core.jobs import BEGAN, ENDED, Job
@@ -95,6 +95,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.runs: list[str] = []
+        self.graces: list[float | None] = []  # of what was cancelled
         self.ends = True
         self._over: asyncio.Future[Output] | None = None
 
@@ -106,6 +107,7 @@ class Programs:
         return await self._over
 
     def cancel(self, why: str, grace_s: float | None = None) -> None:
+        self.graces.append(grace_s)
         self._end(Output(ended=ProgramEnd.CANCELLED, why=why, exit_code=-15))
 
     def end(self) -> None:
@@ -230,7 +232,7 @@ class House:
     async def open(self) -> AsyncIterator[House]:
         task = asyncio.create_task(self.read())
         try:
-            await self.until(lambda: self.batches, "the first look")
+            await until_async(lambda: self.batches, "the first look")
             yield self
         finally:
             task.cancel()
@@ -238,13 +240,6 @@ class House:
                 await task
             self.manager.close()
             self.lane.close()
-
-    @staticmethod
-    async def until(holds: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < end, f"waited for {what}"
-            await asyncio.sleep(0.001)
 
     async def ended(self, going: ActiveRun) -> Run:
         return await asyncio.wait_for(self.manager.wait_for_run(going.id), WAIT_S)
@@ -310,7 +305,7 @@ def test_what_is_told_to_end_starts_no_more_programs(
             going = house.manager.request_run(ask(2))
             await steps.reached.wait()
             ending = asyncio.create_task(_end(house, how))
-            await house.until(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
+            await until_async(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
             steps.on.set()
             run = await house.ended(going)
             await ending
@@ -345,7 +340,7 @@ def test_what_ended_by_itself_stands(how: str) -> None:
             going = house.manager.request_run(ask(2))
             await steps.reached.wait()
             ending = asyncio.create_task(_end(house, how))
-            await house.until(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
+            await until_async(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
             steps.on.set()
             run = await house.ended(going)
             await ending
@@ -359,7 +354,7 @@ def test_what_is_over_and_not_stored_yet_is_shown_and_cannot_be_cancelled() -> N
         async with House().open() as house:
             house.ledger_open.clear()
             going = house.manager.request_run(ask(2))
-            await house.until(lambda: house.runs, "its end")
+            await until_async(lambda: house.runs, "its end")
             (shown,) = house.manager.active
             assert (shown.id, shown.stage) == (going.id, Stage.ENDING)
             assert house.manager.cancel_run(None, "root", "enough") is None
@@ -377,12 +372,13 @@ def test_two_jobs_at_once_are_both_given_the_devices() -> None:
         async with House().open() as house:
             house.programs.ends = False
             going = house.manager.request_run(ask(2))
-            await house.until(lambda: house.programs.runs, "its program")
+            await until_async(lambda: house.programs.runs, "its program")
             await asyncio.gather(house.manager.begin_job("1"), house.manager.begin_job("2"))
             assert (await house.ended(going)).preempted == "job 1"
+            assert set(house.programs.graces) == {1.0}, "a job does not wait for the usual grace"
             again = house.manager.request_run(ask(2))
             house.manager.end_job("1")
-            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert house.manager.active[0].waits_for == "idle devices: job 2"
             assert house.manager.blocked == "job 2"
             house.programs.ends = True
@@ -400,11 +396,13 @@ def test_a_job_that_begins_during_the_look_finds_the_devices_free() -> None:
             def look() -> None:
                 if not begun.is_set():
                     begun.set()
-                    asyncio.run_coroutine_threadsafe(house.manager.begin_job("9"), loop).result(5.0)
+                    asyncio.run_coroutine_threadsafe(house.manager.begin_job("9"), loop).result(
+                        WAIT_S
+                    )
 
             house.detector.on_look = look
             going = house.manager.request_run(ask(2))
-            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert house.programs.runs == []
             house.manager.end_job("9")
             await house.ended(going)
@@ -423,13 +421,15 @@ def test_what_is_asked_for_during_the_look_is_not_begun_without_one(
             def look(_: Path) -> tuple[str, ...]:
                 if not asked:
                     asked.append(
-                        asyncio.run_coroutine_threadsafe(_asking(house, ask(2)), loop).result(5.0)
+                        asyncio.run_coroutine_threadsafe(_asking(house, ask(2)), loop).result(
+                            WAIT_S
+                        )
                     )
                 return ()
 
             monkeypatch.setattr(device_access, "find_leftovers", look)
             await house.ended(house.manager.request_run(ask(1)))
-            await house.until(
+            await until_async(
                 lambda: "python3" in house.manager.active[0].waits_for, "what it waits for"
             )
             assert house.programs.runs == ["dcgm level 1"]
@@ -460,7 +460,7 @@ def test_work_that_comes_gets_the_devices_and_what_cannot_be_told_counts_as_work
         async with House().open() as house:
             house.programs.ends = False
             going = house.manager.request_run(ask(2))
-            await house.until(lambda: house.programs.runs, "its program")
+            await until_async(lambda: house.programs.runs, "its program")
 
             def fails() -> None:
                 raise KeyError("a fault of ours")
@@ -485,13 +485,13 @@ def test_the_driver_is_asked_afresh_right_before_a_run_and_while_it_has_the_devi
         )
         async with house.open():
             going = house.manager.request_run(ask(2))
-            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert not house.programs.runs
             house.node.driver = {}
             house.manager.end_job("x")  # which has it looked at once more
-            await house.until(lambda: house.programs.runs, "its program")
+            await until_async(lambda: house.programs.runs, "its program")
             before = len(house.node.asked_now)
-            await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
+            await until_async(lambda: len(house.node.asked_now) > before + 1, "two more questions")
             house.node.driver = {"gpu/0": [4711.0]}
             assert "python3" in (await house.ended(going)).preempted
 
@@ -505,14 +505,14 @@ def test_a_driver_that_does_not_answer_starts_nothing_and_ends_nothing() -> None
         house.node.driver = None
         async with house.open():
             house.manager.request_run(ask(2))
-            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert "not known: the driver does not say" in house.manager.active[0].waits_for
             house.node.driver = {}
             house.manager.end_job("x")
-            await house.until(lambda: house.programs.runs, "its program")
+            await until_async(lambda: house.programs.runs, "its program")
             house.node.driver = None
             before = len(house.node.asked_now)
-            await house.until(lambda: len(house.node.asked_now) > before + 1, "two more questions")
+            await until_async(lambda: len(house.node.asked_now) > before + 1, "two more questions")
             assert house.manager.active[0].stage is Stage.RUNNING
 
     told(work)
@@ -528,7 +528,7 @@ def test_what_waits_for_idle_devices_keeps_nothing_else_waiting() -> None:
         house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
         house.detector.uses = BUSY
         async with house.open():
-            await house.until(lambda: house.runs, "level 1")
+            await until_async(lambda: house.runs, "level 1")
             assert [run.ask.level for run in house.runs] == [1]
             (waiting,) = house.manager.active
             assert waiting.ask.level == 2 and "python3" in waiting.waits_for
@@ -540,8 +540,8 @@ def test_a_higher_level_that_may_run_stands_for_the_lower() -> None:
     async def work() -> None:
         house = House(Tested(periods={1: 3600.0, 2: 86400.0}))
         async with house.open():
-            await house.until(lambda: house.runs, "level 2")
-            await house.until(lambda: not house.manager.active, "the end")
+            await until_async(lambda: house.runs, "level 2")
+            await until_async(lambda: not house.manager.active, "the end")
             assert [run.ask.level for run in house.runs] == [2]
 
     _settled_after_boot(work)
@@ -564,11 +564,11 @@ def test_only_what_nobody_asked_for_waits_until_devices_have_been_idle() -> None
         house.detector.idle_s = 10.0
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
-            await house.until(
+            await until_async(
                 lambda: [going.ask.level for going in house.manager.active] == [2],
                 "level 1, and level 2 asked for",
             )
-            await house.until(lambda: house.manager.active[0].waits_for, "what it waits for")
+            await until_async(lambda: house.manager.active[0].waits_for, "what it waits for")
             assert "idle for 300 s: 10 s so far" in house.manager.active[0].waits_for
             (waiting,) = house.manager.active
             going = house.manager.request_run(ask(2))
@@ -600,11 +600,11 @@ def test_what_a_finding_asked_for_is_over_with_it() -> None:
         house.detector.uses = BUSY
         house.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
         async with house.open():
-            await house.until(
+            await until_async(
                 lambda: [going.ask.level for going in house.manager.active] == [2], "level 2"
             )
             house.node.open = []
-            await house.until(lambda: not house.manager.active, "its end")
+            await until_async(lambda: not house.manager.active, "its end")
             assert (
                 "finding #1 is over" in house.runs[-1].report.reason
                 and "diagnostic/not_run" not in house.codes
@@ -618,10 +618,10 @@ def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_onc
         house = House(Tested(periods={2: 86400.0}))
         house.detector.uses = BUSY
         async with house.open():
-            await house.until(lambda: house.manager.active, "level 2")
+            await until_async(lambda: house.manager.active, "level 2")
             house.manager.cancel_run(house.manager.active[0].id, "root", "not today")
             looks = len(house.batches)
-            await house.until(lambda: len(house.batches) > looks + 5, "some more looks")
+            await until_async(lambda: len(house.batches) > looks + 5, "some more looks")
             assert house.manager.active == ()
             (due,) = house.manager.scheduled
             assert due.at > time.time()
@@ -646,9 +646,9 @@ def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(
             [finding(Action.INSPECT, code="xid/999", last=time.time())] if who == "finding" else []
         )
         async with house.open():
-            await house.until(lambda: house.runs, "level 1")
+            await until_async(lambda: house.runs, "level 1")
             looks = len(house.batches)
-            await house.until(lambda: len(house.batches) > looks + 5, "some more looks")
+            await until_async(lambda: len(house.batches) > looks + 5, "some more looks")
             assert [run.report.outcome for run in house.runs] == [Outcome.ERROR]
 
     _settled_after_boot(work)
@@ -739,9 +739,9 @@ def test_a_look_that_hangs_keeps_only_those_waiting_who_need_it(
 
     async def work() -> None:
         async with House().open() as house:
-            house.detector.on_look = lambda: stuck.wait(10.0)
+            house.detector.on_look = lambda: stuck.wait(WAIT_S)
             waits = house.manager.request_run(ask(2))
-            await house.until(
+            await until_async(
                 lambda: "not known" in house.manager.active[0].waits_for, "that it is not known"
             )
             assert (await house.ended(house.manager.request_run(ask(1)))).report == PASSED
@@ -770,7 +770,7 @@ def test_processes_that_cannot_be_listed_and_checks_that_break_are_said(
                 house.manager.request_run(RunRequest(check="other"))
             monkeypatch.setattr(device_access, "find_leftovers", fails)
             going = house.manager.request_run(ask(1))
-            await house.until(
+            await until_async(
                 lambda: "no procfs" in house.manager.active[0].waits_for, "why it waits"
             )
             monkeypatch.setattr(device_access, "find_leftovers", lambda _: ())
@@ -788,9 +788,9 @@ def test_what_the_daemons_end_cut_short_is_told() -> None:
         async with house.open():
             house.programs.ends = False
             house.manager.request_run(ask(2))
-            await house.until(lambda: house.programs.runs, "its program")
+            await until_async(lambda: house.programs.runs, "its program")
             house.manager.request_run(ask(3))
-            await house.until(lambda: len(house.manager.active) >= 2, "who waits")
+            await until_async(lambda: len(house.manager.active) >= 2, "who waits")
         told_now = [
             run for batch in house.manager.source.take_pending_batches() for run in batch.runs
         ]
@@ -827,7 +827,7 @@ def test_runs_are_remembered_as_soon_as_they_can_be_read() -> None:
         reads: Iterator[Callable[[], Sequence[Run]]] = iter([lambda: 1 / 0])  # type: ignore[list-item, return-value]
         house.node.read_runs = lambda: next(reads, real)()  # type: ignore[method-assign]
         async with house.open():
-            await house.until(lambda: ("dcgm", 1) in house.manager.last_runs, "what it remembers")
+            await until_async(lambda: ("dcgm", 1) in house.manager.last_runs, "what it remembers")
             assert house.manager.last_runs["dcgm", 1].id == "former"
             await house.ended(house.manager.request_run(ask(1)))
             assert house.manager.last_runs["dcgm", 1].id != "former"
@@ -843,7 +843,7 @@ def test_what_only_a_person_may_ask_for_is_shown() -> None:
             finding(Action.INSPECT, code="xid/157", number=12, last=time.time() + 60.0)
         ]
         async with house.open():
-            await house.until(lambda: house.batches[-1].detail, "the hint")
+            await until_async(lambda: house.batches[-1].detail, "the hint")
             assert house.batches[-1].detail == "needs a person: finding #12: vitald diag run 3"
 
     told(work)

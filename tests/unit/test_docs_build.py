@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import require
 from tests.unit.builders import ROOT
+from tests.waiting import WAIT_S
 from vitald.cli import VERBS, build_parser, main
 
 
@@ -42,7 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "SOURCE_DATE_EPOCH": "86400"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return folder
@@ -56,7 +57,7 @@ def shown(built: Path) -> str:
         env={**os.environ, "MANWIDTH": "500", "LC_ALL": "C.UTF-8", "MAN_KEEP_FORMATTING": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert done.stderr == ""
     return re.sub(
@@ -111,7 +112,7 @@ COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) -
     && ${{BASH_REMATCH[1]}} vitald "{words[-1]}" "{words[-2]}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -140,7 +141,10 @@ def test_bash_completes(built: Path, tmp_path: Path) -> None:
 def test_each_shell_can_read_its_file(built: Path, shell: str, name: str) -> None:
     require(shutil.which(shell), f"{shell} (apt-get install {shell})")
     done = subprocess.run(
-        [shell, "-n", str(built / "completions" / name)], capture_output=True, text=True, timeout=30
+        [shell, "-n", str(built / "completions" / name)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -152,7 +156,7 @@ def test_fish_completes(built: Path) -> None:
         " check --for '"
     )
     done = subprocess.run(
-        ["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=30
+        ["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=WAIT_S
     )
     assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == [
         "check",

@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 
 from tests import journals
 from tests.journals import MIDDLE, NEW, OLD, STARTED, missed
-from tests.unit.builders import EXAMPLES, catalogue, interpreter
+from tests.unit.builders import catalogue, interpreter
 from tests.unit.test_pstore import efi, put
+from tests.waiting import WAIT_S
 from vitald.collectors.kernel_log import backfill, crash_backfill, journal_backfill, ring_state
 from vitald.collectors.kernel_log.backfill import Backfill
 from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
@@ -527,7 +528,7 @@ class Hanging(Broken):
     released = threading.Event()
 
     def fail(self) -> None:
-        self.released.wait(10.0)
+        self.released.wait(WAIT_S)
 
 
 @pytest.fixture
@@ -1283,9 +1284,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=EXAMPLES // 2,
-    derandomize=True,
-    deadline=None,
+    max_examples=settings.default.max_examples // 2,
     report_multiple_bugs=False,
     phases=[Phase.generate],
 )  # shrinking takes minutes

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, booted, catalogue, event, gpu
+from tests.unit.builders import booted, catalogue, event, gpu
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
 from vitald.model import NODE, Action, Event, Finding, Transition, Trust
@@ -147,7 +147,6 @@ def worst(opened: Iterable[Finding]) -> int:
     return compute_verdict(list(opened), [], 0.0).action.rank
 
 
-@FUZZ
 @given(streams())
 def test_the_same_events_give_the_same_findings(stream: list[Event]) -> None:
     first, second = folded(stream), folded(stream)
@@ -155,7 +154,6 @@ def test_the_same_events_give_the_same_findings(stream: list[Event]) -> None:
     assert first[1] == second[1]
 
 
-@FUZZ
 @given(streams())
 def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
     """Applying what changed, one after the other, gives what is open: nothing changes unsaid."""
@@ -171,7 +169,6 @@ def test_the_transitions_tell_the_whole_story(stream: list[Event]) -> None:
     assert [change.time for change in changes] == sorted(change.time for change in changes)
 
 
-@FUZZ
 @given(streams(), st.integers(0, 14))
 def test_a_restart_in_between_changes_nothing(stream: list[Event], cut: int) -> None:
     """The table of open findings is all that has to be remembered."""
@@ -184,7 +181,6 @@ def test_a_restart_in_between_changes_nothing(stream: list[Event], cut: int) -> 
     assert first + second == changes
 
 
-@FUZZ
 @given(streams(), st.lists(st.floats(0.0, 14 * 30 * HOUR), max_size=6))
 def test_looking_at_the_clock_changes_nothing(stream: list[Event], looks: list[float]) -> None:
     """Ends are computed: it does not matter when, or whether, somebody looked in between."""
@@ -200,7 +196,6 @@ def test_looking_at_the_clock_changes_nothing(stream: list[Event], looks: list[f
     assert told == changes
 
 
-@FUZZ
 @given(streams())
 def test_due_is_never_late(stream: list[Event]) -> None:
     """Before `due` there is nothing to end; so a sleeper that wakes then misses nothing."""
@@ -211,7 +206,6 @@ def test_due_is_never_late(stream: list[Event]) -> None:
         assert all(change.time >= due for change in findings.expire_findings(due + 1.0))
 
 
-@FUZZ
 @given(st.lists(steps(KINDS + STATE), max_size=16), st.randoms(use_true_random=False))
 def test_the_order_between_devices_does_not_matter(order: list[Step], chance: object) -> None:
     """Each device's own events keep their order; the others come in between as they like.
@@ -229,7 +223,6 @@ def test_the_order_between_devices_does_not_matter(order: list[Step], chance: ob
     assert asked_of_devices(one) == asked_of_devices(other)
 
 
-@FUZZ
 @given(streams(KINDS, reboots=False), st.integers(0, 14), steps(KINDS))
 def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, extra: Step) -> None:
     """An event that is neither a reboot nor the driver's own all-clear leaves the worst action as
@@ -244,7 +237,6 @@ def test_more_evidence_never_makes_it_better(stream: list[Event], where: int, ex
         assert worst(folded(more[: end + 1])[0].open_findings) >= worst(without.open_findings)
 
 
-@FUZZ
 @given(streams())
 def test_only_evidence_lowers(stream: list[Event]) -> None:
     """From one event to the next a finding keeps or raises what it asks for, unless the driver says
@@ -276,7 +268,6 @@ def test_only_evidence_lowers(stream: list[Event]) -> None:
                 assert told or quiet or one.code == BOOT or old.code == "xid/154"
 
 
-@FUZZ
 @given(streams())
 def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
     with_drills, _ = folded(stream)
@@ -286,7 +277,6 @@ def test_a_drill_never_changes_what_is_real(stream: list[Event]) -> None:
     assert {one for one in standing(with_drills) if not one[2]} == standing(without)
 
 
-@FUZZ
 @given(streams())
 def test_what_nobody_believes_changes_nothing(stream: list[Event]) -> None:
     believed, _ = folded(one for one in stream if one.is_trusted)
@@ -334,7 +324,6 @@ def lived_with(draw: st.DrawFn) -> list[Event]:
     return told
 
 
-@FUZZ
 @given(lived_with(), st.integers(0, 30))
 def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event], cut: int) -> None:
     """Over boots and steps of the clock; and none outlasts its time, or counts while it asks for
@@ -356,7 +345,6 @@ def test_what_is_accepted_is_so_after_a_restart_and_a_replay(stream: list[Event]
             assert not change.finding.requirement.is_stronger_than(accepted.asked)
 
 
-@FUZZ
 @given(streams())
 def test_text_confirms_nothing(stream: list[Event]) -> None:
     """However much of it there is, of however many codes."""
@@ -375,7 +363,6 @@ def _written(one: Event) -> Event:
     )
 
 
-@FUZZ
 @given(streams(), streams(reboots=False))
 def test_what_a_process_writes_changes_nothing_that_others_saw(
     stream: list[Event], written: list[Event]

@@ -5,14 +5,12 @@ begin like one.
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.pace import patient
-from tests.unit.builders import FUZZ, LINES, interpreter, labelled, recogniser
+from tests.unit.builders import LINES, interpreter, labelled, recogniser
 from vitald.collectors.kernel_log.interpret import escape_unprintable
 from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
@@ -88,7 +86,6 @@ RANDOM = st.one_of(
 )
 
 
-@FUZZ
 @given(st.one_of(RANDOM, mutations()))
 def test_a_record_is_read_or_torn(data: bytes) -> None:
     try:
@@ -101,7 +98,6 @@ def test_a_record_is_read_or_torn(data: bytes) -> None:
     unescape(record.text)
 
 
-@FUZZ
 @given(st.one_of(RANDOM, mutations()))
 def test_what_is_stripped_is_the_end_of_the_line(data: bytes) -> None:
     line = strip_prefix(data)
@@ -112,7 +108,6 @@ def test_what_is_stripped_is_the_end_of_the_line(data: bytes) -> None:
     assert line.facility is None or 0 <= line.facility <= 1250
 
 
-@FUZZ
 @given(st.one_of(RANDOM, mutations()))
 @example(b"[29118]: segfault at 0")
 def test_nothing_is_an_event_that_does_not_begin_like_one(data: bytes) -> None:
@@ -121,7 +116,6 @@ def test_nothing_is_an_event_that_does_not_begin_like_one(data: bytes) -> None:
         assert sighting is None or HEADS.match(unescape(text).encode()), (sighting, text)
 
 
-@FUZZ
 @given(st.one_of(RANDOM, mutations()))
 def test_an_event_can_be_made_of_whatever_is_recognised(data: bytes) -> None:
     known = interpreter()
@@ -153,10 +147,6 @@ def test_the_heads_are_those_of_the_corpus() -> None:
     assert sum(not HEADS.match(message) for fault, message in messages if not fault) > 60
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize(
-    "piece", [b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "], ids=repr
-)
 @pytest.mark.parametrize(
     "head",
     [
@@ -167,31 +157,10 @@ def test_the_heads_are_those_of_the_corpus() -> None:
         b"",
     ],
 )
-def test_a_kernel_record_of_any_text_is_read_in_no_time(head: bytes, piece: bytes) -> None:
-    """Expressions that go over a text again and again: at a kernel record's length it must not
-    show.
-    """
-    text = (head + piece * 1000)[:1024]
-    assert seconds(text) < patient(0.02)
-
-
-def seconds(text: bytes) -> float:
-    """Of processor time, the best of three."""
-    known, best = recogniser(), float("inf")
-    for _ in range(3):
-        begun = time.process_time()
+def test_a_line_of_any_length_is_read_once(head: bytes) -> None:
+    """So long that an expression which goes over it again and again does not end within a test."""
+    known = recogniser()
+    for piece in (b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "):
+        text = head + piece * ((1 << 20) // len(piece))
         line = strip_prefix(text)
-        if line is not None:
-            known.parse_record(line.message)
-        best = min(best, time.process_time() - begun)
-    return best
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize(
-    ("head", "piece"),
-    [(b"EDAC MC0: 1 CE ", b"x on "), (b"oom-kill:constraint=CONSTRAINT_A,", b",task=,pid=1")],
-    ids=["edac", "oom"],
-)
-def test_a_long_line_of_a_file_is_read_in_no_time(head: bytes, piece: bytes) -> None:
-    assert seconds((head + piece * 8000)[: 1 << 15]) < patient(0.2)
+        known.parse_record(text if line is None else line.message)

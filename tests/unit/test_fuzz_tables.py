@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, entry
 from vitald import config, tomlfile
 from vitald.catalog import Catalog, CatalogError, load_catalog
@@ -96,7 +95,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@FUZZ
 @given(
     overrides=st.one_of(
         TABLES, st.dictionaries(st.sampled_from(["xid/1", "xid/2", "site/x"]), ENTRIES, max_size=2)
@@ -133,7 +131,6 @@ SETTINGS = st.dictionaries(
 )
 
 
-@FUZZ
 @given(tables=SETTINGS)
 def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
     try:
@@ -143,7 +140,6 @@ def test_any_settings_are_taken_or_told(tables: dict[str, object]) -> None:
         assert all(one.startswith("c.toml: [") for one in error.errors)
 
 
-@FUZZ
 @given(
     text=st.one_of(
         st.text(max_size=60),
@@ -183,7 +179,6 @@ def test_any_text_is_toml_or_told(text: str) -> None:
         assert error.errors
 
 
-@FUZZ
 @given(text=st.text(max_size=80), table=st.text(max_size=6), key=st.text(max_size=6))
 def test_a_line_number_is_one_of_the_texts(text: str, table: str, key: str) -> None:
     line = tomlfile.find_line(text, table, key)

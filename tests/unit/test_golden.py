@@ -470,7 +470,6 @@ def _without_words(value: Any, said: list[object]) -> Any:
     return {key: _without_words(one, said) for key, one in value.items() if key not in _WORDS}
 
 
-@pytest.mark.timeout(240)
 def test_replay(tmp_path: Path) -> None:
     rows = Mixture(golden.read("kinds")).events(EVENTS)
     golden.hold("replay", replay(rows, tmp_path), f"{HOW} replay")

@@ -24,8 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import require
-from tests.pace import WAIT_S
-from tests.unit.builders import FUZZ
+from tests.waiting import WAIT_S
 from vitald.diagnostics.idle import device_users
 from vitald.diagnostics.idle.detector import (
     IdleContext,
@@ -598,14 +597,12 @@ def test_a_pod_that_does_not_come_from_the_api_server_has_another_sort_of_uid() 
 
 
 @given(st.text(max_size=300))
-@FUZZ
 def test_no_cgroup_confuses(text: str) -> None:
     assert len(find_pod(text)) in (0, 32, 36)
     assert len(find_slurm_job(text)) <= 40
 
 
 @given(st.text(alphabet="kubepods/.slicejob_0123-:\n", max_size=200))
-@FUZZ
 def test_a_pods_name_is_found_among_anything(text: str) -> None:
     assert find_pod(f"{text}\n0::/kubepods/burstable/pod{POD}/1\n") == POD
 
@@ -787,7 +784,6 @@ def test_without_procfs_nothing_is_known(tree: Tree) -> None:
     ),
     st.integers(1, 10**9),
 )
-@FUZZ
 def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: int) -> None:
     import tempfile
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.idle import monitor
 from vitald.diagnostics.idle.detector import Use, UseKind

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builders import ROOT
+from tests.waiting import WAIT_S
 from vitald.cli import VERBS
 
 PACKAGE = ROOT / "agent/vitald"
@@ -267,7 +268,7 @@ def loaded_by(arguments: list[str]) -> set[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=True,
     )
     return set(json.loads(done.stdout.splitlines()[-1]))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trees import AMAZON, Tree
-from tests.unit.builders import FUZZ, catalogue, interpreter
+from tests.unit.builders import catalogue, interpreter
 from tests.unit.test_pci import device
 from vitald.collectors.host.filesystems import FileSystems
 from vitald.collectors.host.fstab import Fstab
@@ -433,9 +433,6 @@ def test_a_reload_keeps_drills_and_takes_new_rules() -> None:
 
 
 # --- what is shown
-
-
-@FUZZ
 @given(st.binary(max_size=60))
 def test_shown_text_is_plain_and_nothing_is_lost(raw: bytes) -> None:
     shown = escape_unprintable(raw)

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.pace import WAIT_S
 from tests.unit.builders import booted, event, finding
+from tests.waiting import WAIT_S
 from vitald.core.jobs import AROUND_S, BEGAN, DIED, ENDED, Job, Jobs
 from vitald.core.node_state import NodeState
 from vitald.model import NODE, Action, Batch, Event, Incident, make_single_incident

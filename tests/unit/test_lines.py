@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, read_line, recogniser
+from tests.unit.builders import read_line, recogniser
 from vitald.collectors.kernel_log.lines import ContinuationDetector, Line, strip_prefix
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=4021, name=python3, GPU has fallen off the bus."
@@ -266,7 +266,6 @@ def test_bytes_that_are_no_text_come_through(prefix: str) -> None:
     assert line.message == message
 
 
-@FUZZ
 @given(
     st.sampled_from(sorted(PREFIXES.values())),
     st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=60),

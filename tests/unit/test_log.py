@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S
 from vitald.log import Stream
 
 

@@ -5,16 +5,16 @@ rotation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
 from tests.unit.test_scan import LOST, STAMPED, scan_json
+from tests.waiting import until_async
 from vitald.collectors.kernel_log import file as log_file
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.file import LogFile
@@ -34,13 +34,6 @@ class Following:
     codes: list[str] = field(default_factory=list)
     identities: set[str] = field(default_factory=set)
     position: Position | None = None
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            while not holds():
-                await asyncio.sleep(0.01)
-
-        await asyncio.wait_for(wait(), WAIT_S)
 
     def read(self, path: Path, offset: int) -> bool:
         cursor = self.position.cursor if self.position is not None else "[0, 0]"
@@ -89,7 +82,7 @@ def test_a_record_of_several_lines_is_one_as_for_scan(after: str, tmp_path: Path
 
     async def work() -> list[str]:
         async with following(path) as told:
-            await told.until(lambda: told.read(path, path.stat().st_size))
+            await until_async(lambda: told.read(path, path.stat().st_size))
             assert told.reader.counters.read == len(path.read_text().splitlines())
             return told.codes
 
@@ -110,9 +103,9 @@ def test_a_record_that_comes_in_parts(
 
     async def work() -> None:
         async with following(path) as told:
-            await told.until(lambda: told.read(path, len(ORDINARY)))
+            await until_async(lambda: told.read(path, len(ORDINARY)))
             append(path, "".join(lines[cut:]))
-            await told.until(lambda: is_lost(told))
+            await until_async(lambda: is_lost(told))
 
     asyncio.run(work())
 
@@ -126,10 +119,10 @@ def test_a_restart_between_two_lines_of_a_record_loses_nothing(
 
     async def work() -> None:
         async with following(path) as told:
-            await told.until(lambda: told.read(path, len(ORDINARY)))
+            await until_async(lambda: told.read(path, len(ORDINARY)))
         append(path, "".join(lines[1:]))
         async with following(path, told.position) as again:
-            await again.until(lambda: is_lost(again))
+            await until_async(lambda: is_lost(again))
 
     asyncio.run(work())
 
@@ -146,7 +139,7 @@ def test_a_fault_of_one_line_waits_for_nothing(
 
     async def work() -> None:
         async with following(path) as told:
-            await told.until(lambda: told.codes == ["xid/79"])
+            await until_async(lambda: told.codes == ["xid/79"])
 
     asyncio.run(work())
 
@@ -157,11 +150,11 @@ def test_the_last_record_of_a_rotated_file_is_read_first(tmp_path: Path) -> None
 
     async def work() -> None:
         async with following(path) as told:
-            await told.until(lambda: told.read(path, len(ORDINARY)))
+            await until_async(lambda: told.read(path, len(ORDINARY)))
             append(path, RECORD)
             path.rename(tmp_path / "log.1")
             path.write_text(f"{STAMPED}\n")
-            await told.until(
+            await until_async(
                 lambda: [code.partition("/")[0] for code in told.codes] == [CODE, "xid"]
             )
 
@@ -182,7 +175,7 @@ def test_lines_that_go_on_without_end_are_bounded(
 
     async def work() -> None:
         async with following(path) as told:
-            await told.until(lambda: told.codes == ["xid/79"])
+            await until_async(lambda: told.codes == ["xid/79"])
 
     asyncio.run(work())
 
@@ -205,9 +198,9 @@ def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> Non
             for number in range(parts):
                 append(path, "".join(lines[3 * number // parts : 3 * (number + 1) // parts]))
                 size = path.stat().st_size
-                await told.until(lambda: told.read(path, size))
+                await until_async(lambda: told.read(path, size))
             append(path, f"[26218.429857] {ue}\n")
-            await told.until(lambda: len(told.codes) == 2)
+            await until_async(lambda: len(told.codes) == 2)
             assert told.reader.counters.untrusted == 1
             return told.codes
 

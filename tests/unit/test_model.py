@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, event
+from tests.unit.builders import event
 from vitald.model import NODE, Action, Component, ComponentKind, SourceHealth, SourceState, Trust
 
 
@@ -36,7 +36,6 @@ def test_every_action_has_words_of_its_own() -> None:
     assert len({action.phrase for action in Action}) == len(Action)
 
 
-@FUZZ
 @given(st.sampled_from(list(ComponentKind)), st.text(max_size=20))
 def test_components_are_read_back_from_their_names(kind: ComponentKind, id_: str) -> None:
     component = Component(kind, id_)

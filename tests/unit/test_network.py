@@ -17,8 +17,8 @@ import pytest
 
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
-from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
+from tests.waiting import WAIT_S
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
 from vitald.collectors.network import adapter, efa, port_history

@@ -11,6 +11,7 @@ import pytest
 
 from tests.looking import CATALOG, Looking, polled, told
 from tests.neuron_tree import TRN2, NeuronTree
+from tests.waiting import WAIT_S
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.neuron import layout
@@ -434,5 +435,5 @@ def test_an_ordinary_user_sees_a_healthy_node_and_its_faults(
 
     other = multiprocessing.get_context("fork").Process(target=look_at_it)
     other.start()
-    other.join(30.0)
+    other.join(WAIT_S)
     assert other.exitcode == 0

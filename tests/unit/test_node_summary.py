@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.harness import Json
-from tests.pace import WAIT_S
 from tests.system.document import conforms
 from tests.unit.builders import catalogue, finding, gpu
+from tests.waiting import WAIT_S
 from vitald.cli import client, main
 from vitald.core.node_state import NodeState
 from vitald.model import Action, Finding, Requirement, SourceHealth, SourceState, When

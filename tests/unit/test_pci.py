@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from vitald.collectors.kernel_log.parsed_line import format_pci, normalize_pci
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Component, ComponentKind
@@ -115,7 +114,6 @@ def test_addresses_are_spelt_as_sysfs_does(printed: str, normal: str) -> None:
     assert normalize_pci(printed) == normal
 
 
-@FUZZ
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, 255),

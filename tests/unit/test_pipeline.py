@@ -8,7 +8,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import catalogue, event, gpu
 from tests.unit.test_runs import FULL
+from tests.waiting import WAIT_S, until_async
 from vitald.core import (
     daemon_events,
     evaluator,
@@ -114,8 +115,6 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
 
 @settings(
     max_examples=25,
-    derandomize=True,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.integers(0, 11), unique=True, max_size=8), st.integers(0, 16))
@@ -252,8 +251,7 @@ def test_nothing_ends_by_quiet_before_what_is_queued_has_been_judged(
             assert (found.id, found.count) == (1, 2)
             clock.passes(3600.0)
             pipeline._queue._added.set()
-            await asyncio.sleep(0.01)
-            assert pipeline.judge.open_findings == ()
+            await until_async(lambda: pipeline.judge.open_findings == ())
 
     asyncio.run(work())
 
@@ -365,7 +363,7 @@ def test_a_boot_is_told_to_what_is_remembered_late(
             again = event("xid/63", gpu(2), 5000.0, boot="boot-b")
             await pipeline.put(Batch("kernel_log", (again,), Position("kernel_log", "boot-b", "1")))
             await idle(pipeline)
-            await asyncio.sleep(0.01)
+            await until_async(lambda: pipeline.node_state.ledger.ok)
             await idle(pipeline)
             tasks.cancel_scope.cancel()
         assert pipeline.node_state.ledger.ok
@@ -486,8 +484,7 @@ def cured(db: sqlite3.Connection, pipeline: Pipeline) -> None:
 
 async def noted(pipeline: Pipeline) -> None:
     """The timer has fired, and the lane has done what it was given."""
-    while pipeline.ledger_writer.positions._timer is not None:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: pipeline.ledger_writer.positions._timer is None)
     await pipeline.ledger_writer._worker_thread.call(lambda: None)
 
 
@@ -535,8 +532,7 @@ def test_no_position_is_noted_ahead_of_events_that_are_held(tmp_path: Path) -> N
                 await noted(pipeline)
                 assert left(tmp_path) == (["record 1"], "1")
                 cured(db, pipeline)
-                while not pipeline.node_state.ledger.ok:
-                    await asyncio.sleep(0.001)
+                await until_async(lambda: pipeline.node_state.ledger.ok)
                 await idle(pipeline)
                 stored, place = left(tmp_path)
                 assert (stored, int(place) >= 4) == (["record 1", "record 2", "record 4"], True)
@@ -559,16 +555,14 @@ def test_no_position_is_noted_ahead_of_events_that_wait_to_be_judged(tmp_path: P
 
             def block() -> None:
                 blocked.set()
-                go.wait(10.0)
+                go.wait(WAIT_S)
 
             pipeline.ledger_writer._worker_thread.post(block)
-            while not blocked.is_set():
-                await asyncio.sleep(0.001)
+            await until_async(blocked.is_set)
             await pipeline.put(faulty(1))
             await pipeline.put(ordinary(2))
             assert pipeline._queue.items
-            while pipeline._queue.items:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: not pipeline._queue.items)
             await pipeline.put(ordinary(3))
             pipeline.ledger_writer.positions._write_latest()
             assert left(tmp_path) == ([], "")
@@ -692,8 +686,7 @@ def test_more_than_can_be_held_costs_old_events_and_nothing_else(
                     await pipeline.put(faulty(seq))
                     await idle(pipeline)
                 cured(db, pipeline)
-            while not pipeline.node_state.ledger.ok:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: pipeline.node_state.ledger.ok)
             await idle(pipeline)
             assert (
                 pipeline.node_state.ledger.dropped == 5
@@ -717,12 +710,6 @@ def test_a_position_that_waits_to_be_noted_is_noted_at_the_end(tmp_path: Path) -
     assert left(tmp_path)[1] == "7"
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(20.0):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None:
     """On a node that is well the next event may be days away."""
     folder = tmp_path / "state"
@@ -733,7 +720,7 @@ def test_a_ledger_that_is_gone_is_told_by_ordinary_lines(tmp_path: Path) -> None
             await idle(pipeline)
             folder.rename(tmp_path / "elsewhere")
             await pipeline.put(ordinary(2))
-            await until(lambda: not pipeline.node_state.ledger.ok)
+            await until_async(lambda: not pipeline.node_state.ledger.ok)
 
     asyncio.run(work())
 
@@ -756,14 +743,14 @@ def test_a_ledger_that_is_gone_begins_again_with_all_that_stands(tmp_path: Path)
             folder.parent.rename(moved)
             folder.parent.write_text("in the way")
             await pipeline.put(faulty(2))
-            await until(lambda: not pipeline.node_state.ledger.ok)
+            await until_async(lambda: not pipeline.node_state.ledger.ok)
             await pipeline.put(Batch("kernel_log", (step,)))
             await pipeline.put(replace(faulty(3), again=True))
             await idle(pipeline)
             folder.parent.unlink()
             pipeline.ledger_writer._retry_at = 0.0
             pipeline._queue._added.set()
-            await until(lambda: pipeline.node_state.ledger.ok)
+            await until_async(lambda: pipeline.node_state.ledger.ok)
             await idle(pipeline)
             return pipeline.judge.memory
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from tests.unit.test_loader import GOOD, LADDERS, mistakes, read, toml_value
 from vitald.catalog import CatalogError, Clears, load_catalog
 from vitald.model import Action
@@ -191,7 +190,6 @@ PLACE = st.sampled_from(["policy", "entry", "both"])
 PLACES = st.fixed_dictionaries(dict.fromkeys(SHARED, PLACE))
 
 
-@FUZZ
 @given(places=PLACES)
 def test_where_a_key_stands_does_not_matter(folder_of_fuzz: Path, places: dict[str, str]) -> None:
     """Each key in the policy, in the entry, or in both, where the policy's value has no effect."""

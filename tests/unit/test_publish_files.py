@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import require
-from tests.pace import WAIT_S
 from tests.unit.test_publish_kubernetes import HEALTHY, NOW, SILENT, UNHEALTHY, XID79
+from tests.waiting import until_async
 from vitald.config_file import ConfigError
 from vitald.model import Action, Status
 from vitald.publish.config import PublisherConfig, load_config
@@ -201,10 +200,7 @@ def test_a_runner_writes_an_unchanged_file_again(
     async def run() -> None:
         task = asyncio.ensure_future(runner.run())
         runner.offer_state(HEALTHY)
-        until = time.monotonic() + WAIT_S
-        while runner.health.writes < 3:
-            assert time.monotonic() < until, runner.health
-            await asyncio.sleep(0.01)
+        await until_async(lambda: runner.health.writes >= 3, "three writes")
         task.cancel()
 
     asyncio.run(run())

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S, until_async
 from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
@@ -257,8 +257,7 @@ def test_a_stream_that_lags_is_no_silence(tmp_path: Path, monkeypatch: pytest.Mo
     async def follow() -> None:
         async with serve_daemon(tmp_path / "s", answer):
             task = asyncio.ensure_future(DaemonFeed(tmp_path / "s", states.append).run())
-            while asked.count("/v1/watch") < 4:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: asked.count("/v1/watch") >= 4)
             task.cancel()
             await asyncio.wait([task])
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from vitald.model import Action, Status
 from vitald.publish.kubernetes.desired import (
     MAX_ANNOTATION_BYTES,
@@ -189,7 +188,6 @@ def test_what_others_change_is_repaired() -> None:
         assert write(UNHEALTHY, broken, NOW + 1, memory).annotations == node.annotations
 
 
-@FUZZ
 @given(st.lists(st.text(max_size=700), max_size=40))
 def test_a_message_fits(lines: list[str]) -> None:
     message = format_message(lines)
@@ -197,13 +195,11 @@ def test_a_message_fits(lines: list[str]) -> None:
     assert message.isprintable() and (message or lines)
 
 
-@FUZZ
 @given(st.text(), st.integers(8, 200))
 def test_limited_text_fits(text: str, limit: int) -> None:
     assert len(limit_text(text, limit).encode()) <= limit
 
 
-@FUZZ
 @given(st.lists(st.text(max_size=300), max_size=200))
 def test_the_annotation_fits_and_is_json(names: list[str]) -> None:
     findings = [replace(XID79, component=name) for name in names]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.pace import WAIT_S
 from tests.unit.builders import catalogue
 from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY, XID79
+from tests.waiting import until_async
 from vitald.catalog import PROFILES, Rule
 from vitald.model import Action, ComponentKind, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
@@ -426,14 +426,6 @@ class Refusing:
         return 0.01
 
 
-async def wait_until(holds: Callable[[], bool]) -> None:
-    async def look() -> None:
-        while not holds():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(look(), WAIT_S)
-
-
 def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:
     """The sink is down with the reason; worse news is written all the same, and at once."""
 
@@ -443,14 +435,14 @@ def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:
         task = asyncio.ensure_future(runner.run())
         try:
             runner.offer_state(HEALTHY)
-            await wait_until(lambda: runner.health.error == sink.why)
+            await until_async(lambda: runner.health.error == sink.why)
             assert not runner.health.is_up
             assert runner.health.last_success > 0
             assert (runner.health.waiting, runner.health.failures) == (0, 0)
             runner.offer_state(UNHEALTHY)
-            await wait_until(lambda: sink.written[-1] == UNHEALTHY)
+            await until_async(lambda: sink.written[-1] == UNHEALTHY)
             sink.why = ""
-            await wait_until(lambda: runner.health.is_up)
+            await until_async(lambda: runner.health.is_up)
             assert runner.health.error == ""
         finally:
             task.cancel()

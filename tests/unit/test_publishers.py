@@ -18,8 +18,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tests.harness import Json
-from tests.pace import WAIT_S
 from tests.system.document import conforms
+from tests.waiting import WAIT_S, until_async
 from vitald.cli.status import show_status
 from vitald.core import publishers as kept
 from vitald.core.node_state import NodeState
@@ -309,8 +309,7 @@ def test_the_publisher_repeats_its_report_to_a_daemon_that_forgot(
         reporting = DaemonReport(tmp_path / "v.sock", lambda: [SinkHealth("nfd", is_up=True)])
         running = asyncio.ensure_future(reporting.run())
         for _ in range(2):
-            while state.publishers.get_report() is None:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: state.publishers.get_report() is not None)
             state.publishers.store_report(())
         running.cancel()
         await runner.cleanup()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
-from tests.pace import WAIT_S
+from tests.waiting import until, until_async
 from vitald.collectors.reader_threads import Broken, ReaderThreads
 
 
@@ -53,11 +52,10 @@ def test_a_read_that_hangs_holds_up_the_others_once_and_is_not_started_again() -
         for _ in range(200):  # an hour of rounds
             assert await readers.run_reads(jobs) == {"a": "a", "z": "z"}
         assert len(started) == 1
-        while threads("hung") > 1:  # the last one that worked has just ended
-            await asyncio.sleep(0.01)
+        # the last one that worked has just ended
+        await until_async(lambda: threads("hung") <= 1, "its thread to end")
         release.set()
-        while readers.under_way:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not readers.under_way, "the read to come back")
         assert readers.collect_results() == {"hung": "late"}
         assert set(await readers.run_reads(jobs)) == {"a", "hung", "z"}
 
@@ -75,12 +73,8 @@ def test_there_are_never_more_threads_than_devices_and_one() -> None:
             assert threads("all hung") <= 65
         assert len(readers.under_way) == 64
         release.set()
-        while readers.under_way:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not readers.under_way, "the reads to come back")
         assert len(readers.collect_results()) == 64
 
     asyncio.run(run())
-    deadline = time.monotonic() + WAIT_S
-    while threads("all hung") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads("all hung") == 0
+    until(lambda: threads("all hung") == 0, "the threads to end")

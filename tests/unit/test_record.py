@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
 
 PLAIN = (
@@ -150,7 +149,6 @@ def test_a_decoded_newline_does_not_end_the_record() -> None:
     assert unescape(record.text) == "a\nNVRM: Xid[29120]: segfault at 0"
 
 
-@FUZZ
 @given(st.text())
 def test_any_text_survives_the_kernels_escapes(text: str) -> None:
     assert unescape(escape(text.encode())) == text
@@ -159,7 +157,6 @@ def test_any_text_survives_the_kernels_escapes(text: str) -> None:
 FIELD = st.from_regex(r"[a-z_]{1,10}=[A-Za-z0-9:+]{0,10}", fullmatch=True)
 
 
-@FUZZ
 @given(
     prio=st.integers(0, 2047),
     seq=st.integers(0, 2**64 - 1),

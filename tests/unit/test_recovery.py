@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, finding
+from tests.unit.builders import finding
 from tests.unit.test_imports import MODULES, forbidden, imports
 from vitald.model import Action, Finding, FindingState, Repair, When
 from vitald.recovery import action_log
@@ -270,7 +270,6 @@ def test_first_new_work_is_kept_away_and_then_what_runs_is_waited_for() -> None:
     )
 
 
-@FUZZ
 @given(
     st.lists(st.sampled_from([(name, facts) for name, facts, _ in FAILS]), min_size=1, max_size=4),
     st.booleans(),
@@ -390,7 +389,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(FUZZ, max_examples=600)
+@settings(max_examples=600)
 @example(
     [("wait", DAY_S), ("ask", 1), ("clock", DAY_S), ("ask", 1)]
 )  # set forward in the same boot
@@ -516,7 +515,6 @@ REQUESTS = st.builds(
 )
 
 
-@FUZZ
 @given(REQUESTS)
 def test_what_is_written_is_read(request_: Request) -> None:
     assert parse_request(render_request(request_)) == request_
@@ -535,7 +533,6 @@ def test_the_longest_request_fits() -> None:
     assert parse_request(data).findings == (finding_ref,) * 16
 
 
-@FUZZ
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_in_words(data: bytes) -> None:
     with pytest.raises(InvalidRequest):

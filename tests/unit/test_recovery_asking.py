@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.builders import finding, source
 from tests.unit.test_imports import MODULES, forbidden, imports, named
+from tests.waiting import until_async
 from vitald.config_sections import Recovery
 from vitald.core.node_state import LedgerHealth, NodeState
 from vitald.model import Action, Finding, Repair, SourceState
@@ -184,11 +185,11 @@ def test_it_begins_when_the_past_is_told_and_leaves_nothing_behind(tmp_path: Pat
             asked.board, asked.path.parent.parent, asked.lane, lambda: asked.settings, ready
         )
         task = asyncio.ensure_future(asking.run())
-        await asyncio.sleep(0.05)
+        for _ in range(5):
+            await asked.lane.call(lambda: None)  # whatever it gave to the thread before is done
         assert asking.request is None
         ready.set()
-        while asking.request is None or not asked.path.exists():
-            await asyncio.sleep(0.01)
+        await until_async(lambda: asking.request is not None and asked.path.exists())
         assert parse_request(asked.path.read_bytes()).id == asking.request.id
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

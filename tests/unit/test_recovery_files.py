@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import require
+from tests.waiting import until
 from vitald.model import Repair
 from vitald.programs import RECOVERY_PATH
 from vitald.recovery import decision_log, files, programs
@@ -243,8 +243,7 @@ def test_a_program_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
     )
     done = programs.run_program((hanging,), 2.0)
     assert "did not end within 2 s" in done.trouble
-    while runs(int(pid.read_text())):  # it was sent the signal; the test's own timeout ends this
-        time.sleep(0.01)
+    until(lambda: not runs(int(pid.read_text())), "what it started to end")
 
 
 def runs(pid: int) -> bool:

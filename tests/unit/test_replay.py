@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.builders import ROOT
+from tests.waiting import WAIT_S
 
 BUS = "NVRM: Xid (PCI:0000:65:00): 79, pid=1, name=x, GPU has fallen off the bus."
 AFTER = (
@@ -23,7 +24,7 @@ def summary_of(log: Path) -> dict[str, Any]:
         [sys.executable, "-m", "vitald", "replay", str(log), "--json"],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=True,
     )
     summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

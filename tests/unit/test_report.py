@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -21,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import require
-from tests.pace import patient
+from tests.waiting import WAIT_S
 from vitald import tomlfile
 from vitald.cli import CommandFailed
 from vitald.cli.client import NoAnswer
@@ -49,7 +48,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 # --- the archive
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=3000), max_size=8))
 def test_what_goes_in_comes_out(members: list[bytes]) -> None:
     """With Python's tarfile and with GNU tar."""
@@ -237,7 +236,7 @@ _VALUE = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.text(max_size=8), _VALUE, max_size=4))
 @example({"a": {"b": {}, "c": [{"d": {"e": "f"}}], "": ""}})
 def test_what_is_shown_is_toml_again(tables: Json) -> None:
@@ -250,7 +249,7 @@ def test_what_is_shown_is_toml_again(tables: Json) -> None:
     assert parsed == shown
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=300))
 @example('[a.env]\nx = "y"')
 def test_any_text_can_be_shown(text: str) -> None:
@@ -287,7 +286,6 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     )
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     "piece",
     [
@@ -302,9 +300,8 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     ],
 )
 def test_no_line_takes_long(piece: str) -> None:
-    begun = time.monotonic()
-    Redactor().redact_log(piece * (200_000 // len(piece)))
-    assert time.monotonic() - begun < patient(2.0)
+    """So long that an expression which goes over it again and again does not end within a test."""
+    Redactor().redact_log(piece * (2_000_000 // len(piece)))
 
 
 # --- where it comes from
@@ -580,7 +577,7 @@ def test_usage(tmp_path: Path) -> None:
             [sys.executable, "-m", "vitald", "report", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
         )
         assert done.stdout == "" and "Traceback" not in done.stderr
         return done.returncode, done.stderr

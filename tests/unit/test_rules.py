@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from vitald.catalog import Case, Clears, FaultClass, Rule
 from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.lemon import LemonScoring
@@ -216,7 +215,6 @@ CASES = st.lists(
 )
 
 
-@FUZZ
 @given(cases=CASES, own=ACTIONS, value=st.integers(1, 3))
 def test_ruling_depends_on_no_order(cases: list[Case], own: Action, value: int) -> None:
     """The action is the strongest replacing case's, or the table's own, raised to the highest floor

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.unit.builders import LABELS, LINES, ROOT, labelled, reference
+from tests.waiting import WAIT_S
 from vitald.cli import run_command
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
@@ -51,7 +52,7 @@ def scan_by_process(data: bytes, *arguments: str) -> tuple[int, str]:
         cwd=ROOT,
         input=data,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert done.stderr == b""
     return done.returncode, done.stdout.decode()
@@ -289,7 +290,7 @@ def test_what_cannot_be_read_is_said_in_one_line(arguments: list[str], code: int
         cwd=ROOT,
         input=b"",
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1)
 
@@ -445,7 +446,11 @@ def test_without_the_program_zstd_says_what_to_do(tmp_path: Path) -> None:
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00")
     command = [sys.executable, "-m", "vitald", "scan", str(path)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, timeout=60, env={**os.environ, "PATH": "/nowhere"}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        timeout=WAIT_S,
+        env={**os.environ, "PATH": "/nowhere"},
     )
     assert (done.returncode, done.stdout) == (66, b"")
     assert b"apt-get install zstd" in done.stderr
@@ -462,7 +467,7 @@ def test_a_bomb_fills_no_memory() -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
     command = [sys.executable, "-c", MEASURED, "scan", "-", "--json"]
-    done = subprocess.run(command, cwd=ROOT, input=bomb, capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, input=bomb, capture_output=True, timeout=WAIT_S)
     assert done.returncode == 30
     assert "times its size" in json.loads(done.stdout.splitlines()[-1])["problem"]
     assert int(done.stderr) < 150_000  # KiB
@@ -482,7 +487,10 @@ sys.exit(code)
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
 def test_a_device_is_no_saved_log(path: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "vitald", "scan", path], cwd=ROOT, capture_output=True, timeout=30
+        [sys.executable, "-m", "vitald", "scan", path],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=WAIT_S,
     )
     assert (done.returncode, done.stderr.count(b"\n")) == (66, 1)
 
@@ -619,7 +627,7 @@ def test_a_stamp_without_a_year_is_of_the_last_one(
         [sys.executable, "-m", "vitald", "scan", str(log), "--json"],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     (finding,) = json.loads(done.stdout.splitlines()[-1])["findings"]
     assert (finding["since"], finding["last"]) == (
@@ -691,7 +699,7 @@ def test_a_replay_of_what_is_no_log_is_unknown(data: bytes, tmp_path: Path) -> N
         [sys.executable, "-m", "vitald", "replay", str(path)],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert done.returncode == 30
     assert b"kernel log" in done.stderr or b"is empty" in done.stderr
@@ -704,7 +712,7 @@ def test_a_replay_reads_what_scan_reads(tmp_path: Path) -> None:
         [sys.executable, "-m", "vitald", "replay", str(path), "--json"],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert (done.returncode, json.loads(done.stdout)["events"]) == (0, 1)
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from vitald.diagnostics.schedule import MAX_RETRIES, SETTLE_S, Moment, Plan, Schedule
 from vitald.model.diagnostic import Outcome, Remedy, Report, Run, RunRequest
 
@@ -369,7 +368,6 @@ def test_a_period_that_was_changed() -> None:
     st.sampled_from([HOUR, 6 * HOUR, DAY]),
     st.booleans(),
 )
-@FUZZ
 def test_never_more_than_one_a_slot_and_never_none_in_two(
     lives: list[tuple[float, float]], host: int, every_s: float, needs_idle: bool
 ) -> None:
@@ -431,7 +429,6 @@ def test_never_more_than_one_a_slot_and_never_none_in_two(
     st.floats(0.0, 1e8),
     st.sampled_from([LEVEL_1, LEVEL_2]),
 )
-@FUZZ
 def test_whatever_is_remembered_a_run_is_due_within_two_periods_and_then_makes_way(
     runs: list[Run], up_s: float, running_s: float, plan: Plan
 ) -> None:

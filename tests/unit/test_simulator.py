@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S, until
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import ComponentKind
 from vitald.simulator import build
@@ -139,13 +139,6 @@ class Client:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module", autouse=True)

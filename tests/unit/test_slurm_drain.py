@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ
 from tests.unit.slurm_made import record_scontrol, verdict
 from vitald.slurm import scontrol
 from vitald.slurm.drain import choose_hyperpod_action, drain_node
@@ -204,7 +203,6 @@ def test_what_hyperpod_is_to_do(flags: dict[str, object], action: str) -> None:
     assert choose_hyperpod_action(verdict(**flags)) == action
 
 
-@FUZZ
 @given(st.text(), st.text(min_size=1, max_size=40))
 def test_a_reason_is_one_short_line(reason: str, prefix: str) -> None:
     made = format_reason(Settings(reason="vitald"), verdict(reason=reason))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pace import WAIT_S
+from tests.waiting import WAIT_S
 from vitald.slurm.report import report
 
 

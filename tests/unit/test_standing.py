@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import EXAMPLES, act, booted, catalogue, event
+from tests.unit.builders import act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
 from vitald.catalog.threshold import Comparison as Kind
 from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
@@ -396,7 +396,6 @@ def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: Thre
     story.check()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(BETWEEN), max_size=8))
 def test_what_is_open_is_what_is_observed(watched: ThresholdGroup, between: list[str]) -> None:
     """Whatever a person, another source, a boot, a restart or a loss of memory did in between."""

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tests.unit.builders import FUZZ
 from tests.unit.diagnosing import FAILED, PASSED, run_of, slow_link
 from vitald.diagnostics.summary import DeepLog, format_deep_lines, format_summary
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, Run, Test
@@ -213,7 +212,6 @@ HOSTILE = st.text(max_size=40) | st.sampled_from(
 )
 
 
-@FUZZ
 @given(
     version=HOSTILE,
     driver=HOSTILE,

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.waiting import WAIT_S
 from vitald.backoff import Backoff
 from vitald.core import supervisor as module
 from vitald.core.supervisor import Supervisor
@@ -40,7 +41,7 @@ class Pipeline:
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(5.0):
+        with anyio.fail_after(WAIT_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

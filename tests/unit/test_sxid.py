@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, ruling
+from tests.unit.builders import ruling
 from vitald.collectors.kernel_log import sxid
 from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.model import Action
@@ -185,7 +185,6 @@ def test_the_printed_severity_raises_the_action(
     assert (ruling(line).action, ruling(line, "hyperpod").action) == (action, hyperpod)
 
 
-@FUZZ
 @given(
     code=st.integers(0, 99999),
     bus=st.integers(0, 255),

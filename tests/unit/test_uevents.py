@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import socket
 from collections import Counter
@@ -15,7 +16,8 @@ from typing import Union
 
 import pytest
 
-from tests.pace import WAIT_S
+from tests.clock import run_turned, turn
+from tests.waiting import until_async
 from vitald.collectors import uevents
 from vitald.collectors.uevents import Uevents
 
@@ -32,8 +34,10 @@ class Monitor:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.left: list[Announced | Exception] = []
+        self.is_open = False
 
     def fileno(self) -> int:
+        self.is_open = True
         return self.ours.fileno()
 
     def say(self, *said: Union[Announced, Exception]) -> None:
@@ -59,8 +63,7 @@ class Heard:
         self.woken: Counter[str] = Counter()
         self.gives_up = False
         monkeypatch.setattr(Uevents, "_open_socket", lambda _: self.monitors[-1])
-        monkeypatch.setattr(uevents, "_PAUSE_S", 0.05)
-        monkeypatch.setattr(uevents, "_AGAIN_S", 0.05)
+        monkeypatch.setattr(uevents, "_OPEN_S", math.inf)  # the clock is turned meanwhile
         self.uevents = Uevents(
             {name: [lambda name=name: self.woken.update([name])] for name in ("pci", "net", "nvme")}
         )
@@ -68,15 +71,24 @@ class Heard:
     def run(self, story: Coroutine[None, None, None]) -> None:
         async def whole() -> None:
             listening = asyncio.create_task(self.uevents.listen())
-            await asyncio.wait_for(story, WAIT_S)
+            await story
             assert listening.done() == self.gives_up
             listening.cancel()
 
-        asyncio.run(whole())
+        run_turned(whole())
 
     async def settled(self) -> Counter[str]:
-        """What woke since this was last asked, once it is quiet."""
-        await asyncio.sleep(0.25)
+        """What woke since this was last asked, once all was read and no pause is left."""
+
+        def is_read() -> bool:
+            if not self.monitors[-1].is_open:
+                turn(uevents._AGAIN_S)
+            return self.monitors[-1].is_open and not self.monitors[-1].left
+
+        await until_async(is_read)
+        for _ in range(5):  # a pause may begin another
+            turn(uevents._PAUSE_S)
+            await asyncio.sleep(0.001)
         woken, self.woken = Counter(self.woken), Counter()
         return woken
 
@@ -140,9 +152,7 @@ def test_a_socket_that_fails_is_said_and_opened_again(heard: Heard, error: Excep
         broken = heard.monitors[-1]
         heard.monitors.append(Monitor())
         broken.say(error)
-        await asyncio.sleep(0)
-        while not heard.uevents.error:
-            await asyncio.sleep(0)
+        await until_async(lambda: heard.uevents.error)
         assert str(error) in heard.uevents.error
         assert (await heard.settled())["pci"] >= 1
         assert heard.uevents.error == ""
@@ -166,8 +176,8 @@ def test_where_nobody_can_listen_that_is_said(
     heard.gives_up = isinstance(error, ImportError)  # that does not change while we run
 
     async def story() -> None:
-        assert await heard.settled() == {}
-        assert str(error) in heard.uevents.error
+        await until_async(lambda: heard.uevents.error)
+        assert (str(error) in heard.uevents.error, heard.woken) == (True, Counter())
 
     heard.run(story())
 
@@ -186,11 +196,10 @@ def test_no_descriptor_to_listen_with(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         listening = asyncio.create_task(listener.listen())
-        while len(tried) < 2:
-            assert not listening.done(), listening.exception()
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(tried) >= 2 or listening.done())
+        assert not listening.done(), listening.exception()
         listening.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+    asyncio.run(run())
     assert "Too many open files" in listener.error
     assert heard.monitors

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.pace import patient
 from tests.unit.builders import ROOT, catalogue
 from tests.unit.test_runs import FULL
+from tests.waiting import WAIT_S
 from vitald import __version__, config_file, tomlfile
 from vitald import config as configs
 from vitald.cli import main
@@ -222,7 +222,7 @@ def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
     laid_out(tmp_path / "0", schema)
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60.0), check=True
+        command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     steps = int(done.stdout)
     assert steps > 20

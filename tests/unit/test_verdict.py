@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, finding, source
+from tests.unit.builders import finding, source
 from vitald.judge.verdict import WorkPhase, compute_verdict, sort_by_strength
 from vitald.model import (
     NODE,
@@ -257,7 +257,6 @@ FINDINGS = st.lists(
 SOURCES = st.lists(st.builds(source, looked=st.floats(0.0, NOW)), max_size=3)
 
 
-@FUZZ
 @given(
     findings=FINDINGS, sources=SOURCES, site=st.booleans(), chance=st.randoms(use_true_random=False)
 )
@@ -280,7 +279,6 @@ def test_the_order_of_what_is_folded_does_not_matter(
     assert len(one.reasons) >= len(findings)
 
 
-@FUZZ
 @given(findings=FINDINGS, sources=SOURCES, more=FINDINGS)
 def test_more_findings_never_make_it_better(findings: list, sources: list, more: list) -> None:
     fewer, all_ = (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, seen
+from tests.unit.builders import seen
 from vitald.collectors.kernel_log import xid
 from vitald.collectors.kernel_log.parsed_line import ParsedLine
 
@@ -275,7 +275,6 @@ def test_the_name_ends_at_the_last_known_message(name: str, code: int) -> None:
     assert (found.fields, found.link, found.fatal) == (plain.fields, plain.link, plain.fatal)
 
 
-@FUZZ
 @given(name=st.text(max_size=99), code=st.sampled_from(sorted(MESSAGES)))
 def test_any_name_is_kept_whole(name: str, code: int) -> None:
     assume(not name.lstrip("'").startswith("<"))  # the driver's placeholder; see below
@@ -324,7 +323,6 @@ def test_a_cut_line_gives_no_action_words() -> None:
     assert "rst" not in found.fields
 
 
-@FUZZ
 @given(
     domain=st.integers(0, 0xFFFFFFFF),
     bus=st.integers(0, 255),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.builders import FUZZ, ruling, seen
+from tests.unit.builders import ruling, seen
 from vitald.model import Action
 
 WHERE = "NVRM: Xid (PCI:0019:01:00):"
@@ -266,7 +266,6 @@ def test_a_fatal_event_without_a_row_asks_for_a_reset(code: int, unit: str) -> N
     assert ruling(nvlink5(code, unit, 0x4000)).action is INSPECT
 
 
-@FUZZ
 @given(
     subcode=st.integers(0, 63),
     low=st.integers(0, 2**20 - 1),

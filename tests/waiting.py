@@ -1,0 +1,30 @@
+"""
+How tests wait: for a condition, and long. A wait that succeeds costs nothing, so one limit does for
+all; it ends a test whose condition will never hold, on a machine however busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+WAIT_S = 60.0
+
+
+def until(holds: Callable[[], object], what: str = "it to hold", seconds: float = WAIT_S) -> None:
+    """`seconds`: only where what is waited for takes longer by itself."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.01)
+
+
+async def until_async(holds: Callable[[], object], what: str = "it to hold") -> None:
+    """In the loop of the test, which goes on meanwhile."""
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {WAIT_S:g} s for {what}")
+        await asyncio.sleep(0.002)
