@@ -25,6 +25,7 @@ from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay, RelayedRequest
 from tests.harness import ROOT, Node
 from tests.system.lines import xid
+from tests.waiting import until
 
 Json = dict[str, Any]
 FILE = ROOT / "tests/data/api_server.json"
@@ -57,7 +58,7 @@ def run_scenario(publisher: Publisher, daemon: Node, node: ClusterNode, relay: R
     (finding,) = daemon.findings()
     daemon.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "replaced"})
     node.wait_for_status("True")
-    node.wait(lambda: len(_select_events(relay)) == 2, "the events Opened and Cleared")
+    until(lambda: len(_select_events(relay)) == 2, "the events Opened and Cleared")
 
     daemon.kill()
     node.wait_for_status("Unknown")

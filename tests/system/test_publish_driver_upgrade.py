@@ -45,7 +45,7 @@ def node(make_node: Callable[..., Node], tmp_path: Path) -> Node:
 
 
 async def wait_for(node: Node, holds: Callable[[Json], bool]) -> None:
-    await asyncio.to_thread(node.wait, holds, 15.0)
+    await asyncio.to_thread(node.wait, holds)
 
 
 def test_the_gpus_are_released_and_taken_back(

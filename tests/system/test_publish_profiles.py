@@ -16,6 +16,7 @@ from tests.control_plane.plane import ADMIN
 from tests.control_plane.publisher import Publisher
 from tests.harness import Node
 from tests.neuron_tree import TRN2
+from tests.waiting import until
 from tests.whole_tree import ROOT as WRITABLE
 from tests.whole_tree import WholeTree
 
@@ -88,22 +89,19 @@ mode = "automatic"
         return labels
 
     def wait_for_conditions(self, wanted: Conditions) -> None:
-        self.wait(lambda: self.read_conditions().items() >= wanted.items(), str(wanted))
+        until(lambda: self.read_conditions().items() >= wanted.items(), str(wanted))
 
     def wait_for_labels(self, wanted: dict[str, str]) -> None:
-        self.wait(lambda: self.read_labels().items() >= wanted.items(), str(wanted))
+        until(lambda: self.read_labels().items() >= wanted.items(), str(wanted))
 
     def wait_for_refusal(self, text: str) -> None:
         """Until the log says that something is not written, with this text."""
         publisher = self.publisher
         assert publisher is not None
-        self.wait(
+        until(
             lambda: any(text in entry["error"] for entry in publisher.read_log("sink_refused")),
             text,
         )
-
-    def wait(self, holds: Callable[[], bool], what: str) -> None:
-        self.node.wait(holds, what)
 
     def write_as(self, manager: str, patch: object, token: str = ADMIN) -> None:
         path = f"{self.node.path}/status?fieldManager={manager}"
@@ -165,9 +163,7 @@ def test_eks(publishing: Publishing) -> None:
     publishing.hurt_disk()
     both: Conditions = {**hurt, "StorageReady": ("False", "BlockDeviceIOError")}
     publishing.wait_for_conditions(both)
-    publishing.wait(
-        lambda: f"neuron/{TRN2[3]}" in json.dumps(publishing.node.findings), "the second fault"
-    )
+    until(lambda: f"neuron/{TRN2[3]}" in json.dumps(publishing.node.findings), "the second fault")
     publishing.start("eks")
     publishing.wait_for_conditions(both)
     assert publishing.node.read_transition("AcceleratedHardwareReady") == since
@@ -243,7 +239,7 @@ def test_what_was_written_goes_when_another_agent_comes(publishing: Publishing) 
     publishing.write_condition_as("eks-node-monitoring-agent", "KernelReady")
     publishing.hurt_disk()
     publishing.wait_for_conditions({"vitald.io/Healthy": ("False", "FsRemountedReadonly")})
-    publishing.wait(
+    until(
         lambda: publishing.read_conditions().keys() & WELL.keys() == {"KernelReady"},
         "the others to go",
     )
@@ -276,7 +272,7 @@ def test_a_profile_that_is_taken_out_leaves_nothing(publishing: Publishing) -> N
     publishing.wait_for_conditions(WELL)
     publishing.wait_for_labels({HEALTH_STATUS: "Schedulable"})
     publishing.start()
-    publishing.wait(
+    until(
         lambda: (
             {one.partition("/")[0] for one in publishing.read_conditions()} == {"vitald.io"}
             and HEALTH_STATUS not in publishing.read_labels()
