@@ -149,7 +149,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     names = {_strip_group(report.nodeid) for report in failed}
     reporter.write_line(f"\nonce more, alone: {len(names)} core system tests that failed")
-    if subprocess.run([sys.executable, "-m", "pytest", *sorted(names)]).returncode == 0:
+    command = [sys.executable, "-m", "pytest", *sorted(names)]
+    if subprocess.run(command, cwd=session.config.rootpath).returncode == 0:
         reporter.stats["flaky"] = failed
         reporter.stats.pop("failed", None)
         reporter.stats.pop("error", None)

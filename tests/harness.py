@@ -320,7 +320,7 @@ listen = "127.0.0.1:{self.port}"
             before = self._last_seen(names)
             until(
                 lambda before=before: all(
-                    seen > before[name] for name, seen in self._last_seen(names).items()
+                    seen != before[name] for name, seen in self._last_seen(names).items()
                 ),
                 f"another look of {names}",
             )

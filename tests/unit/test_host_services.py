@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -601,10 +600,9 @@ def test_this_machine_is_read_without_surprise(tmp_path: Path) -> None:
 
 
 def test_the_kernels_clock_is_asked_and_not_set() -> None:
-    before = time.time()
     try:
         timex = adjtimex()
     except OSError as error:
         pytest.skip(f"adjtimex: {error.strerror}")
     assert timex.maxerror >= 0
-    assert abs(time.time() - before) < 10
+    assert timex.modes == 0

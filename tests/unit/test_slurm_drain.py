@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.slurm_made import record_scontrol, verdict
+from tests.waiting import WAIT_S
 from vitald.slurm import scontrol
 from vitald.slurm.drain import choose_hyperpod_action, drain_node
 from vitald.slurm.reasons import format_reason, is_our_reason
@@ -141,12 +142,14 @@ def test_hyperpod_without_a_comment_where_slurm_takes_none(
     asked: list[list[str]] = []
 
     def run(arguments: list[str], seconds: float) -> tuple[str, str]:
-        assert 0.0 < seconds <= 1.0
+        assert 0.0 < seconds <= WAIT_S
         asked.append(arguments[2:])
         return "", "no such word" if any(word.startswith("comment=") for word in arguments) else ""
 
     monkeypatch.setattr(scontrol, "run_scontrol", run)
-    drain_node(Settings(hyperpod=True), verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), 1.0)
+    drain_node(
+        Settings(hyperpod=True), verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), WAIT_S
+    )
     assert [words[:2] for words in asked] == [["state=fail", "reason=Action:Reboot"]] * 2
     printed = capsys.readouterr().err
     assert "no such word" in printed and "not drained" not in printed
