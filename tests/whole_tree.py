@@ -20,7 +20,7 @@ from tests.looking import CATALOG, Looking
 from tests.network_tree import EFA, MLX5, NetworkTree
 from tests.neuron_tree import NeuronTree
 from tests.trees import Tree
-from tests.waiting import WAIT_S
+from tests.waiting import until
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings
@@ -136,15 +136,16 @@ class Watching:
         """Wait until no read is under way but those of `hanging`: to turn the clock on would make
         it late.
         """
-        end = time.monotonic() + WAIT_S
-        while busy := {
-            (name, key)
-            for name, one in self.looking.items()
-            for key in one.source._poller.readers.under_way
-            if key not in self.hanging
-        }:
-            assert time.monotonic() < end, busy
-            time.sleep(0.001)
+
+        def busy() -> set[tuple[str, str]]:
+            return {
+                (name, key)
+                for name, one in self.looking.items()
+                for key in one.source._poller.readers.under_way
+                if key not in self.hanging
+            }
+
+        until(lambda: not busy(), lambda: f"the end of {busy()}")
 
     def kernel(self, records: Iterable[tuple[int, str]]) -> list[Event]:
         """The faults that these records of /dev/kmsg report. Each is its priority and its text."""

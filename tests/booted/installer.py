@@ -15,13 +15,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from tests.booted.machine import Machine
 from tests.harness import ROOT
+from tests.waiting import until
 
 PLACE = "/root/checkout"
 _LONG_S = 120.0
@@ -84,12 +84,15 @@ class Run:
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """While it runs: its end is a failure."""
-        end = time.monotonic() + _LONG_S
-        while not holds():
+
+        def holds_while_it_runs() -> bool:
+            if holds():
+                return True
             code = self.process.poll()
             assert code is None, f"ended ({code}) before {what}:\n{self.said}"
-            assert time.monotonic() < end, f"waited for {what}:\n{self.said}"
-            time.sleep(0.005)
+            return False
+
+        until(holds_while_it_runs, lambda: f"{what}:\n{self.said}", _LONG_S)
 
     def names(self) -> set[str]:
         """What runs for it."""

@@ -203,11 +203,8 @@ def test_killed_and_stopped(machine: Machine, service: Service, cluster: Cluster
     machine.run("systemctl", "kill", "--signal=KILL", UNIT)
     until(lambda: is_active(machine) and main_pid(machine) not in (0, before), "it")
     print(f"ready again {time.monotonic() - begun:.1f} s after it was killed")
-    begun = time.monotonic()
     machine.run("systemctl", "stop", UNIT)
-    stopped_s = time.monotonic() - begun
-    print(f"stopped in {stopped_s:.2f} s")
-    assert machine.show(UNIT, "Result") == "success"  # not ended by systemd
+    assert machine.show(UNIT, "Result") == "success"  # systemd did not have to kill it
     assert machine.show(TIMER, "ActiveState") == "inactive"
     machine.run("systemctl", "start", UNIT)
     assert cluster.conditions()[OWN[0]]["lastTransitionTime"] == since

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from tests.harness import PYTHON, ROOT, Json
+from tests.waiting import WAIT_S
 
 NOBODY = 65534
 # It answers a line of JSON with a line of JSON. Everything is imported while still root: the
@@ -76,11 +77,11 @@ class _Person:
         self._process.stdin.write(json.dumps([name, arguments]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer, f"{name} {arguments}: it has ended: {self._process.wait(10.0)}"
+        assert answer, f"{name} {arguments}: it has ended: {self._process.wait(WAIT_S)}"
         return cast("list[object]", json.loads(answer))
 
     def end(self) -> None:
-        self._process.communicate(timeout=10.0)
+        self._process.communicate(timeout=WAIT_S)
 
 
 _present: list[_Person] = []  # at most one, which ends with this process at the latest

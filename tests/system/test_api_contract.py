@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.harness import Json, Node, UnixConnection
 from tests.system.document import DOCUMENT, SCHEMAS
 from tests.system.lines import wait_for_pid, xid
+from tests.waiting import WAIT_S
 
 
 class _Pool(urllib3.HTTPConnectionPool):
@@ -26,7 +27,7 @@ class _Pool(urllib3.HTTPConnectionPool):
         self._path = path
 
     def _new_conn(self) -> Any:
-        made = urllib3.connection.HTTPConnection("vitald", timeout=5.0)
+        made = urllib3.connection.HTTPConnection("vitald", timeout=WAIT_S)
         made._new_conn = self._socket  # type: ignore[method-assign]
         return made
 

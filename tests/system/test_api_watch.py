@@ -26,9 +26,9 @@ def checked(line: bytes) -> Json:
 
 
 @contextmanager
-def watching(node: Node, timeout: float = 10.0) -> Iterator[Iterator[Json]]:
+def watching(node: Node) -> Iterator[Iterator[Json]]:
     """The lines of /v1/watch."""
-    connection = UnixConnection(node.socket, timeout)
+    connection = UnixConnection(node.socket)
     try:
         connection.request("GET", "/v1/watch")
         response = connection.getresponse()
@@ -172,7 +172,7 @@ def test_a_changed_policy_is_a_changed_verdict(node: Node) -> None:
     """
     node.write(xid(1, code=95, message="Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"))
     node.wait(lambda status: status["rebootRequired"])
-    with watching(node, timeout=5.0) as lines:
+    with watching(node) as lines:
         assert next(lines)["rebootRequired"]
         node.config.write_text(node.settings + "[policy]\ndevice_reset = true\n")
         assert node.reload()["event"] == "reloaded"
@@ -289,5 +289,5 @@ def test_whoever_follows_is_told_of_the_stop(node: Node) -> None:
 
 def test_heartbeat(shared_node: Node) -> None:
     node = shared_node
-    with watching(node, timeout=WAIT_S) as lines:
+    with watching(node) as lines:
         assert [next(lines)["type"], next(lines)["type"]] == ["verdict", "heartbeat"]

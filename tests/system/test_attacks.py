@@ -251,7 +251,7 @@ def test_the_watchers_of_other_users_leave_places_for_root(guarded: Node) -> Non
         people = [stack.enter_context(Person(guarded, NOBODY - number)) for number in range(2)]
         assert sum(person.hold(40, watch) for person in people) == 24
         with socket.socket(socket.AF_UNIX) as root:
-            root.settimeout(5.0)
+            root.settimeout(WAIT_S)
             root.connect(str(guarded.socket))
             root.sendall(watch.encode())
             assert root.recv(12) == b"HTTP/1.1 200"
@@ -735,7 +735,7 @@ def test_the_kernels_words_about_a_network_device_are_no_fault(strict: Node, kms
             "-c",
             script,
         ]
-        subprocess.run(ordinary, capture_output=True, timeout=10)
+        subprocess.run(ordinary, capture_output=True, timeout=WAIT_S)
     require(
         any("renamed from" in record for record in told.records),
         "a kernel where anybody may have a namespace of his own, and veth",

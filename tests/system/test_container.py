@@ -307,7 +307,7 @@ def test_the_probe_takes_nothing_else_for_health(tmp_path: Path, answer: bytes |
             with asked:
                 asked.recv(4096)
                 if answer is None:
-                    over.wait(20)
+                    over.wait(WAIT_S)
                 else:
                     asked.sendall(answer)
 

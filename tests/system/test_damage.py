@@ -12,7 +12,7 @@ import pytest
 from tests.harness import Node
 from tests.system.disk import open_codes
 from tests.system.lines import wait_for_pid, xid
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 LOST, FITS, UNFIT, UNKNOWN = "vitald/ledger_lost", 0, 20, 30
 GPUS = 30
@@ -96,7 +96,7 @@ def test_an_event_that_is_damaged_is_left_out_and_counted(stopped: Node) -> None
     """A page of the past goes on behind it."""
     node = stopped
     node.start()
-    with closing(sqlite3.connect(node.state / "ledger.db", timeout=10.0)) as ledger:
+    with closing(sqlite3.connect(node.state / "ledger.db", timeout=WAIT_S)) as ledger:
         ledger.execute("UPDATE events SET code = 'xid/78' WHERE id = 2")
         ledger.commit()
     first = node.get("/v1/events?limit=3&kind=xid")

@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.conftest import require
 from tests.dcgmi import Dcgmi
 from tests.doc_commands import ROOT, Command, Where, commands, expand, failures, spans, unsound
 from tests.harness import PYTHON, UnixConnection
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from vitald.cli import VERBS, main
 from vitald.config import POLLED
 from vitald.simulator.node import SimulatedNode
@@ -99,7 +98,7 @@ class Machine:
         )
         assert self.holder.stdout is not None
         if self.holder.stdout.readline() != "ready\n":
-            require(False, f"namespaces and overlays: {self.holder.communicate(timeout=10)[1]}")
+            require(False, f"namespaces and overlays: {self.holder.communicate(timeout=WAIT_S)[1]}")
         (first,) = (
             Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()
         )
@@ -144,10 +143,7 @@ class Machine:
             self.daemon = subprocess.Popen(
                 [*self.enter, "vitald", "run"], stdout=log, stderr=log, env=self.environment
             )
-        end = time.monotonic() + WAIT_S
-        while not self.looked():
-            assert time.monotonic() < end, (self.folder / "vitald.log").read_text()
-            time.sleep(0.05)
+        until(self.looked, lambda: f"the first look: {(self.folder / 'vitald.log').read_text()}")
 
     def get(self, path: str) -> dict[str, list[dict[str, object]]]:
         connection = UnixConnection(self.root / "run/vitald/vitald.sock")

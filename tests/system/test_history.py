@@ -26,7 +26,7 @@ from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.lines import Ring, about, fresh_pci, ordinary, pids, wait_for_pid, xid
 from tests.system.machine import Machine
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from vitald.collectors.kernel_log.record import split_record
 from vitald.ledger import sums
 
@@ -119,7 +119,7 @@ class Away:
     def stored(self) -> int:
         """How many events of ours are in the ledger by now."""
         with closing(
-            sqlite3.connect(f"file:{self.node.state}/ledger.db?mode=ro", uri=True, timeout=5.0)
+            sqlite3.connect(f"file:{self.node.state}/ledger.db?mode=ro", uri=True, timeout=WAIT_S)
         ) as db:
             found: int = db.execute(
                 "SELECT count(*) FROM events WHERE component LIKE ?", (f"gpu/{self.domain}:%",)

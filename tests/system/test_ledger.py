@@ -250,7 +250,7 @@ def test_killed_in_the_middle_of_a_burst(node: Node) -> None:
 
     writer = threading.Thread(target=burst)
     writer.start()
-    begun.wait(10.0)
+    begun.wait(WAIT_S)
     for _ in range(2):
         seen = len(stored(node))
         until(

@@ -755,7 +755,7 @@ async def test_what_grows_too_fast(
     tmp_path: Path,
 ) -> None:
     """A tenth below the limit nothing; a tenth above it once the window is full of it; and it ends
-    when it stops.
+    when it stops. The clock is turned by the test.
     """
     node = SimulatedNode(tmp_path, profile, 1)
     attached, answers = await recorded(node)

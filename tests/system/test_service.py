@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -236,10 +235,14 @@ class Systemd:
 
     def wait(self, message: str, *, times: int = 1) -> None:
         """Until so many messages that begin so have come."""
-        end = time.monotonic() + WAIT_S
-        while sum(one.startswith(message) for one in self.heard) < times:
-            assert time.monotonic() < end, f"no {message} among {set(self.heard)}"
+
+        def is_heard() -> bool:
+            if sum(line.startswith(message) for line in self.heard) >= times:
+                return True
             self.heard += self.socket.recv(4096).decode().splitlines()
+            return False
+
+        until(is_heard, lambda: f"{message} among {set(self.heard)}")
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -127,7 +127,7 @@ class Slurm:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.wait(10.0)
+                process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -158,10 +158,7 @@ class Slurm:
             found[:] = [self.known()]
             return holds(found[0])
 
-        try:
-            until(try_once, what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {found}, {self.said.read_text()[-2000:]}") from None
+        until(try_once, lambda: f"{what}: {found}, {self.said.read_text()[-2000:]}")
         return found[0]
 
     def submit(self, script: str) -> str:

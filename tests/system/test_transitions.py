@@ -10,6 +10,7 @@ import pytest
 from tests.harness import Json, Node
 from tests.system.document import conforms
 from tests.system.lines import wait_for_pid, xid
+from tests.waiting import WAIT_S
 
 
 def read_page(node: Node, query: str = "") -> Json:
@@ -59,7 +60,7 @@ def test_pages_go_on_where_the_last_one_ended(node: Node) -> None:
 def test_a_damaged_transition_is_counted(node: Node) -> None:
     node.write(xid(1, pci="0000:61:00"), xid(2, pci="0000:62:00"))
     wait_for_pid(node, 2)
-    with closing(sqlite3.connect(node.state / "ledger.db", timeout=10.0)) as ledger:
+    with closing(sqlite3.connect(node.state / "ledger.db", timeout=WAIT_S)) as ledger:
         ledger.execute("UPDATE transitions SET cause = 'other' WHERE id = 1")
         ledger.commit()
     page = read_page(node)

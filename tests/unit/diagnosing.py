@@ -257,7 +257,7 @@ class Served:
             connection.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _start(self) -> None:
         routes = DiagnosticRoutes(

@@ -30,7 +30,7 @@ from tests.unit.diagnosing import (
     slow_link,
     status_with,
 )
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from vitald.cli import main, status
 from vitald.cli.diag import command, progress, views
 from vitald.cli.diag.progress import Progress
@@ -330,15 +330,15 @@ class Terminal:
         os.close(follower)
 
     def until(self, text: str) -> None:
-        end = time.monotonic() + WAIT_S
-        while text not in self.shown:
-            assert time.monotonic() < end, (text, self.shown)
-            if select.select([self._leader], [], [], 0.1)[0]:
+        def is_shown() -> bool:
+            if text not in self.shown and select.select([self._leader], [], [], 0.1)[0]:
                 try:
                     self.shown += os.read(self._leader, 1 << 16).decode()
                 except OSError:
                     assert text in self.shown, self.shown
-                    return
+            return text in self.shown
+
+        until(is_shown, lambda: f"{text!r} in {self.shown!r}")
 
     def code(self) -> int:
         end = time.monotonic() + WAIT_S
@@ -350,7 +350,7 @@ class Terminal:
                 break  # nobody writes any more
             self.shown += part.decode()
         os.close(self._leader)
-        return self.process.wait(20.0)
+        return self.process.wait(WAIT_S)
 
 
 def test_the_bar(served: Served, fake: FakeDiagnostics) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import require
-from tests.waiting import WAIT_S
+from tests.waiting import until
 from vitald.diagnostics.idle import device_users
 from vitald.diagnostics.idle.detector import (
     IdleContext,
@@ -943,10 +942,7 @@ def test_a_real_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
     """
     with child(code) as process:
         stat = Path(f"/proc/{process.pid}/stat")
-        end = time.monotonic() + WAIT_S
-        while ") Z " not in stat.read_text() and time.monotonic() < end:
-            time.sleep(0.01)
-        assert ") Z " in stat.read_text()
+        until(lambda: ") Z " in stat.read_text(), "the first thread's end")
         assert [use.pid for use in real(tmp_path).uses()] == [process.pid]
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.looking import Looking, polled, told
 from tests.network_tree import EFA, ENA, MLX5, NetworkTree
 from tests.unit.builders import catalogue
-from tests.waiting import WAIT_S
+from tests.waiting import until
 from vitald.collectors import polling as polled_module
 from vitald.collectors import small_files
 from vitald.collectors.network import adapter, efa, port_history
@@ -931,17 +931,19 @@ def test_a_port_that_a_boot_brings_back_is_told_to_be_well(
 
 def hangs(node: Looking, *, over: bool = False) -> list[str]:
     """Look until a hang is told, or that it is over; and of which component."""
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+    found: list[str] = []
+
+    def is_told() -> bool:
         node.look()
-        if found := [
-            one
-            for one in node.events
-            if one.code == "network/hung" and bool(one.fields.get("recovered")) is over
-        ]:
-            return [one.component.id for one in found]
-        time.sleep(0.05)
-    return []
+        found[:] = [
+            event.component.id
+            for event in node.events
+            if event.code == "network/hung" and bool(event.fields.get("recovered")) is over
+        ]
+        return bool(found)
+
+    until(is_told, "a hang, or its end")
+    return found
 
 
 def test_an_adapter_that_does_not_answer_is_named_and_the_others_go_on(tree: NetworkTree) -> None:
