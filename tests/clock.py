@@ -1,4 +1,4 @@
-"""An event loop whose clock a test turns ahead, so that a deadline passes when the test says so."""
+"""An event loop whose clock a test can advance, so that a deadline passes at a defined moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class TurnedLoop(asyncio.SelectorEventLoop):
-    """Its time is that of the machine, and what it was turned ahead."""
+    """Its time is the monotonic clock plus the seconds by which it was advanced."""
 
     _turned_s = 0.0
 
@@ -23,14 +23,14 @@ class TurnedLoop(asyncio.SelectorEventLoop):
 
 
 def turn(seconds: float = HOUR_S) -> None:
-    """In a coroutine that `run_turned` runs."""
+    """Advances the clock, from within a coroutine that `run_turned` runs."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, TurnedLoop)
     loop.turn(seconds)
 
 
 def run_turned(story: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run does."""
+    """Like asyncio.run, on a TurnedLoop."""
     loop = TurnedLoop()
     asyncio.set_event_loop(loop)
     try:

@@ -22,7 +22,7 @@ from tests.harness import ROOT, Node
 from tests.unit.builders import reference
 from vitald.catalog import Catalog, load_catalog
 
-# Of a property the same examples on every run, on every machine; `all` searches for others.
+# The gate tries the same examples of a property on every run and machine; `all` generates new ones.
 settings.register_profile("gate", max_examples=40, derandomize=True, database=None, deadline=None)
 settings.register_profile("search", max_examples=200, deadline=None, print_blob=True)
 settings.load_profile("gate")
@@ -129,26 +129,30 @@ _IN_MEMORY = {
 _MEMORY = Path("/dev/shm")
 
 
-# --- again
+# --- a second run of core tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--again", action="store_true", help="run core system tests that failed once more, alone"
+        "--rerun-core",
+        action="store_true",
+        help="run core system tests that failed once more, alone",
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With --again, where nothing but core system tests failed. Those that pass then are flaky."""
+    """With --rerun-core, if only core system tests failed: if all of them pass now, they are flaky
+    and the run has passed.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not session.config.option.again or reporter is None or session.exitstatus != 1:
+    if not session.config.option.rerun_core or reporter is None or session.exitstatus != 1:
         return
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
     if not all("core" in report.keywords for report in failed):
         return
     names = {_strip_group(report.nodeid) for report in failed}
-    reporter.write_line(f"\nonce more, alone: {len(names)} core system tests that failed")
+    reporter.write_line(f"\nrunning {len(names)} failed core system tests once more, alone")
     command = [sys.executable, "-m", "pytest", *sorted(names)]
     if subprocess.run(command, cwd=session.config.rootpath).returncode == 0:
         reporter.stats["flaky"] = failed
@@ -164,7 +168,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _strip_group(nodeid: str) -> str:
-    """Without the name that pytest-xdist appends for a group."""
+    """Removes the group name that pytest-xdist appends."""
     return re.sub(r"@[\w-]+$", "", nodeid)
 
 

@@ -126,7 +126,7 @@ def _ids() -> dict[str, int]:
 def _play(
     answer: dict[str, Any], scenario: dict[str, Any], words: list[str], begun: dict[str, Any]
 ) -> NoReturn:
-    """It is noted as begun when it is what it will be: its children there, its signals minded."""
+    """The start is logged once its children run and its signal handlers are set."""
     lock = _lock() if answer.get("alone") else None
     if answer.get("alone") and lock is None:
         _note(begun)
@@ -216,7 +216,7 @@ def _exec_deaf(program: str, seconds: str) -> None:
 
 
 def _ignore_signals() -> None:
-    """A program that is executed then goes on ignoring them."""
+    """Programs that are executed later ignore them too."""
     for number in _STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
@@ -233,7 +233,7 @@ def _as_engine(program: str, seconds: str, lock: int | None, deaf: bool) -> None
 
 
 def _fork(job: Any) -> int:
-    """Returns once the child has become what it is."""
+    """Returns once the child has executed its program, or has exited."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

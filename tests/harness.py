@@ -314,15 +314,15 @@ listen = "127.0.0.1:{self.port}"
         until(try_once, "a status")
         return found[0]
 
-    def wait_for_looks(self, *names: str, times: int = 3) -> None:
-        """Until each of these sources has been read so often again."""
+    def wait_for_polls(self, *names: str, times: int = 3) -> None:
+        """Until each of these sources was polled `times` more times."""
         for _ in range(times):
             before = self._last_seen(names)
             until(
                 lambda before=before: all(
                     seen != before[name] for name, seen in self._last_seen(names).items()
                 ),
-                f"another look of {names}",
+                f"another poll of {names}",
             )
 
     def _last_seen(self, names: Collection[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """
-How tests wait: for a condition, and long. A wait that succeeds costs nothing, so one limit does for
-all; it ends a test whose condition will never hold, on a machine however busy.
+Waiting for a condition. A wait that succeeds costs nothing, so one long limit is enough for all
+tests: it only ends a test whose condition never holds, and is not reached on a busy machine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import Union
 
 WAIT_S = 60.0
 
-# What is waited for; a function says it when it did not come, with what was there instead.
-What = Union[str, Callable[[], str]]
+# Describes the condition in the error message. A function is called when the wait has failed, and
+# can add the state at that time.
+Description = Union[str, Callable[[], str]]
 
 
-def until(holds: Callable[[], object], what: What = "it to hold", seconds: float = WAIT_S) -> None:
-    """`seconds`: only where what is waited for takes longer by itself."""
+def until(
+    holds: Callable[[], object], what: Description = "it to hold", seconds: float = WAIT_S
+) -> None:
+    """Blocks until `holds()` is true. Raises AssertionError after `seconds`, which only conditions
+    that take more than a minute by themselves need.
+    """
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
@@ -25,8 +30,8 @@ def until(holds: Callable[[], object], what: What = "it to hold", seconds: float
         time.sleep(0.01)
 
 
-async def until_async(holds: Callable[[], object], what: What = "it to hold") -> None:
-    """In the loop of the test, which goes on meanwhile."""
+async def until_async(holds: Callable[[], object], what: Description = "it to hold") -> None:
+    """The same without blocking the event loop."""
     end = time.monotonic() + WAIT_S
     while not holds():
         if time.monotonic() > end:
@@ -34,5 +39,5 @@ async def until_async(holds: Callable[[], object], what: What = "it to hold") ->
         await asyncio.sleep(0.002)
 
 
-def _describe_failure(what: What, seconds: float) -> str:
+def _describe_failure(what: Description, seconds: float) -> str:
     return f"waited {seconds:g} s for {what if isinstance(what, str) else what()}"

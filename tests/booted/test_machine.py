@@ -277,7 +277,7 @@ def test_requests_wait(machine: Machine, service: Service, how: str) -> None:
 
 
 def test_stopped(machine: Machine, service: Service) -> None:
-    """It ends itself; the next request starts it again, unless the socket is stopped: then all is."""
+    """It ends by itself. The next request starts it again, unless the socket is stopped as well."""
     machine.run("systemctl", "stop", "vitald")
     assert machine.show("vitald", "Result") == "success"  # systemd did not have to kill it
     time.sleep(1.0)  # nothing but a request starts it

@@ -116,16 +116,18 @@ def run_past_deadline(
     wanted: Command,
     begun: Callable[[], object],
     programs: Callable[[], Programs] = Programs,
-    deaf: Callable[[], object] | None = None,
+    got_sigterm: Callable[[], object] | None = None,
 ) -> Output:
-    """The deadline passes once it has begun; where it is deaf, the grace when it has been told."""
+    """The deadline passes once the program has begun. For one that ignores SIGTERM, the grace period
+    passes once it has got it.
+    """
 
     async def execute() -> Output:
         running = asyncio.create_task(programs().execute(wanted))
-        await until_async(begun, "its beginning")
+        await until_async(begun, "the program's start")
         turn(wanted.deadline_s)
-        if deaf is not None:
-            await until_async(deaf, "SIGTERM")
+        if got_sigterm is not None:
+            await until_async(got_sigterm, "SIGTERM")
             turn(wanted.grace_s)
         return await running
 
@@ -262,7 +264,7 @@ def test_a_hang_ends_at_the_deadline(tmp_path: Path) -> None:
 def test_who_ignores_sigterm_is_killed_after_the_grace(dcgmi: Dcgmi) -> None:
     dcgmi.diag(Answer(hang=True, ignores_term=True))
     output = run_past_deadline(
-        command(dcgmi, grace_s=HOUR_S), dcgmi.runs, deaf=lambda: dcgmi.runs()[0].signals
+        command(dcgmi, grace_s=HOUR_S), dcgmi.runs, got_sigterm=lambda: dcgmi.runs()[0].signals
     )
     assert (output.ended, output.exit_code, output.left) == (
         ProgramEnd.DEADLINE,

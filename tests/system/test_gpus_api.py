@@ -30,8 +30,8 @@ from vitald.simulator.node import SimulatedNode
 
 MODEL = "NVIDIA H100 80GB HBM3"
 Pair = tuple[SimulatedNode, Node]
-# A call that hangs is said soon, and waited for an hour.
-PATIENT = 'deadline = "1s"\ngive_up = "1h"'
+# A call that hangs is reported soon, and its worker is ended after an hour.
+SLOW_TO_GIVE_UP = 'deadline = "1s"\ngive_up = "1h"'
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -647,7 +647,7 @@ def test_only_one_of_them(make_pair: Callable[..., Pair]) -> None:
 @pytest.mark.parametrize("kind", ["sleep", "spin", "fork"])
 def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
     """Whoever wants the GPUs does not wait for one that hangs: the process in the way is ended."""
-    gpus, node = make_pair(nvml=PATIENT)
+    gpus, node = make_pair(nvml=SLOW_TO_GIVE_UP)
     gpus.hang_call(4, "nvmlDeviceGetTemperature", kind)
     (held,) = workers(node)
     until(lambda: node.findings("&code=nvml/hung"), "the hang")
@@ -660,7 +660,7 @@ def test_while_a_call_hangs(make_pair: Callable[..., Pair], kind: str) -> None:
 
 
 def test_one_that_hangs_alone_is_let_go_of(make_pair: Callable[..., Pair]) -> None:
-    gpus, node = make_pair(nvml=PATIENT)
+    gpus, node = make_pair(nvml=SLOW_TO_GIVE_UP)
     gpus.hang_call(4, "nvmlDeviceGetTemperature")
     until(lambda: node.findings("&code=nvml/hung"), "the hang")
     release(node, 600.0, gpus.addresses[4])

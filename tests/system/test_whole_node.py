@@ -62,7 +62,7 @@ def test_a_healthy_node_takes_work(make: Callable[..., Node]) -> None:
     )
     done = node.cli("check", "--strict")
     assert (done.returncode, done.stdout) == (0, "healthy: no open findings\n")
-    node.wait_for_looks(*LOOKS)  # and stays so
+    node.wait_for_polls(*LOOKS)  # and stays so
     assert node.findings() == []
     assert {one["status"] for one in cast("list[Json]", node.status()["components"])} == {"healthy"}
     names = {str(one["name"]) for one in cast("list[Json]", node.status()["components"])}
@@ -192,7 +192,7 @@ def test_what_stands_outlives_every_end_and_is_told_once(
     before = [(one["id"], one["code"], one["action"], one["since"]) for one in node.findings()]
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         node.restart(number)
-        node.wait_for_looks(*LOOKS)
+        node.wait_for_polls(*LOOKS)
         assert [
             (one["id"], one["code"], one["action"], one["since"]) for one in node.findings()
         ] == before
@@ -220,7 +220,7 @@ def test_a_reload_goes_on_where_it_was(make: Callable[..., Node], tree: WholeTre
             == {"replace_node"}
         ),
     )
-    node.wait_for_looks(*LOOKS)
+    node.wait_for_polls(*LOOKS)
     assert codes(node) == expected
     assert told(node) == Counter(dict.fromkeys(expected, 1))
     tree.neuron.ecc(11, "sram_ecc_uncorrected", 1)

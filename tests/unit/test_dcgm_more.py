@@ -219,7 +219,7 @@ def test_what_is_no_whole_document_is_no_pass(output: object, said: str) -> None
     ids=["mistakes", "quotes", "deep lines", "deep objects", "deep list", "keys"],
 )
 def test_nothing_takes_long_to_be_refused(text: str) -> None:
-    """Long enough that a reader who goes over it again and again does not end within a test."""
+    """A parser that takes quadratic time would run into the test's timeout."""
     assert read(text, 0, 1).outcome is ERROR
 
 
