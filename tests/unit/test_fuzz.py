@@ -5,12 +5,14 @@ begin like one.
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.builders import LINES, interpreter, labelled, recogniser
+from vitald.collectors.kernel_log import lines
 from vitald.collectors.kernel_log.interpret import escape_unprintable
 from vitald.collectors.kernel_log.lines import strip_prefix
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, unescape
@@ -157,8 +159,9 @@ def test_the_heads_are_those_of_the_corpus() -> None:
         b"",
     ],
 )
-def test_a_line_of_any_length_is_parsed_in_linear_time(head: bytes) -> None:
-    """On a line of 1 MiB an expression that backtracks would run into the test's timeout."""
+def test_a_line_is_parsed_in_linear_time(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a line of 1 MiB an expression that backtracks runs into the test's timeout."""
+    monkeypatch.setattr(lines, "_MAX_LINE_BYTES", sys.maxsize)
     known = recogniser()
     for piece in (b"x on ", b",task=,pid=1", b", Ch 00000010", b")", b"\\x0a", b"a: "):
         text = head + piece * ((1 << 20) // len(piece))
