@@ -30,7 +30,7 @@ from vitald.server.schema import values
 Json = dict[str, object]
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "agent/vitald/server/openapi.json"
-# As it was promised before there were names for all: tests/data/api-v1.json.
+# Written out where they are used.
 _IN_PLACE = ("AskedDiagnostic", "Reading")
 _SCALARS = {
     str: "string",

@@ -185,32 +185,48 @@ def test_the_table_of_this_test_has_every_key() -> None:
     assert set(KEYS) == {(section, key) for section in SECTIONS for key in settings_of(section)}
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
-def test_every_key_is_read(section: str, key: str) -> None:
-    written, value = KEYS[section, key]
-    config = read(f"[{section}]\n{key} = {written}\n")
-    assert value_of(config, section, key) == value
-    others = [one for one in KEYS if one != (section, key)]
-    assert [one for one in others if value_of(config, *one) != value_of(Config(), *one)] == []
+def write_file(values: dict[tuple[str, str], str]) -> str:
+    """A file with a value for each key, and the key's section before each value."""
+    sections: dict[str, list[str]] = {}
+    for (section, key), value in values.items():
+        sections.setdefault(section, []).append(f"{key} = {value}\n")
+    return "".join(f"[{section}]\n{''.join(lines)}" for section, lines in sections.items())
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_every_key_is_read() -> None:
+    """And no other one by it."""
+    default = Config()
+    for name, (written, value) in KEYS.items():
+        config = read(write_file({name: written}))
+        assert value_of(config, *name) == value, name
+        others = [other for other in KEYS if other != name]
+        found = [one for one in others if value_of(config, *one) != value_of(default, *one)]
+        assert found == [], name
+
+
 @pytest.mark.parametrize("value", ["5.5", "1979-05-27", "[]", '""', "[1]"])
-def test_no_key_takes_anything(section: str, key: str, value: str) -> None:
-    if value == "[]" and isinstance(KEYS[section, key][1], tuple):
-        assert (
-            value_of(read(f"[{section}]\n{key} = []\n"), section, key) == ()
-        )  # a list may be empty
-        return
-    if (
-        value == "5.5"
-        and isinstance(KEYS[section, key][1], float)
-        and not KEYS[section, key][0].startswith('"')
-    ):
-        assert value_of(read(f"[{section}]\n{key} = 5.5\n"), section, key) == 5.5  # a figure
-        return
-    (error,) = mistakes(f"[{section}]\n{key} = {value}\n")
-    assert error.startswith(f"c.toml:2: [{section}] {key}: ")
+def test_no_key_takes_anything(value: str) -> None:
+    """A list may be empty, and a figure may have a fraction; a period is no figure."""
+
+    def is_taken(name: tuple[str, str]) -> bool:
+        written, known = KEYS[name]
+        if value == "[]":
+            return isinstance(known, tuple)
+        return value == "5.5" and isinstance(known, float) and not written.startswith('"')
+
+    taken = {name: value for name in KEYS if is_taken(name)}
+    config = read(write_file(taken))
+    assert all(value_of(config, *name) in ((), 5.5) for name in taken)
+    refused = write_file({name: value for name in KEYS if name not in taken})
+    lines = enumerate(refused.splitlines(), start=1)
+    expected, section = [], ""
+    for number, line in lines:
+        if line.startswith("["):
+            section = line
+        else:
+            expected.append(f"c.toml:{number}: {section} {line.partition(' ')[0]}")
+    found = [": ".join(error.split(": ", 2)[:2]) for error in mistakes(refused)]
+    assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -442,14 +458,14 @@ def test_what_a_reload_applies_and_what_needs_a_restart() -> None:
     )
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
-def test_every_key_is_told_when_it_changes(section: str, key: str) -> None:
-    attribute, setting = settings_of(section)[key]
+def test_every_key_is_told_when_it_changes() -> None:
     old = Config()
-    other = replace(old.get_section(section), **{attribute: object()})
-    new = old.replace_section(section, other)
-    wanted = [f"[{section}] {key}"]
-    assert changed(old, new) == ((wanted, []) if setting.reload else ([], wanted))
+    for section, key in KEYS:
+        attribute, setting = settings_of(section)[key]
+        other = replace(old.get_section(section), **{attribute: object()})
+        wanted = [f"[{section}] {key}"]
+        found = changed(old, old.replace_section(section, other))
+        assert found == ((wanted, []) if setting.reload else ([], wanted)), wanted
 
 
 # --- the example

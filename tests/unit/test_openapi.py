@@ -36,6 +36,13 @@ def test_the_document_is_what_the_types_say() -> None:
     assert written == openapi.text(), "write it again: python -m tests.openapi"
 
 
+def test_every_path_has_its_version() -> None:
+    """But for the daemon's own sign of life, which load balancers ask for."""
+    document = json.loads(openapi.text())
+    assert {path.split("/")[1] for path in document["paths"]} == {"v1", "healthz"}
+    assert document["info"]["version"].split(".")[0] == "1"
+
+
 def test_every_schema_is_described() -> None:
     """A text below a key or a name is easily put in the wrong place, and then nobody has it."""
     schemas = json.loads(openapi.text())["components"]["schemas"]
