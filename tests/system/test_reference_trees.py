@@ -434,9 +434,7 @@ NEURON_MACHINES: dict[str, dict[str, object]] = {
     "trn1.32xlarge old": {"driver": OLD},
     "trn2.48xlarge new": {"driver": NEW, "aer": "new"},
     "inf2.24xlarge new": {"driver": NEW},
-    "inf2.24xlarge old": {"driver": OLD},
     "trn2.3xlarge old": {"driver": OLD},
-    "trn1.2xlarge new": {"driver": NEW},
 }
 
 

@@ -37,16 +37,16 @@ def said() -> dict[str, tuple[str, str]]:
 
 def test_what_is_said_is_found() -> None:
     assert {"soak", "judge", "nvml", "rounds"} <= {words.strip() for _, words in said().values()}
-    assert {".soak", ".fuzz"} <= {module for module, _ in said().values()}
+    assert ".soak" in {module for module, _ in said().values()}
 
 
-@pytest.mark.parametrize(("module", "words"), said().values(), ids=said())
-def test_a_command_that_is_written_down_can_be_given(module: str, words: str) -> None:
-    if module:
-        assert callable(importlib.import_module(f"tests.bench{module}").main)
-        assert 'if __name__ == "__main__":' in (BENCH / f"{module[1:]}.py").read_text("utf-8")
-    else:
-        assert parsed(words.split()).names == (words.split() or parsed([]).names)
+def test_a_command_that_is_written_down_can_be_given() -> None:
+    for module, words in said().values():
+        if module:
+            assert callable(importlib.import_module(f"tests.bench{module}").main)
+            assert 'if __name__ == "__main__":' in (BENCH / f"{module[1:]}.py").read_text("utf-8")
+        else:
+            assert parsed(words.split()).names == (words.split() or parsed([]).names)
 
 
 def test_every_benchmark_can_be_asked_for() -> None:
