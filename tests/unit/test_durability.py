@@ -4,12 +4,16 @@ it by a power cut.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from tests import syncs
 from tests.conftest import require
+from vitald.ledger.disk import count_lost_frames
 
 Line = tuple[str, ...]
 DATABASE, LOG = "ledger.db", "ledger.db-wal"
@@ -74,3 +78,24 @@ def test_the_log_is_used_again_only_when_what_was_in_it_is_on_the_disk(noted: li
         assert DATABASE not in unsynced(lines[:at]), (
             "written over before it was safe in the database"
         )
+
+
+def test_frames_that_are_left_of_an_earlier_round_of_the_log_are_not_lost(tmp_path: Path) -> None:
+    """After a checkpoint SQLite writes the log from its beginning again: of what stands behind,
+    nothing was lost.
+    """
+    log = tmp_path / "copy"
+    with closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE t (x)")
+        for _ in range(5):
+            db.execute("INSERT INTO t VALUES (?)", ("x" * 3000,))
+        db.execute("PRAGMA wal_checkpoint(RESTART)")
+        for _ in range(2):
+            db.execute("INSERT INTO t VALUES ('y')")
+        log.write_bytes((tmp_path / "db-wal").read_bytes())
+    assert count_lost_frames(log) == 0
+    with log.open("r+b") as file:
+        file.seek(100)  # within the first frame, behind which a commit follows
+        file.write(b"damage")
+    assert count_lost_frames(log) == 2

@@ -26,7 +26,6 @@ from tests.named import (
     OF_A_PROCESS,
     PREFIX,
     SEGFAULT,
-    Message,
 )
 from tests.unit.builders import catalogue, recogniser
 from vitald.catalog.rules import Rule
@@ -115,21 +114,18 @@ def test_every_shape_that_asks_for_something_is_strict() -> None:
     assert [(rule.code, pattern) for rule, pattern in SHAPES if asks(rule) and loose(pattern)] == []
 
 
-@pytest.mark.parametrize(
-    ("pattern", "is_loose"),
-    [
-        (r"EDAC MC\d: UE[ -]", True),
-        (r"EDAC MC\d: \d UE (?:.+ on x \()?", True),
-        (r"XFS \(\w\): .*Shutting down filesystem", True),
-        (r"XFS \(\w\): .*Shutting down filesystem\Z", False),
-        (r"XFS \(\w\): .*down\Z", True),
-        (r"JBD2?: (?:I/O error|recovery failed)", True),
-        (r"NMI: IOCK error\s*\Z", False),
-        (r"nvme nvme\d: Removing after probe failure", False),
-    ],
-)
-def test_what_a_loose_shape_is(pattern: str, is_loose: bool) -> None:
-    assert loose(pattern) is is_loose
+def test_what_a_loose_shape_is() -> None:
+    shapes = {
+        r"EDAC MC\d: UE[ -]": True,
+        r"EDAC MC\d: \d UE (?:.+ on x \()?": True,
+        r"XFS \(\w\): .*Shutting down filesystem": True,
+        r"XFS \(\w\): .*Shutting down filesystem\Z": False,
+        r"XFS \(\w\): .*down\Z": True,
+        r"JBD2?: (?:I/O error|recovery failed)": True,
+        r"NMI: IOCK error\s*\Z": False,
+        r"nvme nvme\d: Removing after probe failure": False,
+    }
+    assert {pattern: loose(pattern) for pattern in shapes} == shapes
 
 
 # --- by trial
@@ -221,9 +217,15 @@ def test_there_are_many_names() -> None:
     }
 
 
-@pytest.mark.parametrize("message", OF_A_PROCESS, ids=lambda message: message.source)
-def test_no_process_makes_a_fault(message: Message) -> None:
-    assert seen_in(message.text.format(c=name, r=rest[:255]) for name, rest in names()) == set()
+def test_no_process_makes_a_fault() -> None:
+    assert (
+        seen_in(
+            message.text.format(c=name, r=rest[:255])
+            for message in OF_A_PROCESS
+            for name, rest in names()
+        )
+        == set()
+    )
 
 
 def test_a_name_may_be_of_odd_bytes() -> None:
@@ -259,25 +261,36 @@ def test_a_crash_is_what_it_is() -> None:
     assert sighting.code == "crash/segfault"
 
 
-@pytest.mark.parametrize("message", OF_A_NETWORK_DEVICE, ids=lambda message: message.text)
-def test_no_network_device_makes_a_fault(message: Message) -> None:
-    assert seen_in(message.text.format(c=name, d=other) for name, other in interfaces()) == set()
+def test_no_network_device_makes_a_fault() -> None:
+    assert (
+        seen_in(
+            message.text.format(c=name, d=other)
+            for message in OF_A_NETWORK_DEVICE
+            for name, other in interfaces()
+        )
+        == set()
+    )
 
 
-@pytest.mark.parametrize("message", OF_A_PACKET, ids=lambda message: message.text[:24])
-def test_no_packet_makes_a_fault(message: Message) -> None:
+def test_no_packet_makes_a_fault() -> None:
     """The prefix of a rule has room for a whole line, an Xid's too."""
-    prefixes = (
+    prefixes = [
         prefix
         for whole in wholes()
         for prefix in (whole[:PREFIX], f"{whole[: PREFIX - 1]} ", whole[: PREFIX // 2])
-    )
-    assert seen_in(message.text.format(p=prefix) for prefix in prefixes) == set()
-
-
-@pytest.mark.parametrize("message", OF_A_FILE, ids=lambda message: message.source)
-def test_no_file_makes_a_fault(message: Message) -> None:
+    ]
     assert (
-        seen_in(message.text.format(f=whole.replace("/", "")[:255], c="x") for whole in wholes())
+        seen_in(message.text.format(p=prefix) for message in OF_A_PACKET for prefix in prefixes)
+        == set()
+    )
+
+
+def test_no_file_makes_a_fault() -> None:
+    assert (
+        seen_in(
+            message.text.format(f=whole.replace("/", "")[:255], c="x")
+            for message in OF_A_FILE
+            for whole in wholes()
+        )
         == set()
     )

@@ -44,22 +44,21 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def read(
-    listed: ListedDevices,
+    listed: ListedDevices | None,
     line: str,
     *,
     live: bool = True,
-    facility: int = 0,
+    facility: int | None = 0,
     drills: DrillRegistry | None = None,
+    inventory: PciInventory | None = None,
 ) -> Event:
     known = Interpreter(
-        catalogue(), drills or DrillRegistry(), None, userspace="confirmed", listed=listed
+        *(catalogue(), drills or DrillRegistry(), inventory), userspace="confirmed", listed=listed
     )
     parsed = known.parse_record(line.encode())
     assert parsed is not None
     return known.make_event(
-        parsed,
-        line.encode(),
-        facility,
+        *(parsed, line.encode(), facility),
         identity="i",
         time=100.0,
         boot_id="b",
@@ -89,20 +88,14 @@ def test_a_line_about_what_is_not_here_is_shown_and_not_judged(
     assert event.raw == line
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        UE.format("MC0"),
-        *(
-            MEDIUM.format(disk)
-            for disk in ("nvme0n1", "nvme0n1p2", "nvme0c3n1", "sda", "sda4", "dm-0")
-        ),
-    ],
-)
-def test_a_line_about_what_is_here_counts(tree: Tree, line: str) -> None:
+def test_a_line_about_what_is_here_counts(tree: Tree) -> None:
     """A partition's disk will do: its table may have been read anew."""
-    event = read(ListedDevices(tree.root), line)
-    assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, True)
+    disks = ("nvme0n1", "nvme0n1p2", "nvme0c3n1", "sda", "sda4", "dm-0")
+    lines = [UE.format("MC0"), *map(MEDIUM.format, disks)]
+    found = {line: read(ListedDevices(tree.root), line) for line in lines}
+    assert {line: (one.trust, one.fields["on_node"]) for line, one in found.items()} == (
+        dict.fromkeys(lines, (Trust.KERNEL, True))
+    )
 
 
 def test_what_has_gone_since_it_was_seen_counts(tree: Tree) -> None:
@@ -139,9 +132,8 @@ def test_of_what_nobody_sees_all_of_a_line_counts_and_says_so(tree: Tree, line: 
     assert (event.trust, event.fields["on_node"]) == (Trust.KERNEL, False)
 
 
-@pytest.mark.parametrize("line", [UE.format("MC7"), MEDIUM.format("sdz")])
-def test_where_there_is_no_list_a_line_counts(tmp_path: Path, line: str) -> None:
-    event = read(ListedDevices(tmp_path), line)
+def test_where_there_is_no_list_a_line_counts(tmp_path: Path) -> None:
+    event = read(ListedDevices(tmp_path), MEDIUM.format("sdz"))
     assert event.trust is Trust.KERNEL
     assert "on_node" not in event.fields
 
@@ -155,18 +147,17 @@ def test_a_drill_may_be_about_anything(tree: Tree) -> None:
     )
 
 
-def test_a_saved_log_is_another_machines(tree: Tree) -> None:
-    known = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore")
-    line = UE.format("MC7").encode()
-    parsed = known.parse_record(line)
-    assert parsed is not None
-    event = known.make_event(parsed, line, None, identity="i", time=1.0, boot_id="", usec=None)
+def test_a_saved_log_is_another_machines() -> None:
+    event = read(None, UE.format("MC7"), live=False, facility=None)
     assert (event.trust, "on_node" in event.fields) == (Trust.KERNEL, False)
 
 
-@pytest.mark.parametrize("name", ["../../../etc", "..", ".", "a/b", "", "x" * 65])
-def test_a_name_leads_nowhere(tree: Tree, name: str) -> None:
-    assert ListedDevices(tree.root).has_device(DeviceListing.DISKS, name) is False
+def test_a_name_leads_nowhere(tree: Tree) -> None:
+    listed = ListedDevices(tree.root)
+    names = ["../../../etc", "..", ".", "a/b", "", "x" * 65]
+    assert {name: listed.has_device(DeviceListing.DISKS, name) for name in names} == (
+        dict.fromkeys(names, False)
+    )
 
 
 def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +166,8 @@ def test_what_is_remembered_is_bounded(tree: Tree, monkeypatch: pytest.MonkeyPat
     listed.read_names()
     for name in ("nvme0n1", "sda", "dm-0"):
         (tree.root / "class/block" / name).rmdir()
-    assert [
-        listed.has_device(DeviceListing.DISKS, name) for name in ("dm-0", "nvme0n1", "sda")
-    ] == [
-        False,
-        True,
-        True,
-    ]
+    disks = ("dm-0", "nvme0n1", "sda")
+    assert [listed.has_device(DeviceListing.DISKS, name) for name in disks] == [False, True, True]
 
 
 # --- PCI functions: one that is not here makes the line no less, and is said
@@ -193,19 +179,7 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
     xid = "NVRM: Xid (PCI:0000:{}:00): 79, pid=7, name=x, GPU has fallen off the bus."
 
     def seen(bus: str) -> Event:
-        known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="ignore")
-        parsed = known.parse_record(xid.format(bus).encode())
-        assert parsed is not None
-        return known.make_event(
-            parsed,
-            xid.format(bus).encode(),
-            0,
-            identity="i",
-            time=1.0,
-            boot_id="b",
-            usec=None,
-            live=True,
-        )
+        return read(None, xid.format(bus), inventory=inventory)
 
     assert "on_node" not in seen("99").fields, "nobody has looked yet"
     inventory.scan_bus()
@@ -228,9 +202,9 @@ def test_a_function_that_was_never_here_is_told_from_one_that_has_gone(tree: Tre
         ({"on_node": False}, "kernel", "[no such device here] "),
         ({"on_node": True}, "kernel", ""),
         (
-            {"on_node": False, "untrusted": "no disk sdz on this node"},
+            {"on_node": False, "untrusted": "no disk sdz"},
             "untrusted",
-            "[UNTRUSTED (no disk sdz on this node, not judged)] ",
+            "[UNTRUSTED (no disk sdz, not judged)] ",
         ),
         ({}, "untrusted", "[UNTRUSTED (written by a process, not judged)] "),
     ],

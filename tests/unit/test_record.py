@@ -31,33 +31,18 @@ def test_every_part_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("prio", "facility", "level"),
-    [
-        (b"0", 0, 0),
-        (b"6", 0, 6),
-        (b"7", 0, 7),
-        (b"8", 1, 0),
-        (b"12", 1, 4),
-        (b"11", 1, 3),
-        (b"30", 3, 6),
-        (b"2047", 255, 7),
-    ],
-)
-def test_priority_is_facility_times_eight_plus_level(
-    prio: bytes, facility: int, level: int
-) -> None:
-    record = KernelRecord.parse(prio + b",1,2,-;x\n")
-    assert (record.facility, record.level) == (facility, level)
-    assert record.from_kernel is (facility == 0)
+def test_priority_is_facility_times_eight_plus_level() -> None:
+    for prio, facility, level in ((0, 0, 0), (7, 0, 7), (8, 1, 0), (30, 3, 6), (2047, 255, 7)):
+        record = KernelRecord.parse(b"%d,1,2,-;x\n" % prio)
+        assert (record.facility, record.level) == (facility, level)
+        assert record.from_kernel is (facility == 0)
 
 
-@pytest.mark.parametrize("flags", [b"-", b"c", b"+"])
 @pytest.mark.parametrize(
-    "more", [b"", b",caller=T1234", b",caller=C3", b",caller=T1,some_future_field=a=b"]
+    "head", [b"-", b"c", b"+,caller=T1234", b"-,caller=T1,some_future_field=a=b"]
 )
-def test_further_fields_are_skipped(flags: bytes, more: bytes) -> None:
-    record = KernelRecord.parse(b"6,7,8," + flags + more + b";the text\n")
+def test_further_fields_are_skipped(head: bytes) -> None:
+    record = KernelRecord.parse(b"6,7,8," + head + b";the text\n")
     assert (record.seq, record.usec, record.text) == (7, 8, b"the text")
 
 
@@ -81,67 +66,40 @@ def test_numbers_are_as_wide_as_the_kernels() -> None:
     assert record.seq == record.usec == 2**64 - 1
 
 
-@pytest.mark.parametrize(
-    "torn",
-    [
-        *(
-            b"",
-            b"\n",
-            b"6",
-            b"6,1",
-            b"6,1,2",
-            b"6,1,2,",
-            b"6,1,2,-",
-            b"6,1,2,-\nx;y",
-            b"6,1,2;x",
-            b",1,2,-;x",
-            b"6,,2,-;x",
-            b"6,1,,-;x",
-        ),
-        *(
-            b"-1,1,2,-;x",
-            b"6,-1,2,-;x",
-            b" 6,1,2,-;x",
-            b"a,1,2,-;x",
-            b"99999,1,2,-;x",
-            b" SUBSYSTEM=pci\n",
-        ),
-        b"NVRM: Xid (PCI:0000:9b:00): 79",
-    ],
-)
-def test_what_is_no_record_is_refused(torn: bytes) -> None:
-    with pytest.raises(TornRecord):
-        KernelRecord.parse(torn)
+def is_torn(data: bytes) -> bool:
+    try:
+        KernelRecord.parse(data)
+    except TornRecord:
+        return True
+    return False
 
 
-@pytest.mark.parametrize("cut", range(PLAIN.index(b";") + 1))
-def test_a_record_cut_before_its_text_is_torn(cut: int) -> None:
-    with pytest.raises(TornRecord):
-        KernelRecord.parse(PLAIN[:cut])
+def test_what_is_no_record_is_refused() -> None:
+    torn = [
+        *(b"\n", b"6,1,2,-\nx;y", b"6,1,2;x", b",1,2,-;x", b"6,,2,-;x", b"6,1,,-;x"),
+        *(b"-1,1,2,-;x", b"6,-1,2,-;x", b" 6,1,2,-;x", b"a,1,2,-;x", b"99999,1,2,-;x"),
+        *(b" SUBSYSTEM=pci\n", b"NVRM: Xid (PCI:0000:9b:00): 79"),
+        *(PLAIN[:cut] for cut in range(PLAIN.index(b";") + 1)),
+    ]
+    assert [data for data in torn if not is_torn(data)] == []
 
 
-@pytest.mark.parametrize(
-    ("escaped", "text"),
-    [
-        (rb"a\x0ab", "a\nb"),
-        (rb"a\x09b\x1bc", "a\tb\x1bc"),
-        (rb"a\x5cx41", r"a\x41"),  # an escaped backslash does not begin another escape
-        (rb"caf\xc3\xa9", "café"),
-        (rb"\xC3\xA9", "é"),
-        (rb"\xf0\x9f\x92\xa5", "\N{COLLISION SYMBOL}"),
-        (rb"\xff\xfe", "\ufffd\ufffd"),
-        (rb"\xc3", "\ufffd"),
-        (rb"\x7f", "\x7f"),
-        (rb"\x", r"\x"),
-        (rb"\x4", r"\x4"),
-        (rb"\xzz", r"\xzz"),
-        (rb"\n", r"\n"),
-        (b"plain", "plain"),
-        (b"\xc3\xa9", "é"),  # a text file may hold the bytes themselves
-    ],
-)
-def test_unescape(escaped: bytes, text: str) -> None:
-    assert unescape(escaped) == text
+def test_unescape() -> None:
+    texts = {
+        rb"a\x0ab": "a\nb",
+        rb"a\x09b\x1bc": "a\tb\x1bc",
+        rb"a\x5cx41": r"a\x41",  # an escaped backslash does not begin another escape
+        rb"\xC3\xA9": "é",
+        rb"\xf0\x9f\x92\xa5": "\N{COLLISION SYMBOL}",
+        rb"\xff\xfe": "\ufffd\ufffd",
+        rb"\xc3": "\ufffd",
+        rb"\x": r"\x",
+        rb"\x4": r"\x4",
+        rb"\xzz": r"\xzz",
+        rb"\n": r"\n",
+        b"\xc3\xa9": "é",  # a text file may hold the bytes themselves
+    }
+    assert {escaped: unescape(escaped) for escaped in texts} == texts
 
 
 def test_a_decoded_newline_does_not_end_the_record() -> None:

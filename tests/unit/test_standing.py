@@ -339,46 +339,16 @@ class Story:
 
 
 BETWEEN = (
-    "clear",
-    "replaced",
-    "device_reset",
-    "reboot",
-    "restart",
-    "begin",
-    "end",
-    "forget",
-    "wait",
-    "hide",
+    *("clear", "replaced", "device_reset", "reboot", "restart", "begin", "end", "forget", "wait"),
+    *("hide", "accept", "not_accepted", "drill", "diagnostic", "deaf", "clock"),
 )
-BETWEEN += ("accept", "not_accepted", "drill", "diagnostic", "deaf", "clock")
 
 
-@pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
-def test_a_fault_that_was_cleared_and_stands_is_open_at_the_next_look(
-    watched: ThresholdGroup,
-) -> None:
-    story = Story(watched, holds=True)
-    story.check()
-    (first,) = story.opened
-    record = story.evaluator.judge.memory.marks
-    story.clear()
-    assert story.opened == []
-    story.now += 1.0
-    (again,) = story.look()
-    (found,) = story.opened
-    assert found.id != first.id and found.action is first.action
-    assert again.fields["again"] == "cleared by alice: why" and again.raw.endswith(
-        "(cleared by alice: why; still observed)"
-    )
-    assert story.evaluator.judge.memory.marks == record, (
-        "one fault in the device's record, however often it is cleared"
-    )
-    assert story.look() == []
-    story.end()
-    story.check()
-
-
-@pytest.mark.parametrize("watched", ASKING, ids=lambda one: one.code)
+@pytest.mark.parametrize(
+    "watched",
+    {one.thresholds[0].test: one for one in ASKING}.values(),
+    ids=lambda one: one.thresholds[0].test.value,
+)
 def test_a_drill_hides_no_fault_that_stands_and_none_hides_a_drill(watched: ThresholdGroup) -> None:
     story = Story(watched, holds=True)
     story.check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,78 +19,47 @@ def parsed(text: str) -> ParsedLine:
     return sighting
 
 
-@pytest.mark.parametrize(
-    ("body", "fatal", "link", "message"),
-    [
-        ("Fatal, Link 30 LTSSM Fault Up", True, 30, "LTSSM Fault Up"),
-        ("Fatal, Link 30 LTSSM Fault Up (First)", True, 30, "LTSSM Fault Up (First)"),
-        (
-            "Non-fatal, Link 32 egress non-posted PRIV error (First)",
-            False,
-            32,
-            "egress non-posted PRIV error (First)",
-        ),
-        ("Correctable, Link 04 RX Short Error Rate", False, 4, "RX Short Error Rate"),
-        (
-            "Fatal, unhandled interrupt in service_handler(2210)",
-            True,
-            None,
-            "unhandled interrupt in service_handler(2210)",
-        ),
-        (
-            "Non-fatal, something, instance=0, chiplet=0",
-            False,
-            None,
-            "something, instance=0, chiplet=0",
-        ),
-        (
-            "NVSWITCH Temperature 94C | TSENSE WARN Threshold 93C",
-            None,
-            None,
-            "NVSWITCH Temperature 94C | TSENSE WARN Threshold 93C",
-        ),
-        (
-            "SOE firmware (0x1 0x2",
-            None,
-            None,
-            "SOE firmware (0x1 0x2",
-        ),  # a parenthesis that is never closed
-        ("Fatality, Link 3", None, None, "Fatality, Link 3"),
-        ("Fatal, Linkage 3", True, None, "Linkage 3"),
-        ("x Fatal, Link 30 y", None, None, "x Fatal, Link 30 y"),
-        ("", None, None, ""),
-    ],
-)
-def test_the_first_record(body: str, fatal: bool | None, link: int | None, message: str) -> None:
-    found = parsed(f"{WHERE} 20034, {body}")
-    assert (found.code, found.number, found.pci) == ("sxid/20034", 20034, "0000:c1:00.0")
-    assert (found.fatal, found.link, found.fields["message"], found.continues) == (
-        fatal,
-        link,
-        message,
-        False,
-    )
+# What stands behind the code -> whether it is fatal, the link and the message.
+FIRST = {
+    "Fatal, Link 30 LTSSM Fault Up (First)": (True, 30, "LTSSM Fault Up (First)"),
+    "Non-fatal, Link 32 egress error": (False, 32, "egress error"),
+    "Correctable, Link 04 RX Short Error Rate": (False, 4, "RX Short Error Rate"),
+    "Fatal, unhandled interrupt in x(2210)": (True, None, "unhandled interrupt in x(2210)"),
+    "Non-fatal, something, instance=0": (False, None, "something, instance=0"),
+    "Temperature 94C | TSENSE WARN 93C": (None, None, "Temperature 94C | TSENSE WARN 93C"),
+    "SOE firmware (0x1 0x2": (None, None, "SOE firmware (0x1 0x2"),  # never closed
+    "Fatality, Link 3": (None, None, "Fatality, Link 3"),
+    "Fatal, Linkage 3": (True, None, "Linkage 3"),
+    "x Fatal, Link 30 y": (None, None, "x Fatal, Link 30 y"),
+    "": (None, None, ""),
+}
 
 
-@pytest.mark.parametrize(("printed", "number"), [("12028", 12028), ("00012", 12), ("1", 1)])
-def test_codes_are_zero_padded(printed: str, number: int) -> None:
-    found = parsed(f"{WHERE} {printed}, Fatal, Link 1 x")
-    assert (found.code, found.number) == (f"sxid/{number}", number)
+def test_the_first_record() -> None:
+    found = {body: parsed(f"{WHERE} 20034, {body}") for body in FIRST}
+    assert {
+        body: (one.fatal, one.link, one.fields["message"]) for body, one in found.items()
+    } == FIRST
+    assert {(one.code, one.number, one.pci, one.continues) for one in found.values()} == {
+        ("sxid/20034", 20034, "0000:c1:00.0", False)
+    }
 
 
-@pytest.mark.parametrize(
-    ("printed", "address"),
-    [
-        ("0000:C1:00.0", "0000:c1:00.0"),
-        ("00000001:c1:00.7", "0001:c1:00.7"),
-        ("0000:c1:00", "0000:c1:00.0"),
-    ],
-)
-def test_addresses_are_normalised(printed: str, address: str) -> None:
-    assert (
-        parsed(f"nvidia-nvswitch3: SXid (PCI:{printed}): 12028, Non-fatal, Link 32 x").pci
-        == address
-    )
+def test_codes_are_zero_padded() -> None:
+    found = parsed(f"{WHERE} 00012, Fatal, Link 1 x")
+    assert (found.code, found.number) == ("sxid/12", 12)
+
+
+def test_addresses_are_normalised() -> None:
+    addresses = {
+        "0000:C1:00.0": "0000:c1:00.0",
+        "00000001:c1:00.7": "0001:c1:00.7",
+        "0000:c1:00": "0000:c1:00.0",
+    }
+    assert {
+        printed: parsed(f"nvidia-nvswitch3: SXid (PCI:{printed}): 12028, Non-fatal, x").pci
+        for printed in addresses
+    } == addresses
 
 
 def test_the_switch_instance_is_a_field_and_no_identity() -> None:
@@ -99,44 +67,33 @@ def test_the_switch_instance_is_a_field_and_no_identity() -> None:
     assert found.fields["switch"] == 3
 
 
-@pytest.mark.parametrize(
-    ("body", "severity"),
-    [
-        ("Severity 1 Engine instance 30 Sub-engine instance 00", 1),
-        ("Severity 0 Engine instance 38 Sub-engine instance 00", 0),
-        ("Data {0x00000001, 0x00000001}", None),
-        ("Data {0x00000001, 0x0000", None),
-    ],
-)
-def test_follow_up_records(body: str, severity: int | None) -> None:
+def test_follow_up_records() -> None:
     """The engine instance is not a link, and the severity number is not a printed word."""
-    found = parsed(f"{WHERE} 20034, {body}")
-    assert (found.continues, found.fields.get("severity"), found.link, found.fatal) == (
-        True,
-        severity,
-        None,
-        None,
-    )
+    severities = {
+        "Severity 1 Engine instance 30 Sub-engine instance 00": 1,
+        "Severity 0 Engine instance 38 Sub-engine instance 00": 0,
+        "Data {0x00000001, 0x00000001}": None,
+        "Data {0x00000001, 0x0000": None,
+    }
+    found = {body: parsed(f"{WHERE} 20034, {body}") for body in severities}
+    assert {body: one.fields.get("severity") for body, one in found.items()} == severities
+    assert {(one.continues, one.link, one.fatal) for one in found.values()} == {(True, None, None)}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_look_alikes_of_follow_ups_are_events_of_their_own() -> None:
+    bodies = [
         "Severity high",
         "Fatal, Data {0x1}",
         "Fatal, Severity 1 Engine instance 3 Sub-engine instance 0",
         "Database {x}",
         "SOE Data {0x1}",
         "a Severity 1 Engine instance 3 Sub-engine instance 0",
-    ],
-)
-def test_look_alikes_of_follow_ups_are_events_of_their_own(body: str) -> None:
-    assert not parsed(f"{WHERE} 20034, {body}").continues
+    ]
+    assert [body for body in bodies if parsed(f"{WHERE} 20034, {body}").continues] == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_is_no_sxid() -> None:
+    lines = [
         "nvidia-nvswitch0: open (major=510)",
         "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): Fatal, Link 3",
         "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 123456, Fatal, x",
@@ -144,45 +101,27 @@ def test_look_alikes_of_follow_ups_are_events_of_their_own(body: str) -> None:
         "nvidia-nvswitch0: SXid (0000:c1:00.0): 20034, Fatal, x",
         "nvidia-nvswitch: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
         "nvidia-nvswitch0: sxid (PCI:0000:c1:00.0): 20034, Fatal, x",
-        " nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
-        "x\nnvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, x",
-        (
-            "NVRM: Xid (PCI:0000:c1:00): 79, nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034,"
-            " Fatal, x"
-        ),
-    ],
-)
-def test_what_is_no_sxid(line: str) -> None:
-    assert sxid.parse_sxid(line) is None
+        f" {WHERE} 20034, Fatal, x",
+        f"x\n{WHERE} 20034, Fatal, x",
+        f"NVRM: Xid (PCI:0000:c1:00): 79, {WHERE} 20034, Fatal, x",
+    ]
+    assert [line for line in lines if sxid.parse_sxid(line) is not None] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "action", "hyperpod"),
-    [
-        (f"{WHERE} 99999, Non-fatal, Link 3 x", Action.INSPECT, Action.INSPECT),
-        (f"{WHERE} 99999, something", Action.INSPECT, Action.INSPECT),
-        (f"{WHERE} 99999, Fatal, Link 3 x", Action.RESET_DEVICE, Action.REPLACE_NODE),
-        (
-            f"{WHERE} 99999, Severity 1 Engine instance 3 Sub-engine instance 00",
-            Action.RESET_DEVICE,
-            Action.RESET_DEVICE,
-        ),
-        (
-            f"{WHERE} 99999, Severity 0 Engine instance 3 Sub-engine instance 00",
-            Action.INSPECT,
-            Action.INSPECT,
-        ),
-        (
-            f"{WHERE} 10003, Fatal, unhandled interrupt in x(1)",
-            Action.RESET_DEVICE,
-            Action.REPLACE_NODE,
-        ),
-    ],
-)
-def test_the_printed_severity_raises_the_action(
-    line: str, action: Action, hyperpod: Action
-) -> None:
-    assert (ruling(line).action, ruling(line, "hyperpod").action) == (action, hyperpod)
+def test_the_printed_severity_raises_the_action() -> None:
+    inspect, reset, replace = Action.INSPECT, Action.RESET_DEVICE, Action.REPLACE_NODE
+    wanted = {
+        "99999, Non-fatal, Link 3 x": (inspect, inspect),
+        "99999, something": (inspect, inspect),
+        "99999, Fatal, Link 3 x": (reset, replace),
+        "99999, Severity 1 Engine instance 3 Sub-engine instance 00": (reset, reset),
+        "99999, Severity 0 Engine instance 3 Sub-engine instance 00": (inspect, inspect),
+        "10003, Fatal, unhandled interrupt in x(1)": (reset, replace),
+    }
+    assert {
+        text: tuple(ruling(f"{WHERE} {text}", profile).action for profile in ("nvidia", "hyperpod"))
+        for text in wanted
+    } == wanted
 
 
 @given(

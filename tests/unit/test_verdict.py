@@ -134,7 +134,9 @@ def test_what_waits_for_maintenance_or_is_accepted_changes_nothing_but_the_text(
         by="alice", reason="why", since=0.0, until=9.0, asked=Requirement(action, When.NOW)
     )
     unusable = Requirement(action, When.MAINTENANCE, unusable=True)
+    unknown = Requirement(action, When.MAINTENANCE, unknown=True)
     for one in (
+        finding(base=unknown),
         finding(action, When.MAINTENANCE),
         finding(action, accepted=accepted),
         finding(base=unusable, accepted=accepted),

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tests.unit.builders import catalogue, ruling, seen
@@ -32,17 +34,15 @@ RECOVERY = {
 }
 
 
-@pytest.mark.parametrize("new", RECOVERY)
-@pytest.mark.parametrize("old", RECOVERY)
-def test_154_is_decided_by_its_new_number(old: int, new: int) -> None:
-    line = (
-        f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x}"
-        f" ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
-    )
-    found = seen(line)
-    assert (found.fields["recovery_from"], found.fields["recovery"]) == (old, new)
-    said = ruling(line)
-    assert (said.action, said.when) == RECOVERY[new][1:]
+def test_154_is_decided_by_its_new_number() -> None:
+    for old, new in product(RECOVERY, RECOVERY):
+        line = (
+            f"{WHERE} 154, pid=4021, name=a, b, GPU recovery action changed from 0x{old:x}"
+            f" ({RECOVERY[old][0]}) to 0x{new:x} ({RECOVERY[new][0]})"
+        )
+        found, said = seen(line), ruling(line)
+        assert (found.fields["recovery_from"], found.fields["recovery"]) == (old, new)
+        assert (said.action, said.when) == RECOVERY[new][1:]
 
 
 def test_154_cut_short_asks_for_a_person() -> None:
@@ -61,43 +61,36 @@ def test_154_value_text_is_only_a_cross_check() -> None:
 # --- Xid 94 and 95: the words outrank the code (section 6.3)
 
 
-@pytest.mark.parametrize("location", ["", " (0x9)", " (0x2, 0x1)", " (1, 0, 2)"])
-@pytest.mark.parametrize("address", ["", "physAddr: 0x1f2e40000 ", "physAddr: 0x1f2e40000. "])
 @pytest.mark.parametrize(
-    ("code", "word", "rst", "drst", "action", "when"),
+    ("code", "rst", "drst", "action", "when"),
     [
-        (94, "Contained", "No", "No", RESTART, When.NOW),
-        (94, "Contained", "Yes", "No", RESET, When.NOW),
-        (94, "Contained", "No", "Yes", RESET, When.AFTER_JOB),
-        (94, "Contained", "Yes", "Yes", RESET, When.NOW),
-        (95, "Uncontained", "Yes", "No", RESET, When.NOW),
-        (95, "Uncontained", "No", "Yes", RESET, When.AFTER_JOB),
-        (95, "Uncontained", "No", "No", RESTART, When.NOW),
+        (94, "No", "No", RESTART, When.NOW),
+        (94, "Yes", "No", RESET, When.NOW),
+        (94, "No", "Yes", RESET, When.AFTER_JOB),
+        (94, "Yes", "Yes", RESET, When.NOW),
+        (95, "Yes", "No", RESET, When.NOW),
+        (95, "No", "Yes", RESET, When.AFTER_JOB),
+        (95, "No", "No", RESTART, When.NOW),
     ],
 )
-def test_containment_words(
-    location: str,
-    address: str,
-    code: int,
-    word: str,
-    rst: str,
-    drst: str,
-    action: Action,
-    when: When,
-) -> None:
-    line = (
-        f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST: {rst},"
-        f" D-RST: {drst}"
-    )
-    fields = seen(line).fields
-    assert (fields["contained"], fields["unit"], fields["rst"], fields["drst"]) == (
-        word == "Contained",
-        "CE User Channel",
-        rst == "Yes",
-        drst == "Yes",
-    )
-    said = ruling(line)
-    assert (said.action, said.when) == (action, when)
+def test_containment_words(code: int, rst: str, drst: str, action: Action, when: When) -> None:
+    word = "Contained" if code == 94 else "Uncontained"
+    for location, address in product(
+        ("", " (0x9)", " (0x2, 0x1)", " (1, 0, 2)"),
+        ("", "physAddr: 0x1f2e40000 ", "physAddr: 0x1f2e40000. "),
+    ):
+        line = (
+            f"{WHERE} {code}, pid=881, name=x, {word}: CE User Channel{location}. {address}RST:"
+            f" {rst}, D-RST: {drst}"
+        )
+        fields, said = seen(line).fields, ruling(line)
+        assert (fields["contained"], fields["unit"], fields["rst"], fields["drst"]) == (
+            code == 94,
+            "CE User Channel",
+            rst == "Yes",
+            drst == "Yes",
+        ), line
+        assert (said.action, said.when) == (action, when), line
 
 
 @pytest.mark.parametrize(
@@ -124,82 +117,51 @@ def test_without_the_words_the_code_decides(line: str, action: Action) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "action", "when", "title"),
+    ("text", "when", "title"),
     [
         (
-            (
-                f"{WHERE} 63, Row Remapper: New row (0x0000000012c4ea00) marked for remapping,"
-                " reset gpu to activate."
-            ),
-            RESET,
-            When.MAINTENANCE,
-            "row",
+            "63, Row Remapper: New row (0x12c4ea00) marked for remapping, reset gpu to activate.",
+            *(When.MAINTENANCE, "row"),
         ),
         (
             (
-                f"{WHERE} 63, Dynamic Page Retirement: New page retired, reload the driver to"
-                " activate. (0x0000)"
+                "63, Dynamic Page Retirement: New page retired, reload the driver to activate."
+                " (0x0000)"
             ),
-            RESET,
-            When.MAINTENANCE,
-            "page",
+            *(When.MAINTENANCE, "page"),
         ),
         (
-            (
-                f"{WHERE} 64, Row Remapper Error: (0x00000001d07b2300) - All reserved rows for bank"
-                " are remapped"
-            ),
-            RESET,
-            When.NOW,
-            "spare",
+            "64, Row Remapper Error: (0xd07b2300) - All reserved rows for bank are remapped",
+            *(When.NOW, "spare"),
         ),
         (
-            (
-                f"{WHERE} 64, Dynamic Page Retirement: Fatal error, unable to retire page"
-                " (0x000000000012a4f3)"
-            ),
-            RESET,
-            When.NOW,
-            "page",
+            "64, Dynamic Page Retirement: Fatal error, unable to retire page (0x12a4f3)",
+            *(When.NOW, "page"),
         ),
     ],
 )
-def test_row_remapping_and_page_retirement(
-    line: str, action: Action, when: When, title: str
-) -> None:
-    said = ruling(line)
-    assert (said.action, said.when) == (action, when)
-    assert title in said.title.lower()
+def test_row_remapping_and_page_retirement(text: str, when: When, title: str) -> None:
+    said = ruling(f"{WHERE} {text}")
+    assert (said.action, said.when, title in said.title.lower()) == (RESET, when, True)
 
 
 def test_45_names_its_cause_and_asks_for_nothing() -> None:
-    line = (
-        "NVRM: Xid (PCI:0000:9b:00): 45, pid=44121, name=python3, Ch 00000018 caused by previous"
-        " Xid 31"
-    )
-    assert seen(line).fields["caused_by"] == 31
-    assert ruling(line).action is NONE
-    assert (
-        "caused_by"
-        not in seen(
-            "NVRM: Xid (PCI:0000:9b:00): 43, pid=1, name=a, Ch 00000018 caused by previous Xid 31"
-        ).fields
-    )
+    line = "pid=44121, name=python3, Ch 00000018 caused by previous Xid 31"
+    assert seen(f"{WHERE} 45, {line}").fields["caused_by"] == 31
+    assert ruling(f"{WHERE} 45, {line}").action is NONE
+    assert "caused_by" not in seen(f"{WHERE} 43, {line}").fields
 
 
-@pytest.mark.parametrize(
-    ("message", "fatal"),
-    [
-        ("a fatal error", True),
-        ("Fatal, x", True),
-        ("non-fatal thing", False),
-        ("Nonfatal thing", False),
-        ("Ch 00000010", None),
-        ("prefatality", None),
-    ],
-)
-def test_fatal_is_only_what_the_line_says(message: str, fatal: bool | None) -> None:
-    assert seen(f"{WHERE} 170, {message}").fatal is fatal
+def test_fatal_is_only_what_the_line_says() -> None:
+    fatal = {
+        "a fatal error": True,
+        "Fatal, x": True,
+        "non-fatal thing": False,
+        "Nonfatal thing": False,
+        "Ch 00000010": None,
+        "prefatality": None,
+    }
+    assert {message: seen(f"{WHERE} 170, {message}").fatal for message in fatal} == fatal
 
 
 def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
@@ -209,34 +171,19 @@ def test_an_unknown_code_asks_for_a_person_and_keeps_its_number() -> None:
     assert not catalogue().find_rule("xid/999").is_known
 
 
-@pytest.mark.parametrize(
-    ("message", "flag", "value"),
-    [
+def test_why_a_row_could_not_be_remapped() -> None:
+    for message, flag, value in (
+        ("Row Remapper Error: (0xabcdef) - Row Remapping table is full", "exhausted", True),
+        ("DRAM Retirement failed due to no spare for retirement at 0x1234", "exhausted", True),
+        ("DRAM Retirement failed due to internal error at 0x1234", "exhausted", False),
+        ("DRAM Retirement failed due to pending bank remap at 0x1234", "already_pending", True),
         (
-            "Row Remapper Error: (0x0000000000abcdef) - Row Remapping table is full",
-            "exhausted",
-            True,
-        ),
-        (
-            "DRAM Retirement failed due to no spare for retirement at 0x0000000000001234",
-            "exhausted",
-            True,
-        ),
-        ("DRAM Retirement failed due to internal error at 0x0000000000001234", "exhausted", False),
-        (
-            "DRAM Retirement failed due to pending bank remap at 0x0000000000001234",
-            "already_pending",
-            True,
-        ),
-        (
-            "Row Remapper Error: (0x0000000000abcdef) - Attempting to remap a reserved row",
+            "Row Remapper Error: (0xabcdef) - Attempting to remap a reserved row",
             "already_pending",
             False,
         ),
-    ],
-)
-def test_why_a_row_could_not_be_remapped(message: str, flag: str, value: bool) -> None:
-    assert seen(f"NVRM: Xid (PCI:0000:9b:00): 64, {message}").fields[flag] is value
+    ):
+        assert seen(f"{WHERE} 64, {message}").fields[flag] is value, message
 
 
 def test_a_name_does_not_say_that_a_row_waits_already() -> None:
