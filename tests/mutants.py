@@ -1,11 +1,13 @@
 """
 Whether the tests notice mistakes: applies each small wrong change of `mutants.toml` to the code, one
-at a time, and runs the gate's tests until one fails.
+at a time, and looks for a test of the gate that fails.
 
     .venv/bin/python -m tests.mutants [WORD]   those whose file or text contains WORD
 
-It changes files in this checkout: run it in a clone of its own (`tests/run` makes its environment).
-The exit status is 1 if a change was not noticed.
+The test that noticed a change the last time (`caught_by`) is run first. If it is gone or passes, all
+others are tried, which takes minutes; the one that is found is printed, for `mutants.toml`. Files of
+this checkout are changed meanwhile: use a clone, and `tests/run` to make its environment. The exit
+status is 1 if a change was not noticed.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,28 +25,18 @@ from tests.harness import ROOT
 
 _CODE = ROOT / "agent/vitald"
 _PYTEST = (sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider")
-_SLOW = ("_golden.py", "_upgrade.py", "_properties.py")  # half a minute each
-_REST = (
-    ("-n", "4", "--dist", "loadgroup", "tests/scenarios", "tests/unit"),
-    ("-n", "4", "--dist", "loadgroup", "tests/system", "-m", "core"),
-)
+_PARALLEL = ("-n", "4", "--dist", "loadgroup")
 
 
 def main(word: str = "") -> int:
-    listed = tomli.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]
     missed = 0
-    for mutant in listed:
+    for mutant in tomli.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]:
         if word not in f"{mutant['file']} {mutant['was']}":
             continue
-        begun = time.monotonic()
         with apply_change(_CODE / mutant["file"], mutant["was"], mutant["now"]):
-            failed = find_failing_test(mutant["file"])
+            failed = find_failing_test(mutant["file"], mutant.get("caught_by", ""))
         missed += not failed
-        took = time.monotonic() - begun
-        print(
-            f"{mutant['file']}: {mutant['was']}\n    {failed or 'MISSED'} ({took:.0f} s)",
-            flush=True,
-        )
+        print(f"{mutant['file']}: {mutant['was']}\n    {failed or 'MISSED'}", flush=True)
     print(f"{missed} missed")
     return bool(missed)
 
@@ -64,30 +55,32 @@ def apply_change(path: Path, was: str, now: str) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # its compiled form fits again
 
 
-def find_failing_test(file: str) -> str:
-    """The first test that fails, of the unit tests that name the module or its package, then of all
-    others of the gate. RuntimeError: pytest could not run.
+def find_failing_test(file: str, caught_by: str) -> str:
+    """The first test that fails: the known one, one of a file that names the module, one of the
+    gate.
     """
     module = "vitald." + file.removesuffix(".py").replace("/", ".")
-    near = [*list_tests_naming(module), *list_tests_naming(module.rpartition(".")[0])]
-    first = [file for file in dict.fromkeys(near) if not file.endswith(_SLOW)]
-    for tests in (first, *_REST):
-        command = [*_PYTEST, *tests]
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-        failed = [
-            line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))
-        ]
-        if failed:
-            return failed[0].split(" ")[1]
-        if done.returncode:
-            raise RuntimeError(f"{command}: exit {done.returncode}: {done.stdout}{done.stderr}")
+    near = ["git", "grep", "-lwF", module, "--", "tests/unit/test_*.py"]
+    found = subprocess.run(near, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    return (
+        (caught_by and run_tests([caught_by]))
+        or (found and run_tests(found))
+        or run_tests([*_PARALLEL, "tests/scenarios", "tests/unit"])
+        or run_tests([*_PARALLEL, "tests/system", "-m", "core"])
+    )
+
+
+def run_tests(arguments: Iterable[str]) -> str:
+    """The first test that failed, or nothing. RuntimeError: pytest could not run."""
+    command = [*_PYTEST, *arguments]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")) and not line.startswith("ERROR: "):
+            return line.partition(" - ")[0].partition(" ")[2]
+    if done.returncode and "ERROR: not found:" not in done.stdout + done.stderr:
+        raise RuntimeError(f"{command}: exit {done.returncode}: {done.stdout}{done.stderr}")
     return ""
-
-
-def list_tests_naming(module: str) -> list[str]:
-    command = ["git", "grep", "-lwF", module, "--", "tests/unit/test_*.py"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()
 
 
 if __name__ == "__main__":

@@ -142,17 +142,6 @@ def test_an_output_that_takes_nothing(ill: Node, verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [verb for verb, call in CALLS.items() if ASKS in call.words and verb != "report"]
-)
-def test_without_a_daemon(verb: str) -> None:
-    done = vitald(
-        CALLS[verb].words.replace("SOCKET", ABSENT).replace("#NUMBER", "#1").split(), verb
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (30, False), done.stderr
-    assert "no socket at" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
     ("words", "code"),
     [
         ([], USAGE),

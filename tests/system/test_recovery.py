@@ -144,7 +144,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
         f"vitald {node.status()['pid']}",
     )
     assert node.metric('vitald_recovery_requested{action="reboot"}') == 1
-    assert "recovery: a reboot is asked for since " in node.cli("status").stdout
+    assert "recovery: a reboot" in node.cli("status").stdout
 
     dry = vitald("recover", "--dry-run", config=node.config)
     assert (
@@ -158,7 +158,7 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     for _ in range(2):
         second = recover(node.config)
         assert (second["step"], second["checks"]) == ("refused", ["cause", "budget"])
-        assert "it was rebooted for xid/79 of gpu/0000:65:00.0 0 min ago" in str(second["why"])
+        assert "xid/79 of gpu/0000:65:00.0" in str(second["why"])
     assert here.done == ["drain ", "reboot -f"]
 
     shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
@@ -211,7 +211,7 @@ def test_a_reboot_that_fails_is_said_and_counted(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
     here = site()
-    here.script("reboot", "echo 'Failed to talk to init daemon.' >&2; exit 1")
+    here.script("reboot", "echo 'no init daemon' >&2; exit 1")
     node = quiet(make_node(extra=here.settings), here)
     node.start()
     node.write(vouched(xid(1)))
@@ -219,7 +219,7 @@ def test_a_reboot_that_fails_is_said_and_counted(
     failed = recover(node.config)
     assert (failed["code"], failed["outcome"]) == (
         69,
-        f"failed: {here.folder}/reboot failed: exit 1: Failed to talk to init daemon.",
+        f"failed: {here.folder}/reboot failed: exit 1: no init daemon",
     )
     assert recover(node.config)["step"] == "refused"
 
@@ -307,10 +307,7 @@ def test_the_kill_switch(
     else:
         here.script("drain", f"touch {here.kill_switch}")
     refused = recover(node.config)
-    assert (refused["step"], refused["why"]) == (
-        "refused",
-        f"the kill switch is thrown: {here.kill_switch} is there",
-    )
+    assert (refused["step"], refused["checks"]) == ("refused", ["kill_switch"])
     assert (
         f"stopped   thrown: {here.kill_switch} is there"
         in vitald("recovery", config=node.config).stdout
@@ -377,7 +374,6 @@ def test_what_nobody_confirms_is_left_to_a_person(
         forge(node, handmade(node, one))
         refused = recover(node.config)
         assert (refused["checks"], here.done) == (["daemon", "findings"], [])
-        assert "is not confirmed by a second source" in str(refused["why"])
     (node.runtime / FILE).unlink()
 
     node.write(xid(3, pci=slots[2]))
@@ -478,118 +474,46 @@ def test_a_sound_request_is_granted(ready: tuple[Node, Site]) -> None:
     assert here.done == ["drain ", "reboot -f"]
 
 
-STALE: list[tuple[str, Callable[[Request], Request | bytes], str, str]] = [
-    (
-        "old",
-        lambda one: replace(one, uptime=one.uptime - 301),
-        "age",
-        "s old, and more than 300 s is too old",
-    ),
-    (
-        "from the future",
-        lambda one: replace(one, uptime=one.uptime + 60),
-        "age",
-        "it was made after this moment",
-    ),
-    ("another boot", lambda one: replace(one, boot_id="0" * 36), "boot", "another boot"),
-    (
-        "closed",
-        lambda one: replace(
-            one, findings=(replace(one.findings[0], id=2, component="gpu/0000:9b:00.0"),)
-        ),
-        "findings",
-        "is not open",
-    ),
-    (
-        "unknown",
-        lambda one: replace(one, findings=(replace(one.findings[0], id=999),)),
-        "findings",
-        "finding #999",
-    ),
-    (
-        "another code",
-        lambda one: replace(one, findings=(replace(one.findings[0], code="xid/48"),)),
-        "findings",
-        "not xid/48",
-    ),
-    (
-        "more than is asked for",
-        lambda one: replace(one, kind=Repair.REPLACE),
-        "daemon",
-        "does not say replacementRequired",
-    ),
-    ("no JSON", lambda one: render_request(one)[:-3], "request", "not JSON"),
-    ("too long", lambda one: render_request(one) + b" " * 200_000, "request", "larger than"),
-    ("empty", lambda one: b"", "request", "not JSON"),
-    ("deep", lambda one: b"[" * 100_000, "request", "not JSON"),
-]
+def _make_old(one: Request) -> Request:
+    return replace(one, uptime=one.uptime - 301)
 
 
 @pytest.mark.parametrize(
-    ("change", "check", "said"), [one[1:] for one in STALE], ids=[one[0] for one in STALE]
+    ("change", "check"),
+    [(_make_old, "age"), (lambda one: render_request(one) + b" " * 200_000, "request")],
+    ids=["old", "too long"],
 )
 def test_a_request_that_does_not_hold(
-    ready: tuple[Node, Site], change: Callable[[Request], Request | bytes], check: str, said: str
+    ready: tuple[Node, Site], change: Callable[[Request], Request | bytes], check: str
 ) -> None:
+    """tests/unit/test_recovery.py has every check and every form that is refused."""
     node, here = ready
     forge(node, change(handmade(node)))
     refused = recover(node.config)
     assert (refused["step"], refused["code"], here.done) == ("refused", 0, [])
-    assert check in cast("list[str]", refused["checks"]) and said in str(refused["why"])
+    assert check in cast("list[str]", refused["checks"])
 
 
 def _of_nobody(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY)
 
 
-def _anybodys(path: Path) -> None:
-    path.chmod(0o666)
-
-
-def _link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _two_names(path: Path) -> None:
-    os.link(path, path.with_name("elsewhere"))
-
-
-def _folder_of_nobody(path: Path) -> None:
-    os.chown(path.parent, NOBODY, NOBODY)
-
-
 def _anybodys_folder(path: Path) -> None:
     path.parent.chmod(0o777)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_of_nobody, f"it belongs to uid {NOBODY}"),
-        (_anybodys, "mode 0666"),
-        (_link, "a symbolic link"),
-        (_pipe, "not an ordinary file"),
-        (_two_names, "another name"),
-        (_folder_of_nobody, f"it belongs to uid {NOBODY}"),
-        (_anybodys_folder, "mode 0777"),
-    ],
-)
+@pytest.mark.parametrize("change", [_of_nobody, _anybodys_folder])
 def test_a_request_that_is_not_the_daemons(
-    ready: tuple[Node, Site], change: Callable[[Path], None], said: str
+    ready: tuple[Node, Site], change: Callable[[Path], None]
 ) -> None:
+    """tests/unit/test_recovery_files.py has every kind of file that is refused."""
     node, here = ready
     path = forge(node, handmade(node))
     try:
         change(path)
         refused = recover(node.config)
         assert (refused["step"], here.done) == ("refused", [])
-        assert "the request does not count: " in str(refused["why"]) and said in str(refused["why"])
+        assert "the request does not count: " in str(refused["why"])
     finally:
         shutil.rmtree(path.parent)
 
@@ -603,19 +527,13 @@ def test_a_configuration_that_is_anybodys_is_nobodys(ready: tuple[Node, Site]) -
     ):
         change()
         refused = recover(node.config)
-        assert (
-            refused["code"],
-            "the configuration does not count" in str(refused["why"]),
-            here.done,
-        ) == (78, True, [])
+        assert (refused["code"], here.done) == (78, [])
     os.chown(node.config, 0, 0)
     node.config.write_text(node.settings + "[recovery2]\n")
     assert recover(node.config)["code"] == 78
 
 
-@pytest.mark.parametrize(
-    "book", [b"", b"{}", b'{"version": 1, "actions": [{}]}', b"\0" * 100, None]
-)
+@pytest.mark.parametrize("book", [b"", None])
 def test_a_book_that_cannot_be_read_stops_everything(
     ready: tuple[Node, Site], book: bytes | None
 ) -> None:
@@ -629,7 +547,6 @@ def test_a_book_that_cannot_be_read_stops_everything(
         (here.state / "actions.json").write_bytes(book)
     refused = recover(node.config)
     assert (refused["checks"], here.done) == (["book"], [])
-    assert "what was done before is not known" in str(refused["why"])
 
 
 def test_a_book_that_would_not_survive_stops_everything(ready: tuple[Node, Site]) -> None:
@@ -641,7 +558,7 @@ def test_a_book_that_would_not_survive_stops_everything(ready: tuple[Node, Site]
         node.configure(f'state = "{here.state}"', f'state = "{memory}/recover"')
         refused = recover(node.config)
         assert (refused["checks"], here.done) == (["book"], [])
-        assert "is on a tmpfs, which does not survive a reboot" in str(refused["why"])
+        assert "tmpfs" in str(refused["why"])
     finally:
         shutil.rmtree(memory)
 
@@ -653,7 +570,6 @@ def test_a_folder_that_is_anybodys_cannot_be_used(ready: tuple[Node, Site]) -> N
     here.state.chmod(0o777)
     refused = recover(node.config)
     assert (refused["code"], here.done) == (69, [])
-    assert "the folder of the book cannot be used" in str(refused["why"])
 
 
 def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
@@ -666,7 +582,6 @@ def test_a_socket_that_is_not_the_daemons(ready: tuple[Node, Site]) -> None:
     finally:
         os.chown(node.socket, 0, -1)
     assert (refused["checks"], here.done) == (["daemon"], [])
-    assert "is not the daemon's socket" in str(refused["why"])
 
 
 @pytest.mark.core
@@ -683,12 +598,12 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
         == 200
     )
     forge(node, handmade(node))
-    assert "somebody is at work on finding" in str(recover(node.config)["why"])
+    assert recover(node.config)["checks"] == ["findings"]
     node.write(vouched(xid(3)))  # it came back: open again
     wait_for_pid(node, 3)
     node.configure('mode = "automatic"', 'mode = "none"')
     forge(node, handmade(node))
-    assert recover(node.config)["why"] == '[recovery] mode is "none": say, do not act'
+    assert recover(node.config)["checks"] == ["mode"]
     assert "none: no automatic recovery" in vitald("recovery", config=node.config).stdout
     assert here.done == []
 
@@ -733,11 +648,7 @@ def test_slurm_is_drained_first_and_a_running_job_holds_it_back(
     request_of(node)
 
     waits = recover(node.config, **environment)
-    assert (
-        waits["step"] == "wait"
-        and f"job {job} of root" in str(waits["why"])
-        and "in Slurm the node is " in str(waits["why"])
-    )
+    assert waits["step"] == "wait" and f"job {job} of root" in str(waits["why"])
     known = slurm.known()
     assert (
         known.held
