@@ -899,6 +899,16 @@ def test_the_last_lines_of_a_crash(rebooted: Machine) -> None:
     assert [event.code for event in rebooted.events[before:]] == [UNWATCHED]
 
 
+def test_a_line_of_a_crash_log_without_a_stamp_is_passed_over(rebooted: Machine) -> None:
+    crash(rebooted, (12.0, xid(300)))
+    (path,) = rebooted.pstore.iterdir()
+    text = path.read_bytes().replace(b"Part1\n", b"Part1\n<4>cut off\n")
+    put(rebooted.pstore, path.name, text, path.stat().st_mtime)
+    rebooted.journal = None
+    assert rebooted.start()
+    assert [event.code for event in rebooted.events if event.code != UNWATCHED] == ["xid/79"]
+
+
 def test_a_crash_whose_first_lines_are_in_the_journal(rebooted: Machine) -> None:
     rebooted.keep(*kept(faults(30), OLD))
     crash(rebooted, *((seq / 10, xid(seq)) for seq in range(5, 35)), (4.0, PANIC))
@@ -1281,6 +1291,7 @@ def test_looking_at_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
         (record(10), True),
         (record(10, text="another"), False),
         (record(10, usec=7), False),
+        (record(11, record(10).usec, record(10).text), False),
         (record(100), False),
     ):
         with a_ring(monkeypatch, [raw(one) for one in faults(5, 20)]):

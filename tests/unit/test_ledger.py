@@ -21,10 +21,13 @@ from vitald.ledger import (
     LedgerEntry,
     LedgerError,
     LedgerNewer,
+    read_changes,
     read_events,
     read_findings,
 )
-from vitald.model import NODE, Changes, Event, MarkKind, Position, Transition
+from vitald.ledger.disk import CommitCount
+from vitald.ledger.sums import compute_checksum
+from vitald.model import NODE, Changes, Event, FindingState, MarkKind, Position, Transition
 from vitald.model.codes import CLEARED
 
 
@@ -151,6 +154,7 @@ def test_queries_narrow_and_page(ledger: Ledger) -> None:
     )
     assert [one.id for one in read_events(ledger.path, EventQuery(after=2, limit=3))] == [3, 4, 5]
     assert [one.id for one in read_events(ledger.path, EventQuery(newest=True, limit=2))] == [9, 10]
+    assert [one.id for one in read_events(ledger.path, EventQuery(limit=2))] == [1, 2]
     assert {one.event.code for one in read_events(ledger.path, EventQuery(code="xid/31"))} == {
         "xid/31"
     }
@@ -194,6 +198,32 @@ def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) 
     assert ledger.path.stat().st_size <= most
     left = read_events(ledger.path, EventQuery(newest=True, limit=1000))
     assert left[-1].event.identity == "xid/79:1000.0:19999"
+
+
+def test_trim_never_drops_the_last_event(ledger: Ledger) -> None:
+    """Numbers go on from it."""
+    ledger.commit([LedgerEntry(events=events(2))])
+    while ledger.delete_old(now=2000.0, keep_s=1e9, max_bytes=0):
+        pass
+    assert [one.id for one in read_events(ledger.path, EventQuery())] == [2]
+
+
+def test_commits_are_counted_in_a_file_that_may_be_damaged(tmp_path: Path) -> None:
+    count = CommitCount(tmp_path / "commits")
+    assert count.read() == 0
+    count.open()
+    count.write(12)
+    assert count.read() == 12
+    count.close()
+    damaged = (tmp_path / "commits").read_bytes().replace(b"12 ", b"92 ")
+    (tmp_path / "commits").write_bytes(damaged)
+    assert count.read() == 0
+
+
+def test_the_checksum_of_a_row_is_the_same_for_what_comes_back_equal() -> None:
+    """SQLite gives back 0.0 for -0.0, and a number in the type of its column."""
+    assert compute_checksum(-0.0, 1) == compute_checksum(0.0, 1.0)
+    assert compute_checksum(0.0, 1) != compute_checksum(0.0, 2)
 
 
 def test_a_newer_ledger_is_refused_and_left_as_it_was(ledger: Ledger) -> None:
@@ -348,6 +378,18 @@ def test_transitions_name_their_event(ledger: Ledger) -> None:
             "open",
             "reboot_node",
         )
+
+
+def test_a_change_is_read_with_what_the_finding_was_before(ledger: Ledger) -> None:
+    opened = event("xid/94", time=1.0, fields={"rst": "No"})
+    judge, transitions = findings_of(opened)
+    transitions += judge.apply_event(act(CLEARED, transitions[0].finding, 2.0))
+    ledger.commit([LedgerEntry(transitions=tuple(transitions))])
+    first, second = read_changes(ledger.path, 0, 10).changes
+    assert (first.former, second.former) == (
+        None,
+        (FindingState.OPEN, transitions[0].finding.action),
+    )
 
 
 def test_a_mark_that_had_to_go_is_found_under_its_new_name_and_time(

@@ -336,6 +336,31 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Api, 
         yield made, Kubernetes(config(kubeconfig=path, drain=Method(word="kubernetes")))
 
 
+def test_whose_the_node_and_its_pods_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what kubectl prints."""
+    shown, pods = tmp_path / "node", tmp_path / "pods"
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\ncase "$*" in *" get node "*) cat {shown} ;; *) cat {pods} ;; esac\n'
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.setattr("vitald.recovery.programs.RECOVERY_PATH", f"{tmp_path}:/usr/bin:/bin")
+    kubernetes = Kubernetes(config(drain=Method(word="kubernetes")))
+
+    def read(boot: str, listed: str = "") -> SchedulerState:
+        metadata = {"annotations": {"vitald.io/drained": boot}} if boot else {}
+        shown.write_text(json.dumps({"spec": {"unschedulable": True}, "metadata": metadata}))
+        pods.write_text(listed)
+        return kubernetes.read_state(CONTEXT)
+
+    assert read(CONTEXT.boot_id) == SchedulerState(drained=True)
+    assert read("").held and read("boot-a").held
+    over = "ns a Succeeded Job\nns b Failed Job\nns c Running DaemonSet\nns d Running Node\n"
+    assert not read(CONTEXT.boot_id, over).busy
+    assert "ns/e" in read(CONTEXT.boot_id, f"{over}ns e Pending <none>\n").busy
+    assert read(CONTEXT.boot_id, "what is this").trouble
+
+
 @pytest.mark.control_plane
 def test_kubernetes_cordons_waits_and_labels(api: tuple[Api, Kubernetes]) -> None:
     server, kubernetes = api
