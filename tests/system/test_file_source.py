@@ -176,6 +176,7 @@ def test_copied_and_truncated(story: Story, how: str) -> None:
     story.expect(1, 2, 3)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("how", ["frozen", "killed"])
 def test_truncated_and_grown_past_the_place(story: Story, how: str) -> None:
     """The size alone does not tell that it is another text."""

@@ -512,6 +512,7 @@ def test_others_may_look_and_not_touch(shared: Pair) -> None:
     assert is_healthy(node.status())
 
 
+@pytest.mark.core
 def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     """Once it is answered no process of ours holds the driver; both ends are kept as events."""
     _, node = make_pair()

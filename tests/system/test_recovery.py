@@ -186,6 +186,21 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
 
 
 @pytest.mark.core
+def test_a_dry_run_does_nothing_where_nothing_is_in_the_way(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site(drain='"none"')
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    dry = vitald("recover", "--dry-run", config=node.config)
+    assert (dry.returncode, here.done, here.state.exists()) == (0, [], False)
+    assert recover(node.config)["outcome"] == "done"
+    assert here.done == ["reboot -f"]
+
+
+@pytest.mark.core
 def test_a_crash_does_not_forget_a_reboot(
     site: Callable[..., Site], make_node: Callable[..., Node]
 ) -> None:
