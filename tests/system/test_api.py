@@ -54,9 +54,7 @@ def test_healthz(known: Node) -> None:
 
 @pytest.mark.core
 def test_status(known: Node) -> None:
-    """Everything that the contract of issue 2 names, and the verdict follows from the findings
-    beside it.
-    """
+    """The verdict follows from the findings beside it."""
     status = known.status()
     assert (status["status"], status["rebootRequired"], status["replacementRequired"]) == (
         "unhealthy",
