@@ -112,11 +112,11 @@ def test_lost_gpus_without_a_document() -> None:
         assert fault.gpu is None
 
 
-@pytest.mark.parametrize("code", sorted(load_tables().exits))
-def test_no_code_alone_is_a_pass(code: int) -> None:
-    report = read("", code)
-    assert report.outcome in (ERROR, FAIL)
-    assert report.reason and report.remedy is not Remedy.NONE
+def test_no_code_alone_is_a_pass() -> None:
+    for code in load_tables().exits:
+        report = read("", code)
+        assert report.outcome in (ERROR, FAIL), code
+        assert report.reason and report.remedy is not Remedy.NONE, code
 
 
 def test_signals_are_told_as_such() -> None:
@@ -187,9 +187,9 @@ def test_an_iteration_that_fails_is_told_with_all_that_came_before() -> None:
     assert report.tests[0].gpus == {"0": "Pass", "1": "Fail"}
 
 
-@pytest.mark.parametrize("rounds", [[], [None], [new(), None], [new(), {}], None, "x"])
-def test_iterations_that_did_not_all_run_are_no_pass(rounds: object) -> None:
-    assert read({"iterations": rounds, "Overall Result": "Pass"}, 0, 1).outcome is ERROR
+def test_iterations_that_did_not_all_run_are_no_pass() -> None:
+    for rounds in ([], [None], [new(), None], [new(), {}], None, "x"):
+        assert read({"iterations": rounds, "Overall Result": "Pass"}, 0, 1).outcome is ERROR
 
 
 def test_iterations_whose_overall_result_is_worse_are_no_pass() -> None:
@@ -212,19 +212,20 @@ def test_what_one_iteration_did_not_verify_another_does_not_either() -> None:
 # --- mandatory tests
 
 
-@pytest.mark.parametrize("name", DEPLOYMENT)
-def test_each_check_of_the_software_is_needed_up_to_3(name: str) -> None:
-    output = old(version="3.3.7")
-    tests = output["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
-    tests[:] = [test for test in tests if test["name"] != name]
-    assert read(output, 0, 1).outcome is (PASS if name == "Inforom" else INCONCLUSIVE)
+def test_each_check_of_the_software_is_needed_up_to_3() -> None:
+    for name in DEPLOYMENT:
+        output = old(version="3.3.7")
+        tests = output["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
+        tests[:] = [test for test in tests if test["name"] != name]
+        expected = PASS if name == "Inforom" else INCONCLUSIVE
+        assert read(output, 0, 1).outcome is expected, name
 
 
-@pytest.mark.parametrize("missing", LEVEL_3)
-def test_each_test_of_a_level_is_needed(missing: str) -> None:
+def test_each_test_of_a_level_is_needed() -> None:
     assert read(new(*passing(*LEVEL_3)), 0, 3).outcome is PASS
-    report = read(new(*passing(*(name for name in LEVEL_3 if name != missing))), 0, 3)
-    assert (report.outcome, missing in report.reason) == (INCONCLUSIVE, True)
+    for missing in LEVEL_3:
+        report = read(new(*passing(*(name for name in LEVEL_3 if name != missing))), 0, 3)
+        assert (report.outcome, missing in report.reason) == (INCONCLUSIVE, True), missing
 
 
 def test_what_a_version_or_a_model_does_not_have_is_not_needed() -> None:
@@ -355,10 +356,9 @@ def test_a_gpu_that_was_asked_for_must_be_there() -> None:
     assert read(output, gpus=(0, 5)).outcome is INCONCLUSIVE
 
 
-@pytest.mark.parametrize("status", ["PASS", "pass", "Pass"])
-def test_statuses_are_compared_without_case(status: str) -> None:
-    assert read(new(a_test("software", {0: status, 1: status})), 0, 1).outcome is PASS
-    assert read(new(a_test("software", {0: status, 1: "FAIL"})), 0, 1).outcome is FAIL
+def test_statuses_are_compared_without_case() -> None:
+    assert read(new(a_test("software", {0: "PASS", 1: "pass"})), 0, 1).outcome is PASS
+    assert read(new(a_test("software", {0: "pass", 1: "FAIL"})), 0, 1).outcome is FAIL
 
 
 def test_a_status_that_is_new_is_no_pass() -> None:
