@@ -71,13 +71,13 @@ def find_failing_test(file: str, caught_by: str) -> str:
 
 
 def run_tests(arguments: Iterable[str]) -> str:
-    """The first test that failed, or nothing. RuntimeError: pytest could not run."""
+    """The first test that failed, and why; or nothing. RuntimeError: pytest could not run."""
     command = [*_PYTEST, *arguments]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     for line in done.stdout.splitlines():
         if line.startswith(("FAILED ", "ERROR ")) and not line.startswith("ERROR: "):
-            return line.partition(" - ")[0].partition(" ")[2]
+            return line.partition(" ")[2]
     if done.returncode and "ERROR: not found:" not in done.stdout + done.stderr:
         raise RuntimeError(f"{command}: exit {done.returncode}: {done.stdout}{done.stderr}")
     return ""
