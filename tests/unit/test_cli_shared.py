@@ -13,11 +13,15 @@ from vitald.server import examples
 def test_an_acceptance_says_until_when(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: examples.ACCEPT)
+    """With its day: one that ends today is shown by its time alone."""
+    finding = examples.ACCEPT["finding"]
+    accepted = {**finding["accepted"], "until": "2099-01-15T12:00:00Z"}
+    answer = {"finding": {**finding, "accepted": accepted}}
+    monkeypatch.setattr(client, "call_api", lambda *_words, **_query: answer)
     assert main(["accept", "1", "--for", "7d", "--reason", "x"]) == 0
     title, until = capsys.readouterr().out.splitlines()
     assert title.startswith("accepted #")
-    assert until.startswith("it stays open and shown, and counts again at 20")
+    assert " 2099-01-15 " in until
 
 
 def test_an_acceptance_that_ends(
