@@ -109,21 +109,16 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("read", "value", "made"), TAKEN)
-def test_what_is_as_it_must_be_is_taken(
-    read: Callable[[object], object], value: object, made: object
-) -> None:
-    assert read(value) == made
-    assert type(read(value)) is type(made)
+def test_what_is_as_it_must_be_is_taken() -> None:
+    taken = [read(value) for read, value, _ in TAKEN]
+    assert [(type(made), made) for made in taken] == [(type(made), made) for *_, made in TAKEN]
 
 
-@pytest.mark.parametrize(("read", "value", "words"), REFUSED)
-def test_what_is_not_is_refused_in_words(
-    read: Callable[[object], object], value: object, words: str
-) -> None:
-    with pytest.raises(ValueError) as refused:
-        read(value)
-    assert str(refused.value) == words
+def test_what_is_not_is_refused_in_words() -> None:
+    for read, value, words in REFUSED:
+        with pytest.raises(ValueError) as refused:
+            read(value)
+        assert str(refused.value) == words
 
 
 @given(ANYTHING)

@@ -23,31 +23,31 @@ __all__ = ["clock", "tree"]  # fixtures
 # --- file systems
 
 
-@pytest.mark.parametrize(
-    ("options", "superblock", "gave_up"),
-    [
-        ("rw,relatime", "rw,errors=remount-ro", False),
-        ("rw,relatime", "ro,errors=remount-ro", True),
-        ("rw,relatime", "rw,emergency_ro", True),
-        ("rw,relatime", "rw,shutdown", True),
-        ("ro,relatime", "ro", False),  # mounted so
-        ("ro,relatime", "rw", False),  # a read-only view of a writable one
-        ("ro,relatime", "rw,emergency_ro", True),
-    ],
-)
-def test_read_only_by_the_kernels_own_decision(
-    tree: Tree, options: str, superblock: str, gave_up: bool
-) -> None:
-    with Looking(polled(host(tree), *KINDS)) as looking:
-        looking.look()
-        tree.write(
-            "proc/1/mountinfo", f"27 1 259:1 / / {options} - ext4 /dev/nvme0n1p1 {superblock}"
-        )
-        assert told(looking.look()) == (
-            {("fs/remounted_readonly", "disk/nvme0n1p1")} if gave_up else set()
-        )
-        tree.write("proc/1/mountinfo", ROOT)
-        assert [event.fields["recovered"] for event in looking.look()] == [True] * gave_up
+def test_read_only_by_the_kernels_own_decision(tree: Tree) -> None:
+    gave_up = {
+        ("rw,relatime", "rw,errors=remount-ro"): False,
+        ("rw,relatime", "ro,errors=remount-ro"): True,
+        ("rw,relatime", "rw,emergency_ro"): True,
+        ("rw,relatime", "rw,shutdown"): True,
+        ("ro,relatime", "ro"): False,  # mounted so
+        ("ro,relatime", "rw"): False,  # a read-only view of a writable one
+        ("ro,relatime", "rw,emergency_ro"): True,
+    }
+    found = {}
+    for options, superblock in gave_up:
+        with Looking(polled(host(tree), *KINDS)) as looking:
+            looking.look()
+            tree.write(
+                "proc/1/mountinfo", f"27 1 259:1 / / {options} - ext4 /dev/nvme0n1p1 {superblock}"
+            )
+            said = told(looking.look())
+            tree.write("proc/1/mountinfo", ROOT)
+            over = [event.fields["recovered"] for event in looking.look()]
+        found[options, superblock] = (said, over)
+    assert found == {
+        case: ({("fs/remounted_readonly", "disk/nvme0n1p1")}, [True]) if ill else (set(), [])
+        for case, ill in gave_up.items()
+    }
 
 
 def test_without_the_mounts_of_process_1_our_own_must_do(tree: Tree) -> None:
@@ -122,10 +122,9 @@ def test_without_the_block_device_in_sysfs_its_source_names_it(tree: Tree) -> No
         assert looking.readings("disk/nvme0n1p1").values["read_only"] == 0.0
 
 
-@pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES, errno.EIO])
-def test_a_folder_that_cannot_be_asked_is_not_observed(tree: Tree, error: int) -> None:
+def test_a_folder_that_cannot_be_asked_is_not_observed(tree: Tree) -> None:
     def refuse(_: str) -> os.statvfs_result:
-        raise OSError(error, os.strerror(error))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     subject = host(tree)
     subject.filesystems.statvfs = refuse
@@ -189,14 +188,13 @@ def test_which_local_disks_fstab_says_the_node_needs() -> None:
     assert parse_fstab(FSTAB) == {"/", "/scratch", "/local data"}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\0" * 300, "UUID=1", "\n" * 70000, "/dev/a /\\000 ext4", "\\777 \\777 ext4"]
-)
-def test_an_fstab_of_nonsense_names_nothing(text: str, tmp_path: Path) -> None:
-    (tmp_path / "fstab").write_text(text)
-    fstab = Fstab(tmp_path / "fstab")
-    fstab.read_table()
-    assert fstab.points == frozenset()
+def test_an_fstab_of_nonsense_names_nothing(tmp_path: Path) -> None:
+    cut = ["", "\0" * 300, "UUID=1", "\n" * 70000]
+    for text in (*cut, "/dev/a /\\000 ext4", "\\777 \\777 ext4"):
+        (tmp_path / "fstab").write_text(text)
+        fstab = Fstab(tmp_path / "fstab")
+        fstab.read_table()
+        assert fstab.points == frozenset(), text[:30]
 
 
 def test_an_fstab_without_end_is_bounded(tmp_path: Path) -> None:
@@ -305,39 +303,32 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("seen", ["state", *LINES])
+EBS, STORE = "Amazon Elastic Block Store", "Amazon EC2 NVMe Instance Storage"
+RAID = {"dm-0": ["md127"], "md127": ["nvme2n1", "nvme1n1p3"]}
+
+
 @pytest.mark.parametrize(
-    ("model", "disks", "kind", "beneath", "action"),
+    ("seen", "model", "disks", "kind", "beneath", "action"),
     [
-        ("Amazon Elastic Block Store", ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
-        (
-            "Amazon EC2 NVMe Instance Storage",
-            ["nvme0n1p1", "nvme1n1"],
-            "ext4",
-            {},
-            Action.REBOOT_NODE,
-        ),
-        ("Amazon Elastic Block Store", ["nvme1n1p1"], "ext4", {}, Action.REBOOT_NODE),
-        (
-            "Amazon Elastic Block Store",
-            ["dm-0"],
-            "xfs",
-            {"dm-0": ["md127"], "md127": ["nvme2n1", "nvme1n1p3"]},
-            Action.REBOOT_NODE,
-        ),
-        ("Amazon Elastic Block Store", ["dm-0"], "xfs", {"dm-0": ["nvme2n1"]}, Action.OBSERVE),
-        ("Amazon Elastic Block Store", ["root"], "zfs", {}, Action.REBOOT_NODE),  # nobody knows
-        ("nvme_card-pd", ["vda1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
+        ("state", EBS, ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
+        ("name", EBS, ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
+        ("state", STORE, ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.REBOOT_NODE),
+        ("address", STORE, ["nvme0n1p1", "nvme1n1"], "ext4", {}, Action.REBOOT_NODE),
+        ("state", EBS, ["nvme1n1p1"], "ext4", {}, Action.REBOOT_NODE),
+        ("address", EBS, ["dm-0"], "xfs", RAID, Action.REBOOT_NODE),
+        ("name", EBS, ["dm-0"], "xfs", {"dm-0": ["nvme2n1"]}, Action.OBSERVE),
+        ("state", EBS, ["root"], "zfs", {}, Action.REBOOT_NODE),  # nobody knows
+        ("state", "nvme_card-pd", ["vda1", "nvme1n1"], "ext4", {}, Action.OBSERVE),
     ],
 )
 def test_what_is_asked_for_where_a_drive_is_lost(
     tree: Tree,
+    seen: str,
     model: str,
     disks: list[str],
     kind: str,
     beneath: dict[str, list[str]],
     action: Action,
-    seen: str,
 ) -> None:
     """A volume of a storage service may be detached by force: that is a fault of the node's where
     it needs a file system on it.
@@ -405,9 +396,7 @@ def test_a_drive_of_the_machine_is_missed_and_a_volume_is_not(tree: Tree) -> Non
         tree.remove("sys/class/nvme/nvme0")
         tree.remove("sys/class/nvme/nvme1")
         assert told(looking.look(3)) == {("nvme/missing", "disk/nvme0")}
-        drive(
-            tree, "nvme2", "Amazon EC2 NVMe Instance Storage", "AWS22DD0011AABBCC"
-        )  # back, under another name
+        drive(tree, "nvme2", STORE, "AWS22DD0011AABBCC")  # back, under another name
         assert any(
             event.fields.get("recovered")
             for event in looking.look()

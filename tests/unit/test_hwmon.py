@@ -71,33 +71,29 @@ def test_a_fan_stands_still_where_the_chip_raises_its_alarm(tree: Tree) -> None:
     assert (values["stopped_fans"], values["stopped_names"]) == (1.0, "fan2")
 
 
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [
+def test_what_no_sensor_can_have_is_not_observable(tree: Tree) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"input": -128_000}, "reads -128, which no such sensor can have"),
         ({"input": 65_261_850}, "reads 65261.8, which no such sensor can have"),
         ({"input": "hot"}, "reads 'hot', which is no value"),
         ({"input": ""}, "the file is empty"),
         ({"fault": 1}, "the chip reports a fault of this sensor"),
-    ],
-)
-def test_what_no_sensor_can_have_is_not_observable(
-    tree: Tree, files: dict[str, object], reason: str
-) -> None:
-    set_sensor(tree, "hwmon0/temp", 4, **files)
-    with Looking(polled(Hwmon(tree.root))) as looking:
-        looking.look()
-        readings = looking.readings(CORETEMP)
-    assert readings.missing["temp4"] == reason
-    assert readings.values["temperature_celsius"] == (41.0,)
+    ]
+    for files, reason in cases:
+        set_sensor(tree, "hwmon0/temp", 4, **{"input": 41_000, **files})
+        with Looking(polled(Hwmon(tree.root))) as looking:
+            looking.look()
+            readings = looking.readings(CORETEMP)
+        assert readings.missing["temp4"] == reason
+        assert readings.values["temperature_celsius"] == (41.0,)
 
 
-@pytest.mark.parametrize("limit", [0, -1000, 65_261_850])
-def test_a_limit_that_is_none_is_not_compared_with(tree: Tree, limit: int) -> None:
-    set_sensor(tree, "hwmon0/temp", 1, crit=limit)
-    with Looking(polled(Hwmon(tree.root))) as looking:
-        looking.look()
-        assert looking.readings(CORETEMP).values["critical_sensors"] == 0.0
+def test_a_limit_that_is_none_is_not_compared_with(tree: Tree) -> None:
+    for limit in (0, -1000, 65_261_850):
+        set_sensor(tree, "hwmon0/temp", 1, crit=limit)
+        with Looking(polled(Hwmon(tree.root))) as looking:
+            looking.look()
+            assert looking.readings(CORETEMP).values["critical_sensors"] == 0.0, limit
 
 
 def test_names_are_not_trusted(tree: Tree) -> None:

@@ -514,13 +514,14 @@ HOSTILE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("memory", HOSTILE, ids=[json.dumps(memory)[:60] for memory in HOSTILE])
-def test_memory_that_makes_no_sense_stops_nothing(memory: object) -> None:
-    things = Things(a=Part("A", {"lost": 1.0, "sram_ecc_uncorrected": 2.0, "timeout": (1.0, 2.0)}))
-    with watching(things, Position("neuron", "boot-1", json.dumps(memory))) as node:
-        node.look(2)
-        assert node.last.state is SourceState.OK
-        json.loads(node.position.cursor if node.position is not None else "")
+def test_memory_that_makes_no_sense_stops_nothing() -> None:
+    values: dict[str, Sample] = {"lost": 1.0, "sram_ecc_uncorrected": 2.0, "timeout": (1.0, 2.0)}
+    for memory in HOSTILE:
+        after = Position("neuron", "boot-1", json.dumps(memory))
+        with watching(Things(a=Part("A", values)), after) as node:
+            node.look(2)
+            assert node.last.state is SourceState.OK, memory
+            json.loads(node.position.cursor if node.position is not None else "")
 
 
 def test_a_truncated_memory_is_forgotten() -> None:

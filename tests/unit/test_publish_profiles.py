@@ -110,16 +110,15 @@ def test_every_repair_of_the_catalogue_has_words_of_eks() -> None:
         assert re.fullmatch(EKS_WORDS[word.type], word.spell(finding)), (code, word)
 
 
-@pytest.mark.parametrize("kind", ComponentKind)
-def test_a_code_that_no_table_names_has_the_word_of_its_component(kind: ComponentKind) -> None:
-    finding = find("sites_own/fault", kind.value)
-    word = read_words("eks").find_word(finding)
-    assert word is not None
-    assert re.fullmatch(EKS_WORDS[word.type], word.spell(finding))
-    assert read_words("npd").find_word(finding) is None
-    assert build_labels(read_words("hyperpod"), with_findings(finding))[0][FAULT_REASONS] == (
-        "SitesOwnFault"
-    )
+def test_a_code_that_no_table_names_has_the_word_of_its_component() -> None:
+    for kind in ComponentKind:
+        finding = find("sites_own/fault", kind.value)
+        word = read_words("eks").find_word(finding)
+        assert word is not None, kind
+        assert re.fullmatch(EKS_WORDS[word.type], word.spell(finding)), kind
+        assert read_words("npd").find_word(finding) is None, kind
+        labels, _ = build_labels(read_words("hyperpod"), with_findings(finding))
+        assert labels[FAULT_REASONS] == "SitesOwnFault", kind
 
 
 def test_what_belongs_to_another_condition_is_not_taken_for_it() -> None:
@@ -169,27 +168,23 @@ def test_fault_types_of_hyperpod() -> None:
         assert LABEL.fullmatch(labels[FAULT_REASONS] or ""), code
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[[word]]\ntype = 'T'\ncodes = ['x/1']", "word 1: expected a text, found None"),
-        ("[[word]]\nword = 'W'\nkodes = []", "word 1: unknown key kodes"),
-        ("[[word]]\nword = 'W'\ncodes = 'x/1'", "word 1: expected a list of texts"),
-        ("[[word]]\nword = 'W'\ncodes = ['a', 'a']", "a: two words for it"),
-        ("[[word]]\nword = 'W'\ncomponents = ['gpus']", "word 1: .*gpu"),
-        ("word = 5", "expected a list of tables"),
-        ("[conditions.T]\nproblem = 'No'", "conditions.T: .*True"),
-        ("[conditions.T]\nproblem = 'True'", "conditions.T: well: expected a table"),
-    ],
-)
-def test_a_mistake_in_a_table_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str
-) -> None:
-    (tmp_path / "broken.toml").write_text(text)
+def test_a_mistake_in_a_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_FOLDER", tmp_path)
-    read_words.cache_clear()
-    with pytest.raises(ValueError, match=rf"broken\.toml: {named}"):
-        read_words("broken")
+    mistakes = {
+        "[[word]]\ntype = 'T'\ncodes = ['x/1']": "word 1: expected a text, found None",
+        "[[word]]\nword = 'W'\nkodes = []": "word 1: unknown key kodes",
+        "[[word]]\nword = 'W'\ncodes = 'x/1'": "word 1: expected a list of texts",
+        "[[word]]\nword = 'W'\ncodes = ['a', 'a']": "a: two words for it",
+        "[[word]]\nword = 'W'\ncomponents = ['gpus']": "word 1: .*gpu",
+        "word = 5": "expected a list of tables",
+        "[conditions.T]\nproblem = 'No'": "conditions.T: .*True",
+        "[conditions.T]\nproblem = 'True'": "conditions.T: well: expected a table",
+    }
+    for text, named in mistakes.items():
+        (tmp_path / "broken.toml").write_text(text)
+        read_words.cache_clear()
+        with pytest.raises(ValueError, match=rf"broken\.toml: {named}"):
+            read_words("broken")
 
 
 # --- when they are written
@@ -340,47 +335,35 @@ def managed_by(manager: str, *types: str, labels: tuple[str, ...] = ()) -> NodeO
     )
 
 
-@pytest.mark.parametrize(
-    ("profile", "node", "named"),
-    [
+def test_what_another_manages_is_refused() -> None:
+    details = replace(BARE, annotation_managers={FAULT_DETAILS: frozenset({"hma"})})
+    hyperpod = replace(BARE, labels={"sagemaker.amazonaws.com/compute-type": "hyperpod"})
+    cases = [
         ("eks", managed_by("nma", "KernelReady"), "condition KernelReady is managed by nma"),
         ("npd", managed_by("npd", "KernelDeadlock"), "condition KernelDeadlock is managed by npd"),
         ("hyperpod", managed_by("hma", labels=(HEALTH_STATUS,)), f"{HEALTH_STATUS} is managed by"),
         ("hyperpod", managed_by("hma", labels=(FAULT_TYPES,)), f"{FAULT_TYPES} is managed by hma"),
-        (
-            "hyperpod",
-            replace(BARE, annotation_managers={FAULT_DETAILS: frozenset({"hma"})}),
-            f"annotation {FAULT_DETAILS} is managed by hma",
-        ),
-        (
-            "eks",
-            replace(BARE, labels={"sagemaker.amazonaws.com/compute-type": "hyperpod"}),
-            "sagemaker.amazonaws.com/compute-type=hyperpod",
-        ),
-    ],
-)
-def test_what_another_manages_is_refused(profile: str, node: NodeObject, named: str) -> None:
-    profiled = add_profiles(
-        DesiredNode(conditions=()), ("own", profile), "vitald.io", UNHEALTHY, node
-    )
-    assert profiled.desired == DesiredNode(conditions=())
-    (refusal,) = profiled.refusals
-    assert named in refusal.describe()
-    assert f'or take "{profile}" out of [kubernetes] conditions' in refusal.describe()
+        ("hyperpod", details, f"annotation {FAULT_DETAILS} is managed by hma"),
+        ("eks", hyperpod, "sagemaker.amazonaws.com/compute-type=hyperpod"),
+    ]
+    nothing = DesiredNode(conditions=())
+    for profile, node, named in cases:
+        profiled = add_profiles(nothing, ("own", profile), "vitald.io", UNHEALTHY, node)
+        assert profiled.desired == nothing
+        (refusal,) = profiled.refusals
+        assert named in refusal.describe()
+        assert f'or take "{profile}" out of [kubernetes] conditions' in refusal.describe()
 
 
-@pytest.mark.parametrize(
-    ("profile", "node"),
-    [
+def test_what_is_ours_or_of_another_profile_is_not_refused() -> None:
+    nodes = [
         ("own", managed_by("other", "vitald.io/Healthy")),
         ("eks", managed_by("vitald", "KernelReady")),
         ("eks", managed_by("npd", "KernelDeadlock")),
         ("hyperpod", managed_by("kubelet", labels=(HEALTH_STATUS,))),
         ("hyperpod", managed_by("vitald", labels=(HEALTH_STATUS,))),
-    ],
-)
-def test_what_is_ours_or_of_another_profile_is_not_refused(profile: str, node: NodeObject) -> None:
-    assert find_refusal(profile, node) is None
+    ]
+    assert [find_refusal(profile, node) for profile, node in nodes] == [None] * len(nodes)
 
 
 def test_what_was_written_of_a_profile_goes_with_it() -> None:

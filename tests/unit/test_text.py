@@ -42,18 +42,9 @@ def test_what_is_escaped_is_printable_but_for_what_is_kept(text: str, keep: str)
     assert left == {char for char in text if char in keep}
 
 
-@pytest.mark.parametrize(
-    ("items", "words"),
-    [
-        ([], ""),
-        (["a"], "a"),
-        (["a", "b"], "a, b"),
-        (["a", "b", "c"], "a, b and 1 more"),
-        (["a", "b", "c", "d"], "a, b and 2 more"),
-    ],
-)
-def test_a_list_is_cut_and_says_so(items: list[str], words: str) -> None:
-    assert join_first(items, 2) == words
+def test_a_list_is_cut_and_says_so() -> None:
+    words = ["", "a", "a, b", "a, b and 1 more", "a, b and 2 more"]
+    assert [join_first("abcd"[:length], 2) for length in range(5)] == words
 
 
 def test_a_cut_list_can_be_of_sentences() -> None:
@@ -102,7 +93,7 @@ def test_a_time_is_read_as_it_says() -> None:
     assert parse_rfc3339("2026-11-18T12:00:00").tzinfo is None
 
 
-@pytest.mark.parametrize("text", ["", "Z", "yesterday", "2026-13-18T12:00:00Z", "Z2026-11-18"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_rfc3339(text)
+def test_what_is_no_time_is_refused() -> None:
+    for text in ("", "Z", "yesterday", "2026-13-18T12:00:00Z", "Z2026-11-18"):
+        with pytest.raises(ValueError):
+            parse_rfc3339(text)

@@ -64,16 +64,12 @@ def test_a_state_is_said_when_it_begins_and_when_it_ends() -> None:
     assert look(watcher, 40, reading(pending=0.0)) == []
 
 
-@pytest.mark.parametrize(
-    "unseen",
-    [reading(), reading(pending=0.0, fresh=set())],
-    ids=["not observed", "not read in this look"],
-)
-def test_what_is_not_observed_neither_begins_nor_ends(unseen: Readings) -> None:
+def test_what_is_not_observed_neither_begins_nor_ends() -> None:
     watcher = ThresholdEvaluator([watched({"of": "pending", "is": 1})])
     look(watcher, 0, reading(pending=1.0))
-    assert look(watcher, 10, unseen) == []
-    assert look(watcher, 20, reading(pending=1.0)) == []  # still said
+    assert look(watcher, 10, reading()) == []
+    assert look(watcher, 20, reading(pending=0.0, fresh=set())) == []  # not read in this look
+    assert look(watcher, 30, reading(pending=1.0)) == []  # still said
 
 
 def test_a_state_must_last_as_long_as_it_says() -> None:
@@ -220,21 +216,15 @@ def test_an_outlier_among_siblings() -> None:
     assert sign.fields["median"] == 1980
 
 
-@pytest.mark.parametrize(
-    "clocks",
-    [[1410.0] * 8, [1980.0, 1410.0, 1980.0], [1980.0] * 7 + [1900.0]],
-    ids=["all alike", "too few to compare with", "not far enough"],
-)
-def test_no_outlier(clocks: list[float]) -> None:
-    watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
-    assert (
-        look(
-            watcher,
-            0,
-            *(reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks)),
-        )
-        == []
-    )
+def test_no_outlier() -> None:
+    for clocks in (
+        [1410.0] * 8,  # all alike
+        [1980.0, 1410.0, 1980.0],  # too few to compare with
+        [1980.0] * 7 + [1900.0],  # not far enough
+    ):
+        watcher = ThresholdEvaluator([watched({"of": "clock", "peers_below": 5, "least": 100})])
+        readings = [reading(gpu, clock=clock, name="H100") for gpu, clock in enumerate(clocks)]
+        assert look(watcher, 0, *readings) == [], clocks
 
 
 def test_another_model_is_no_sibling() -> None:
@@ -322,9 +312,8 @@ def test_other_watches_over_the_same_memory() -> None:
     assert [sign.fields["recovered"] for sign in look(watcher, 1, reading(t=85.0))] == [True]
 
 
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
+def test_a_watch_that_makes_no_sense_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"of": "t"}, "exactly one"),
         ({"of": "t", "above": 1, "below": 2}, "exactly one"),
         ({"above": 1}, "of:"),
@@ -336,11 +325,10 @@ def test_other_watches_over_the_same_memory() -> None:
         ({"of": "t", "rises": 1, "for": "1m"}, "rises"),
         ({"of": "t", "above": 1, "for": "soon"}, "soon"),
         ({"of": "t", "above": 1, "only": 5}, "only"),
-    ],
-)
-def test_a_watch_that_makes_no_sense_is_refused(table: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_threshold(table)
+    ]
+    for table, said in cases:
+        with pytest.raises(ValueError, match=said):
+            read_threshold(table)
 
 
 def test_a_counter_that_moves_all_day_is_remembered_within_bounds() -> None:

@@ -48,38 +48,32 @@ def run_with(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     return run
 
 
-@pytest.mark.parametrize(
-    ("question", "asked", "codes"),
-    [
+def test_the_plugin_has_the_codes_of_npd(run_with: Callable[..., tuple[int, str]]) -> None:
+    for question, asked, codes in (
         ("unhealthy", "vitald check\n", {0: 0, 10: 0, 20: 1, 30: 2}),
         ("reboot", "vitald check --asks reboot\n", {0: 1, 10: 0, 30: 2}),
         ("replacement", "vitald check --asks replacement\n", {0: 1, 10: 0, 30: 2}),
-    ],
-)
-def test_the_plugin_has_the_codes_of_npd(
-    run_with: Callable[..., tuple[int, str]], question: str, asked: str, codes: dict[int, int]
-) -> None:
-    for code, expected in codes.items():
-        assert run_with(PLUGIN, code, question) == (expected, asked), code
+    ):
+        assert {code: run_with(PLUGIN, code, question) for code in codes} == {
+            code: (expected, asked) for code, expected in codes.items()
+        }
 
 
-@pytest.mark.parametrize(("question", "code"), [("unhealthy", 1), ("reboot", 1), ("reboot", 20)])
 def test_a_broken_vitald_is_no_problem_of_the_node(
-    run_with: Callable[..., tuple[int, str]], question: str, code: int
+    run_with: Callable[..., tuple[int, str]],
 ) -> None:
     """Python ends with 1 after a traceback; NPD would take that for a problem."""
-    exit_code, output = run_with(PLUGIN, code, question)
-    assert exit_code == 2
-    assert output.endswith(f"/vitald ended with exit code {code}\n")
+    for question, code in (("unhealthy", 1), ("reboot", 1), ("reboot", 20)):
+        exit_code, output = run_with(PLUGIN, code, question)
+        assert exit_code == 2, question
+        assert output.endswith(f"/vitald ended with exit code {code}\n")
 
 
-@pytest.mark.parametrize("arguments", [("unhealthy",), ("reboot",)])
-def test_a_missing_vitald_is_unknown(
-    run_with: Callable[..., tuple[int, str]], arguments: tuple[str, ...]
-) -> None:
-    exit_code, output = run_with(PLUGIN, None, *arguments)
-    assert exit_code == 2
-    assert output.startswith("unknown: ")
+def test_a_missing_vitald_is_unknown(run_with: Callable[..., tuple[int, str]]) -> None:
+    for question in ("unhealthy", "reboot"):
+        exit_code, output = run_with(PLUGIN, None, question)
+        assert exit_code == 2, question
+        assert output.startswith("unknown: ")
 
 
 def test_another_question_is_refused(run_with: Callable[..., tuple[int, str]]) -> None:
@@ -90,15 +84,11 @@ def test_another_question_is_refused(run_with: Callable[..., tuple[int, str]]) -
     assert run_with(PLUGIN, 0)[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [(0, 0), (10, 1), (30, 2), (1, 2), (2, 2), (20, 2), (127, 2)]
-)
-def test_kured_reboots_only_where_a_reboot_is_due(
-    run_with: Callable[..., tuple[int, str]], code: int, expected: int
-) -> None:
-    exit_code, output = run_with(SENTINEL, code)
-    assert exit_code == expected
-    assert output.startswith("vitald check --asks reboot\n")
+def test_kured_reboots_only_where_a_reboot_is_due(run_with: Callable[..., tuple[int, str]]) -> None:
+    expected = {0: 0, 10: 1, 30: 2, 1: 2, 2: 2, 20: 2, 127: 2}
+    found = {code: run_with(SENTINEL, code) for code in expected}
+    assert {code: exit_code for code, (exit_code, _) in found.items()} == expected
+    assert all(output.startswith("vitald check --asks reboot\n") for _, output in found.values())
 
 
 def test_kured_without_vitald_reboots_nothing(run_with: Callable[..., tuple[int, str]]) -> None:
