@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from vitald.diagnostics.bandwidth import AllReduce, BandwidthCheck, Figures
 from vitald.diagnostics.check import Output, ProgramEnd
 from vitald.model.diagnostic import Outcome, Remedy
@@ -12,7 +10,6 @@ NODE = AllReduce(check="made", program="made_perf", unit=1e9, expected=100.0)
 WHOLE = Figures(
     sizes=(8, 16), bus_bandwidths=(90.0, 120.5), algorithm_bandwidths=(50.0, 60.0), average=105.25
 )
-ENDED = Output(ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0)
 
 
 def test_it_runs_on_idle_devices_by_one_period() -> None:
@@ -21,27 +18,25 @@ def test_it_runs_on_idle_devices_by_one_period() -> None:
     assert (check.every_s(0), check.expected_s(0), check.needs_idle(0)) == (3600.0, 15.0, True)
 
 
-@pytest.mark.parametrize(
-    ("figures", "dropped", "why"),
-    [
-        (WHOLE, 0, ""),
-        (WHOLE, 1, "its output is incomplete"),
-        (Figures(broken="8 x"), 0, "a line of the table is not whole: 8 x"),
-        (Figures(), 0, "it printed no table: last"),
-    ],
-)
-def test_what_can_be_no_pass(figures: Figures, dropped: int, why: str) -> None:
-    output = Output(ended=ProgramEnd.EXITED, stdout=ENDED.stdout, exit_code=0, dropped=dropped)
-    assert NODE.find_incomplete_reason(figures, output) == why
+def test_what_can_be_no_pass() -> None:
+    for figures, dropped, said in (
+        (WHOLE, 1, "incomplete"),
+        (Figures(broken="8 x"), 0, "8 x"),
+        (Figures(), 0, "last"),
+    ):
+        output = Output(
+            ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0, dropped=dropped
+        )
+        assert said in NODE.find_incomplete_reason(figures, output)
+    whole = Output(ended=ProgramEnd.EXITED, stdout="first\nlast\n", exit_code=0)
+    assert NODE.find_incomplete_reason(WHOLE, whole) == ""
 
 
 def test_the_best_size_is_held_against_what_is_expected() -> None:
     assert NODE.find_slow_reason(WHOLE) == ""
     slow = Figures(sizes=(8,), bus_bandwidths=(99.94,), algorithm_bandwidths=(50.0,), average=99.94)
-    assert (
-        NODE.find_slow_reason(slow)
-        == "99.94 GB/s of bus bandwidth, below the 100 GB/s that are expected"
-    )
+    assert "99.94 GB/s" in NODE.find_slow_reason(slow)
+    assert "100 GB/s" in NODE.find_slow_reason(slow)
     unlimited = AllReduce(check="made", program="made_perf", unit=1e9, expected=0.0)
     assert unlimited.find_slow_reason(slow) == ""
 

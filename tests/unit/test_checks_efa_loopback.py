@@ -121,43 +121,33 @@ def test_what_is_found_once_is_observed_and_twice_inspected() -> None:
         assert rule.apply_to({"recovered": True}).action is Action.NONE
 
 
-@pytest.mark.parametrize(
-    ("said", "outcome"),
-    [
-        ("fi_getinfo(): util/pingpong.c:1470, ret=-61 (No data available)", Outcome.CONFIG),
-        ("fi_domain(): util/pingpong.c:1372, ret=-12 (Cannot allocate memory)", Outcome.CONFIG),
-        ("[error] util/pingpong.c:380 : failed to connect: Connection refused", Outcome.ERROR),
-        ("bind(): util/pingpong.c:420 , ret=-98 (Address already in use)", Outcome.ERROR),
-        ("[error] util/pingpong.c:700 : cq_readerr: Unreachable remote", Outcome.FAIL),
-        ("Error at iteration=12 size=4096 byte=1033", Outcome.FAIL),
-        ("", Outcome.FAIL),
-    ],
-)
-def test_whose_fault_a_failure_is(tmp_path: Path, said: str, outcome: Outcome) -> None:
+def test_whose_fault_a_failure_is(tmp_path: Path) -> None:
     node(tmp_path, 1)
-    report = perform(
-        check(tmp_path),
-        printed(
-            f"{TABLE[:160]}\n{said}\n",
-            1,
-            stderr="[error] ctrl/read: no data or remote connection closed\n",
-        ),
-    )
-    assert report.outcome is outcome
-    assert said in report.reason
-    assert [fault.code for fault in report.faults] == (
-        ["efa_loopback/failed"] if outcome is Outcome.FAIL else []
-    )
+    alone = "[error] ctrl/read: no data or remote connection closed\n"
+    words = {
+        "fi_getinfo(): util/pingpong.c:1470, ret=-61 (No data available)": Outcome.CONFIG,
+        "fi_domain(): util/pingpong.c:1372, ret=-12 (Cannot allocate memory)": Outcome.CONFIG,
+        "[error] util/pingpong.c:380 : failed to connect: Connection refused": Outcome.ERROR,
+        "bind(): util/pingpong.c:420 , ret=-98 (Address already in use)": Outcome.ERROR,
+        "[error] util/pingpong.c:700 : cq_readerr: Unreachable remote": Outcome.FAIL,
+        "Error at iteration=12 size=4096 byte=1033": Outcome.FAIL,
+        "": Outcome.FAIL,
+    }
+    for said, outcome in words.items():
+        report = perform(check(tmp_path), printed(f"{TABLE[:160]}\n{said}\n", 1, stderr=alone))
+        assert report.outcome is outcome, said
+        assert said in report.reason
+        assert [fault.code for fault in report.faults] == (
+            ["efa_loopback/failed"] if outcome is Outcome.FAIL else []
+        )
 
 
 def test_a_server_that_does_not_come_up(tmp_path: Path) -> None:
     node(tmp_path, 1)
     report = perform(check(tmp_path), printed("", 75, stderr="the server does not listen\n"))
     assert report.outcome is Outcome.FAIL and "does not listen" in report.reason
-    assert (
-        perform(check(tmp_path), printed("", 127, stderr="sh: fi_pingpong: not found\n")).outcome
-        is Outcome.CONFIG
-    )
+    missing = printed("", 127, stderr="sh: fi_pingpong: not found\n")
+    assert perform(check(tmp_path), missing).outcome is Outcome.CONFIG
 
 
 def test_the_cause_is_told_and_not_that_the_other_side_went_away(tmp_path: Path) -> None:
@@ -186,12 +176,13 @@ def test_what_works_for_the_others_is_no_matter_of_settings(tmp_path: Path) -> N
     assert perform(check(tmp_path), no_domain).outcome is Outcome.CONFIG
 
 
-def test_a_hang_is_a_finding(tmp_path: Path) -> None:
+def test_a_hang_or_lost_messages_are_a_finding(tmp_path: Path) -> None:
     node(tmp_path, 1)
-    report = perform(check(tmp_path), hung(TABLE[:200]))
-    assert [fault.code for fault in report.faults] == [
-        "efa_loopback/failed"
-    ] and "120 s" in report.reason
+    lost = printed(TABLE.replace("=1k      1.9g", "+12      1.9g"))
+    for output, said in ((hung(TABLE[:200]), "120 s"), (lost, "lost")):
+        report = perform(check(tmp_path), output)
+        assert [fault.code for fault in report.faults] == ["efa_loopback/failed"]
+        assert said in report.reason
 
 
 def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
@@ -201,14 +192,6 @@ def test_a_cancelled_run_ends_there_and_blames_nobody(tmp_path: Path) -> None:
     report = perform(check(tmp_path), printed(TABLE), cancelled)
     assert (report.outcome, report.faults) == (Outcome.ERROR, ())
     assert "job 7" in report.reason
-
-
-def test_lost_messages_are_a_finding(tmp_path: Path) -> None:
-    node(tmp_path, 1)
-    report = perform(check(tmp_path), printed(TABLE.replace("=1k      1.9g", "+12      1.9g")))
-    assert [fault.code for fault in report.faults] == [
-        "efa_loopback/failed"
-    ] and "lost" in report.reason
 
 
 def test_a_table_that_is_not_whole_is_no_pass(tmp_path: Path) -> None:
@@ -259,9 +242,5 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build_check(config(tmp_path, efa_loopback=Settings(every_s=86400.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
-        "efa_loopback",
-        (0,),
-        86400.0,
-        True,
-    )
+    place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
+    assert place == ("efa_loopback", (0,), 86400.0, True)

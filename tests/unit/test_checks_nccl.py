@@ -57,30 +57,17 @@ node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with NCCL_DEBU
 def document(**over: object) -> dict[str, object]:
     """What all_reduce_perf -J writes (version 2 of its form)."""
 
-    def half(bus: float, wrong: object = 0.0) -> dict[str, object]:
-        return {"time": 41.2, "alg_bw": bus / 1.5, "bus_bw": bus, "nwrong": wrong}
+    def row(size: int, outside: float, inside: float) -> dict[str, object]:
+        halves = {
+            name: {"time": 41.2, "alg_bw": bus / 1.5, "bus_bw": bus, "nwrong": 0.0}
+            for name, bus in (("out_of_place", outside), ("in_place", inside))
+        }
+        return {"size": size, "count": size // 4, "type": "float", **halves}
 
     return {
         "version": 2,
         "args": ["all_reduce_perf", "-b", "8"],
-        "results": [
-            {
-                "size": 8,
-                "count": 2,
-                "type": "float",
-                "redop": "sum",
-                "root": "-1",
-                "out_of_place": half(0.0),
-                "in_place": half(0.0),
-            },
-            {
-                "size": 1 << 33,
-                "count": 1 << 31,
-                "type": "float",
-                "out_of_place": half(464.9),
-                "in_place": half(465.4),
-            },
-        ],
+        "results": [row(8, 0.0, 0.0), row(1 << 33, 464.9, 465.4)],
         "out_of_bounds": {"count": 0, "okay": "true"},
         "average_bus_bandwidth": {"bandwidth": 167.9, "okay": "unchecked"},
         "errors": [],
@@ -142,19 +129,17 @@ def test_slower_than_expected(sysfs: Path) -> None:
     assert [fault.code for fault in perform(check(sysfs), printed(low, 1)).faults] == ["nccl/slow"]
 
 
-@pytest.mark.parametrize("code", [0, 1])
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_wrong_results_are_told_whatever_else_is_said(sysfs: Path) -> None:
+    for text in (
         TABLE.replace("465.35      0", "465.35     17"),
         TABLE.replace(": 0 OK", ": 3 FAILED"),
         json.dumps(document(out_of_bounds={"count": 2, "okay": "false"})),
         TABLE.replace("465.35      0", "465.35  1e+06")[:-60],
-    ],
-)
-def test_wrong_results_are_told_whatever_else_is_said(sysfs: Path, text: str, code: int) -> None:
-    report = perform(check(sysfs), printed(text, code))
-    assert [(fault.code, fault.confirm) for fault in report.faults] == [("nccl/wrong", False)]
+    ):
+        for code in (0, 1):
+            report = perform(check(sysfs), printed(text, code))
+            faults = [(fault.code, fault.confirm) for fault in report.faults]
+            assert faults == [("nccl/wrong", False)], (text, code)
     rule = catalogue().find_rule("nccl/wrong")
     assert (rule.apply_to({"confirmed": True}).action, rule.clears.diagnostic) == (
         Action.INSPECT,
@@ -166,42 +151,30 @@ def test_wrong_results_are_told_whatever_else_is_said(sysfs: Path, text: str, co
 
 
 def test_a_failure_names_the_gpu_that_says_it(sysfs: Path) -> None:
-    report = perform(check(sysfs), printed(FAILURE, 3))
-    assert report.outcome is Outcome.FAIL
-    assert [(fault.code, fault.gpu, fault.confirm) for fault in report.faults] == [
-        ("nccl/failed", 2, True)
-    ]
-    assert report.culprits == (2,) and "uncorrectable ECC error" in report.reason
-    assert perform(check(sysfs), printed(FAILURE, 3), gpus=(0, 1, 3)).culprits == (
-        3,
-    )  # CUDA's 2 of these is NVML's 3
+    for code in (3, 0):
+        report = perform(check(sysfs), printed(FAILURE, code))
+        assert report.outcome is Outcome.FAIL
+        assert [(fault.code, fault.gpu, fault.confirm) for fault in report.faults] == [
+            ("nccl/failed", 2, True)
+        ]
+        assert report.culprits == (2,) and "uncorrectable ECC error" in report.reason
+    # CUDA's 2 of these is NVML's 3.
+    assert perform(check(sysfs), printed(FAILURE, 3), gpus=(0, 1, 3)).culprits == (3,)
 
 
-@pytest.mark.parametrize(
-    ("line", "gpu"),
-    [
-        ("node7:31337:31402 [1] misc/nvmlwrap.cc:12 NCCL WARN GPU 3 is lost: Xid 79", 3),
-        (
-            (
-                "node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: Cuda failure 'unspecified"
-                " launch failure'"
-            ),
-            3,
-        ),
-        ("node7:31337:31402 [0] init.cc:9 NCCL WARN Xid 94 on nvmlDev 1", 1),
-        (
-            (
-                "[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f) NCCL WARN Cuda failure"
-                " 'unspecified launch failure'"
-            ),
-            1,
-        ),
-        ("NCCL WARN Cuda failure 'unspecified launch failure'", None),
-    ],
-)
-def test_who_is_blamed(sysfs: Path, line: str, gpu: int | None) -> None:
-    report = perform(check(sysfs), printed(FAILURE.replace(ECC, line), 3))
-    assert [fault.gpu for fault in report.faults] == [gpu]
+def test_who_is_blamed(sysfs: Path) -> None:
+    stamped = "[2026-07-23 04:16:01] node7:31337:31402 [1] misc/x.cc:4 (f)"
+    launch = "Cuda failure 'unspecified launch failure'"
+    lines = {
+        "node7:31337:31402 [1] misc/nvmlwrap.cc:12 NCCL WARN GPU 3 is lost: Xid 79": 3,
+        f"node7:31337:31402 [1] init.cc:9 NCCL WARN busId 5d000: {launch}": 3,
+        "node7:31337:31402 [0] init.cc:9 NCCL WARN Xid 94 on nvmlDev 1": 1,
+        f"{stamped} NCCL WARN {launch}": 1,
+        f"NCCL WARN {launch}": None,
+    }
+    for line, gpu in lines.items():
+        report = perform(check(sysfs), printed(FAILURE.replace(ECC, line), 3))
+        assert [fault.gpu for fault in report.faults] == [gpu], line
 
 
 def test_all_that_complain_are_named(sysfs: Path) -> None:
@@ -211,58 +184,26 @@ def test_all_that_complain_are_named(sysfs: Path) -> None:
     assert report.culprits == (0, 2) and len(report.faults) == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "outcome"),
-    [
-        (
-            (
-                "node7: Test NCCL failure common.cu:303 'remote process exited or there was a"
-                " network error / '"
-            ),
-            3,
-            Outcome.FAIL,
-        ),
-        (
-            (
-                "node7: Test NCCL failure common.cu:392 'unhandled cuda error (run with"
-                " NCCL_DEBUG=INFO for details) / '"
-            ),
-            3,
-            Outcome.FAIL,
-        ),
-        ("node7: Test timeout (60s) common.cu:411", 4, Outcome.FAIL),
-        ("node7: Test CUDA failure common.cu:1030 'invalid device ordinal'", 2, Outcome.CONFIG),
-        ("node7: Test CUDA failure common.cu:200 'out of memory'", 2, Outcome.CONFIG),
-        ("node7: Test CUDA failure common.cu:200 'system not yet initialized'", 2, Outcome.CONFIG),
+def test_whose_fault_a_failure_is(sysfs: Path) -> None:
+    test = "node7: Test"
+    missing = "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open"
+    for line, code, outcome in (
+        (f"{test} NCCL failure common.cu:303 'remote process exited'", 3, Outcome.FAIL),
+        (f"{test} NCCL failure common.cu:392 'unhandled cuda error (run with'", 3, Outcome.FAIL),
+        (f"{test} timeout (60s) common.cu:411", 4, Outcome.FAIL),
+        (f"{test} CUDA failure common.cu:1030 'invalid device ordinal'", 2, Outcome.CONFIG),
+        (f"{test} CUDA failure common.cu:200 'out of memory'", 2, Outcome.CONFIG),
+        (f"{test} CUDA failure common.cu:200 'system not yet initialized'", 2, Outcome.CONFIG),
         ("Invalid number of GPUs: 8 requested but only 4 were found.", 7, Outcome.CONFIG),
-        (
-            "all_reduce_perf: error while loading shared libraries: libnccl.so.2: cannot open",
-            127,
-            Outcome.CONFIG,
-        ),
-        (
-            (
-                "node7: Test NCCL failure common.cu:1126 'unhandled system error (run with"
-                " NCCL_DEBUG=INFO for details) / '"
-            ),
-            3,
-            Outcome.ERROR,
-        ),
+        (missing, 127, Outcome.CONFIG),
+        (f"{test} NCCL failure common.cu:1126 'unhandled system error (run'", 3, Outcome.ERROR),
         ("terminate called without an active exception", 134, Outcome.ERROR),
         ("", 1, Outcome.ERROR),
-    ],
-)
-def test_whose_fault_a_failure_is(sysfs: Path, line: str, code: int, outcome: Outcome) -> None:
-    report = perform(check(sysfs), printed(HEAD, code, stderr=f"{line}\n"))
-    assert (report.outcome, [fault.code for fault in report.faults]) == (
-        outcome,
-        ["nccl/failed"] if outcome is Outcome.FAIL else [],
-    )
-    assert line in report.reason
-
-
-def test_a_failure_counts_even_with_exit_status_0(sysfs: Path) -> None:
-    assert perform(check(sysfs), printed(FAILURE, 0)).culprits == (2,)
+    ):
+        report = perform(check(sysfs), printed(HEAD, code, stderr=f"{line}\n"))
+        codes = ["nccl/failed"] if outcome is Outcome.FAIL else []
+        assert (report.outcome, [fault.code for fault in report.faults]) == (outcome, codes), line
+        assert line in report.reason
 
 
 def test_a_warning_in_a_good_run_is_none_of_our_business(sysfs: Path) -> None:
@@ -332,11 +273,7 @@ def test_columns_that_versions_add_are_passed_over() -> None:
         read_output(older).checked,
         read_output(older).wrong,
         read_output(older).bus_bandwidths,
-    ) == (
-        True,
-        0.0,
-        read_output(TABLE).bus_bandwidths,
-    )
+    ) == (True, 0.0, read_output(TABLE).bus_bandwidths)
     assert read_output(HEAD.replace("[0x2a]", "[0000:2a:00]")).devices["0000:2a:00"] == 1
 
 
@@ -399,9 +336,5 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build_check(config(tmp_path, nccl=Settings(every_s=604800.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
-        "nccl",
-        (0,),
-        604800.0,
-        True,
-    )
+    place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
+    assert place == ("nccl", (0,), 604800.0, True)

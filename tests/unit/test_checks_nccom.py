@@ -42,21 +42,14 @@ FAILURE = """\
 RESULTS = {
     "results": [
         {
-            "size(B)": 1048576,
-            "count(elems)": 262144,
+            "size(B)": size,
+            "count(elems)": size // 4,
             "type": "fp32",
-            "algbw(GB/s)": 13.0,
-            "busbw(GB/s)": 26.0,
+            "algbw(GB/s)": algorithm,
+            "busbw(GB/s)": bus,
             "time:avg(us)": 74.1,
-        },
-        {
-            "size(B)": 1 << 30,
-            "count(elems)": 1 << 28,
-            "type": "fp32",
-            "algbw(GB/s)": 53.0,
-            "busbw(GB/s)": 104.0,
-            "time:avg(us)": 18711,
-        },
+        }
+        for size, algorithm, bus in ((1 << 20, 13.0, 26.0), (1 << 30, 53.0, 104.0))
     ]
 }
 
@@ -71,36 +64,24 @@ def check(sysfs: Path, **settings: float) -> NccomCheck:
     return NccomCheck(config(sysfs, nccom=Settings(**settings)))
 
 
-@pytest.mark.parametrize(
-    ("family", "devices", "physical", "workers", "environment"),
-    [
+def test_one_worker_for_each_logical_core(tmp_path: Path) -> None:
+    families: list[tuple[str, int, int, int, dict[str, str]]] = [
         ("Trn1", 16, 32, 32, {}),
         ("Inf2", 12, 24, 24, {}),
         ("Trn2", 16, 128, 64, {"NEURON_LOGICAL_NC_CONFIG": "2"}),
-    ],
-)
-def test_one_worker_for_each_logical_core(
-    tmp_path: Path,
-    family: str,
-    devices: int,
-    physical: int,
-    workers: int,
-    environment: dict[str, str],
-) -> None:
-    NeuronTree(tmp_path, TRN2[:devices], family=family)
-    here = count_cores(tmp_path)
-    assert (here.devices, here.physical, here.workers, here.family) == (
-        devices,
-        physical,
-        workers,
-        family,
-    )
-    command = asked(check(tmp_path, deadline_s=44.0), printed(TABLE))[0]
-    assert command.argv[1:4] == ("allr", "-r", str(workers))
-    assert command.environment == environment
-    assert command.deadline_s == 44.0
-    # `--check` takes a word of its own in newer versions: it must not be the operation.
-    assert command.argv[command.argv.index("--check") + 1].startswith("--")
+    ]
+    for family, devices, physical, workers, environment in families:
+        sysfs = tmp_path / family
+        NeuronTree(sysfs, TRN2[:devices], family=family)
+        here = count_cores(sysfs)
+        cores = (here.devices, here.physical, here.workers, here.family)
+        assert cores == (devices, physical, workers, family)
+        command = asked(check(sysfs, deadline_s=44.0), printed(TABLE))[0]
+        assert command.argv[1:4] == ("allr", "-r", str(workers))
+        assert command.environment == environment
+        assert command.deadline_s == 44.0
+        # `--check` takes a word of its own in newer versions: it must not be the operation.
+        assert command.argv[command.argv.index("--check") + 1].startswith("--")
 
 
 def test_a_good_run(sysfs: Path) -> None:
@@ -120,11 +101,11 @@ def test_slower_than_expected(sysfs: Path) -> None:
     assert report.outcome is Outcome.FAIL and len(report.measures) == 3
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_failure_counts_whatever_the_exit_status(sysfs: Path, code: int) -> None:
-    report = perform(check(sysfs), printed(FAILURE, code))
-    assert [fault.code for fault in report.faults] == ["nccom/failed"]
-    assert report.outcome is Outcome.FAIL and "/tmp/nccom_test_log_x1.log" in report.reason
+def test_a_failure_counts_whatever_the_exit_status(sysfs: Path) -> None:
+    for code in (0, 1):
+        report = perform(check(sysfs), printed(FAILURE, code))
+        assert [fault.code for fault in report.faults] == ["nccom/failed"], code
+        assert report.outcome is Outcome.FAIL and "/tmp/nccom_test_log_x1.log" in report.reason
 
 
 def test_wrong_results_are_told_apart(sysfs: Path) -> None:
@@ -142,35 +123,18 @@ def test_wrong_results_are_told_apart(sysfs: Path) -> None:
     assert (report.outcome, report.faults) == (Outcome.INCONCLUSIVE, ())
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "outcome"),
-    [
-        (
-            "Neuron DKMS Driver is not running! Read the troubleshooting guide at: https://aws\n",
-            0,
-            Outcome.CONFIG,
-        ),
-        (
-            "ERROR TDRV: NERR_RESOURCE_NC: insufficient cores\n1 errors found - test failed\n",
-            1,
-            Outcome.CONFIG,
-        ),
-        (
-            (
-                "usage: nccom-test [-h] -r NWORKERS\nnccom-test: error: unrecognized arguments:"
-                " --check\n"
-            ),
-            2,
-            Outcome.CONFIG,
-        ),
+def test_whose_fault_a_failure_is(sysfs: Path) -> None:
+    cores = "ERROR TDRV: NERR_RESOURCE_NC: insufficient cores\n1 errors found - test failed\n"
+    for text, code, outcome in (
+        ("Neuron DKMS Driver is not running! Read the guide\n", 0, Outcome.CONFIG),
+        (cores, 1, Outcome.CONFIG),
+        ("usage: x\nnccom-test: error: unrecognized arguments: --check\n", 2, Outcome.CONFIG),
         ("", 127, Outcome.CONFIG),
         ("Traceback (most recent call last):\n  File x\nKeyError: 'avg'\n", 1, Outcome.ERROR),
         ("something else went wrong\n", 9, Outcome.FAIL),
-    ],
-)
-def test_whose_fault_a_failure_is(sysfs: Path, text: str, code: int, outcome: Outcome) -> None:
-    report = perform(check(sysfs), printed(text, code))
-    assert (report.outcome, bool(report.faults)) == (outcome, outcome is Outcome.FAIL)
+    ):
+        report = perform(check(sysfs), printed(text, code))
+        assert (report.outcome, bool(report.faults)) == (outcome, outcome is Outcome.FAIL), text
 
 
 def test_noise_of_settings_in_a_good_run_is_noise(sysfs: Path) -> None:
@@ -274,9 +238,5 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_place_among_the_checks(tmp_path: Path) -> None:
     one = build_check(config(tmp_path, nccom=Settings(every_s=604800.0)))
-    assert (one.name, one.levels, one.every_s(0), one.needs_idle(0)) == (
-        "nccom",
-        (0,),
-        604800.0,
-        True,
-    )
+    place = (one.name, one.levels, one.every_s(0), one.needs_idle(0))
+    assert place == ("nccom", (0,), 604800.0, True)

@@ -37,35 +37,14 @@ def test_a_program_is_found_on_path_then_in_its_folder(
 def test_it_is_said_where_a_program_was_looked_for() -> None:
     assert "/opt/aws/neuron/bin" in tool.explain_absence("nccom-test", ["/opt/aws/neuron/bin"])
     assert "PATH" in tool.explain_absence("dcgmi")
-    assert (
-        tool.explain_absence("/usr/bin/dc\ngmi")
-        == "/usr/bin/dc?gmi is not there, or may not be executed"
-    )
+    assert tool.explain_absence("/usr/bin/dc\ngmi").startswith("/usr/bin/dc?gmi is")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("0", 0.0), ("12.50", 12.5), ("1.2e+07", 1.2e7), (".5", 0.5), ("7.", 7.0)]
-    + [
-        (text, None)
-        for text in (
-            "nan",
-            "inf",
-            "-1",
-            "1_000",
-            "1e999",
-            "",
-            "1 2",
-            "0x10",
-            "١٢",
-            "N/A",
-            "1,5",
-            "12GB/s",
-        )
-    ],
-)
-def test_a_figure_is_finite_and_not_below_zero(text: str, value: float | None) -> None:
-    assert tool.parse_figure(text) == value
+def test_a_figure_is_finite_and_not_below_zero() -> None:
+    figures = {"0": 0.0, "12.50": 12.5, "1.2e+07": 1.2e7, ".5": 0.5, "7.": 7.0}
+    others = ("nan", "inf", "-1", "1_000", "1e999", "", "1 2", "0x10", "١٢", "N/A", "1,5", "12GB/s")
+    expected = {**figures, **dict.fromkeys(others)}
+    assert {text: tool.parse_figure(text) for text in expected} == expected
 
 
 def test_a_number_of_a_document() -> None:

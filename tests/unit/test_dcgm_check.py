@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,24 +76,23 @@ def test_a_run_that_passes() -> None:
     assert (engine.command.deadline_s, engine.command.grace_s) == (1800.0, GRACE_S)
 
 
-@pytest.mark.parametrize(
-    ("version", "options"),
-    [
-        ("3.3.7", ()),
-        ("3.3.9", ("-t",)),
-        ("4.4.1", ("-t",)),
-        ("4.4.2", ("-t", "--enable-heartbeat")),
-        ("4.10.0", ("-t", "--enable-heartbeat")),
-        ("", ()),
-    ],
-)
-def test_options_that_only_some_versions_have(version: str, options: tuple[str, ...]) -> None:
-    engine = Engine(version=version)
-    engine.run()
-    assert tuple(word for word in engine.command.argv[5:] if word.startswith("-")) == options
-    if "-t" in options:
-        seconds = int(engine.command.argv[engine.command.argv.index("-t") + 1])
-        assert 0.9 * engine.command.deadline_s < seconds < engine.command.deadline_s
+def test_options_that_only_some_versions_have() -> None:
+    versions: dict[str, tuple[str, ...]] = {
+        "3.3.7": (),
+        "3.3.9": ("-t",),
+        "4.4.1": ("-t",),
+        "4.4.2": ("-t", "--enable-heartbeat"),
+        "4.10.0": ("-t", "--enable-heartbeat"),
+        "": (),
+    }
+    for version, options in versions.items():
+        engine = Engine(version=version)
+        engine.run()
+        argv = engine.command.argv
+        assert tuple(word for word in argv[5:] if word.startswith("-")) == options, version
+        if "-t" in options:
+            seconds = int(argv[argv.index("-t") + 1])
+            assert 0.9 * engine.command.deadline_s < seconds < engine.command.deadline_s
 
 
 def test_only_some_gpus_are_asked_for_and_must_be_there() -> None:
@@ -106,38 +106,21 @@ def test_an_engine_that_is_down_is_told_and_the_run_judged_as_any_other() -> Non
     report = Engine(discovery=DOWN).run()
     assert report.outcome is Outcome.PASS
     (fault,) = report.faults
-    assert (fault.code, fault.remedy, "systemctl start nvidia-dcgm" in fault.text) == (
-        "dcgm/engine_down",
-        Remedy.FIX_CONFIG,
-        True,
-    )
-    failed = Output(
-        ended=ProgramEnd.EXITED,
-        exit_code=205,
-        stdout=json.dumps(
-            new(a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]}), *passing("pcie"))
-        ),
-    )
-    report = Engine(failed, DOWN).run()
-    assert ([fault.code for fault in report.faults], report.culprits) == (
-        ["dcgm/52", "dcgm/engine_down"],
-        (0,),
-    )
+    assert (fault.code, fault.remedy) == ("dcgm/engine_down", Remedy.FIX_CONFIG)
+    assert "systemctl start nvidia-dcgm" in fault.text
+    memory = a_test("memory", {0: "Fail", 1: "Pass"}, {0: [warning(52)]})
+    printed = json.dumps(new(memory, *passing("pcie")))
+    report = Engine(Output(ended=ProgramEnd.EXITED, exit_code=205, stdout=printed), DOWN).run()
+    assert [fault.code for fault in report.faults] == ["dcgm/52", "dcgm/engine_down"]
+    assert report.culprits == (0,)
     hung = Output(ended=ProgramEnd.DEADLINE, why="15 s are over", exit_code=-15)
     assert [fault.code for fault in Engine(discovery=hung).run().faults] == ["dcgm/engine_down"]
 
 
 def test_a_version_that_the_document_does_not_have() -> None:
-    document = old(a_test("PCIe", {}), version=None)
-    assert (
-        Engine(
-            Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=json.dumps(document)),
-            version="2.4.7",
-        )
-        .run(1)
-        .dcgm_version
-        == "2.4.7"
-    )
+    document = json.dumps(old(a_test("PCIe", {}), version=None))
+    output = Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=document)
+    assert Engine(output, version="2.4.7").run(1).dcgm_version == "2.4.7"
 
 
 def test_the_version_is_asked_once_for_each_program(
@@ -159,43 +142,52 @@ def test_the_version_is_asked_once_for_each_program(
     assert asyncio.run(runs()) == [1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("output", "remedy", "words"),
-    [
-        (Output(ended=ProgramEnd.NOT_STARTED, why="permission denied"), Remedy.FIX_CONFIG, "permission denied"),
-        (Output(ended=ProgramEnd.DEADLINE, exit_code=203, why="1800 s are over", stdout=json.dumps(refused("Error: x"))), Remedy.RETRY, "1800 s are over"),
-        (Output(ended=ProgramEnd.CANCELLED, exit_code=203, why="a job began"), Remedy.RETRY, "a job began"),
-        (Output(ended=ProgramEnd.CANCELLED, exit_code=0, why="a job began", stdout=WELL.stdout), Remedy.RETRY, "a job began"),
-        (Output(ended=ProgramEnd.SIGNALLED, exit_code=-11), Remedy.RETRY, "signal 11"),
-        (Output(ended=ProgramEnd.EXITED, exit_code=222, stdout=json.dumps(refused("Error: x Return: (-34) in use"))), Remedy.RETRY, "another diagnostic"),
-        (Output(ended=ProgramEnd.EXITED, exit_code=0, stdout=f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}", dropped=50_000_000), Remedy.RETRY, "50000000 bytes"),
-        (Output(ended=ProgramEnd.EXITED, exit_code=0), Remedy.RETRY, "nothing was printed"),
-    ],
-)  # fmt: skip
-def test_a_run_without_a_verdict(output: Output, remedy: Remedy, words: str) -> None:
-    report = Engine(output).run()
-    assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy)
-    assert words in report.reason
+def test_a_run_without_a_verdict() -> None:
+    def ended(how: ProgramEnd, code: int | None = None, **more: Any) -> Output:
+        return Output(ended=how, exit_code=code, **more)
+
+    broken, busy = (
+        json.dumps(refused(f"Error: x{text}")) for text in ("", " Return: (-34) in use")
+    )
+    part = f"{WELL.stdout[:400]}\n...\n{WELL.stdout[-300:]}"
+    job = "a job began"
+    for output, remedy, words in (
+        (
+            ended(ProgramEnd.NOT_STARTED, why="permission denied"),
+            Remedy.FIX_CONFIG,
+            "permission denied",
+        ),
+        (ended(ProgramEnd.DEADLINE, 203, why="1800 s", stdout=broken), Remedy.RETRY, "1800 s"),
+        (ended(ProgramEnd.CANCELLED, 203, why=job), Remedy.RETRY, job),
+        (ended(ProgramEnd.CANCELLED, 0, why=job, stdout=WELL.stdout), Remedy.RETRY, job),
+        (ended(ProgramEnd.SIGNALLED, -11), Remedy.RETRY, "signal 11"),
+        (ended(ProgramEnd.EXITED, 222, stdout=busy), Remedy.RETRY, "another diagnostic"),
+        (ended(ProgramEnd.EXITED, 0, stdout=part, dropped=50_000_000), Remedy.RETRY, "50000000"),
+        (ended(ProgramEnd.EXITED, 0), Remedy.RETRY, "nothing was printed"),
+        (
+            ended(ProgramEnd.DEADLINE, -9, why="late", left=("nvvs (pid 4711)",)),
+            Remedy.RETRY,
+            "nvvs (pid 4711)",
+        ),
+    ):
+        report = Engine(output).run()
+        assert (report.outcome, report.remedy) == (Outcome.ERROR, remedy), output
+        assert words in report.reason
 
 
-def test_what_is_left_running_is_named() -> None:
-    output = Output(ended=ProgramEnd.DEADLINE, exit_code=-9, why="late", left=("nvvs (pid 4711)",))
-    assert "still running: nvvs (pid 4711)" in Engine(output).run().reason
-
-
-@pytest.mark.parametrize("ended", [ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED])
-def test_a_program_that_does_not_even_tell_its_version_is_not_run(ended: ProgramEnd) -> None:
+def test_a_program_that_does_not_even_tell_its_version_is_not_run() -> None:
     asked: list[Command] = []
 
     async def execute(command: Command) -> Output:
         asked.append(command)
         return Output(ended=ended, why="gone")
 
-    report = asyncio.run(
-        build_check(Config()).run_check(RunRequest(check="dcgm", level=1), execute)
-    )
-    assert (report.outcome, len(asked)) == (Outcome.ERROR, 1)
-    assert "gone" in report.reason
+    for ended in (ProgramEnd.NOT_STARTED, ProgramEnd.CANCELLED):
+        asked.clear()
+        ask = RunRequest(check="dcgm", level=1)
+        report = asyncio.run(build_check(Config()).run_check(ask, execute))
+        assert (report.outcome, len(asked)) == (Outcome.ERROR, 1), ended
+        assert "gone" in report.reason
 
 
 def gpu_on_pci(root: Path) -> Path:
@@ -210,20 +202,15 @@ def test_why_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     sysfs = gpu_on_pci(tmp_path / "sys")
     folder = install(tmp_path / "bin", monkeypatch)
     check = build_check(config(sysfs))
-    assert check.find_obstacle().startswith("dcgmi is not installed")
+    assert "not installed" in check.find_obstacle()
     (folder / "dcgmi").write_text("#!/bin/sh\n")
-    assert check.find_obstacle() == f"{folder}/dcgmi may not be executed"
+    assert f"{folder}/dcgmi" in check.find_obstacle()
     (folder / "dcgmi").chmod(0o755)
     assert check.find_obstacle() == ""
     assert build_check(config(tmp_path / "none")).find_obstacle() != ""
-    assert (
-        build_check(config(sysfs, dcgm=Dcgm(enabled=False))).find_obstacle()
-        == "[dcgm] enabled = false"
-    )
-    assert (
-        "not there"
-        in build_check(config(sysfs, dcgm=Dcgm(program="/no/such/dcgmi"))).find_obstacle()
-    )
+    disabled, elsewhere = Dcgm(enabled=False), Dcgm(program="/no/such/dcgmi")
+    assert build_check(config(sysfs, dcgm=disabled)).find_obstacle() == "[dcgm] enabled = false"
+    assert "/no/such/dcgmi" in build_check(config(sysfs, dcgm=elsewhere)).find_obstacle()
 
 
 def test_when_it_runs(tmp_path: Path) -> None:

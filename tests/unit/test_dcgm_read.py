@@ -7,7 +7,6 @@ import io
 import json
 import lzma
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,35 +42,22 @@ def as_json(
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("output", "words", "code", "outcome"),
-    [
+def test_outcomes_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]})
+    mig = refused("Error: GPU 0's MIG configuration is incompatible")
+    for output, words, code, outcome in (
         (new(*passing("memory", "pcie")), ["--level", "2", "--exit-code", "0"], 0, "pass"),
         (new(*passing("memory", "pcie")), ["--level", "3"], 30, "inconclusive"),
         (new(*passing("memory", "pcie")), ["--exit-code", "-9"], 30, "error"),
         (FAILED, [], 20, "fail"),
-        (old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]}), [], 10, "config"),
-        (
-            refused("Error: GPU 0's MIG configuration is incompatible"),
-            ["--exit-code", "226"],
-            10,
-            "not_applicable",
-        ),
+        (settings, [], 10, "config"),
+        (mig, ["--exit-code", "226"], 10, "not_applicable"),
         ("", ["--exit-code", "127"], 30, "error"),
-    ],
-)
-def test_outcomes_and_exit_codes(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    output: object,
-    words: list[str],
-    code: int,
-    outcome: str,
-) -> None:
-    assert told(tmp_path, output, *words) == code
-    assert capsys.readouterr().out
-    found, said = as_json(tmp_path, capsys, output, *words)
-    assert (found, said["outcome"]) == (code, outcome)
+    ):
+        assert told(tmp_path, output, *words) == code, outcome
+        assert capsys.readouterr().out
+        found, said = as_json(tmp_path, capsys, output, *words)
+        assert (found, said["outcome"]) == (code, outcome)
 
 
 def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(
@@ -92,15 +78,10 @@ def test_the_text_says_who_is_to_blame_for_what_and_what_to_do(
 def test_the_json_holds_what_was_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, said = as_json(
-        tmp_path, capsys, old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]})
-    )
-    assert said["tests"]["Persistence Mode"] == {
-        "category": "Deployment",
-        "status": "Fail",
-        "gpus": {},
-        "cpus": {},
-    }
+    output = old(*level2(), deployment={"Persistence Mode": [{"status": "Fail"}]})
+    _, said = as_json(tmp_path, capsys, output)
+    persistence = {"category": "Deployment", "status": "Fail", "gpus": {}, "cpus": {}}
+    assert said["tests"]["Persistence Mode"] == persistence
     assert said["tests"]["PCIe"] == {
         "category": "Hardware",
         "status": None,
@@ -109,21 +90,12 @@ def test_the_json_holds_what_was_printed(
     }
     # Concluded from the status, not printed.
     assert (said["outcome"], said["errors"]) == ("config", [])
-    two = [
-        {
-            "status": "Fail",
-            "warnings": "GPUs 0 and 1 had uncorrectable memory errors",
-            "error_id": 80,
-            "error_severity": 2,
-        }
-    ]
-    _, said = as_json(
-        tmp_path, capsys, old(*level2(), deployment={"Page Retirement/Row Remap": two})
-    )
-    assert (said["errors"], said["culprit_gpus"]) == (
-        [{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 80}],
-        [0, 1],
-    )
+    text = "GPUs 0 and 1 had uncorrectable memory errors"
+    both = {"status": "Fail", "warnings": text, "error_id": 80, "error_severity": 2}
+    output = old(*level2(), deployment={"Page Retirement/Row Remap": [both]})
+    _, said = as_json(tmp_path, capsys, output)
+    assert said["errors"] == [{"test": "Page Retirement/Row Remap", "gpu": None, "error_id": 80}]
+    assert said["culprit_gpus"] == [0, 1]
 
 
 def test_standard_input(
@@ -134,31 +106,23 @@ def test_standard_input(
     assert "GPU 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "saved",
-    [
-        lambda text: text.encode("utf-16"),
-        lambda text: b"\xef\xbb\xbf" + text.encode(),
-        lambda text: gzip.compress(text.encode()),
-        lambda text: lzma.compress(text.encode()),
-        lambda text: text.replace('"Fail"', '"\x1b[0;32mFail\x1b[0m"').encode(),
-        lambda text: text.replace("\n", "\r\n").encode(),
-    ],
-    ids=["utf-16", "byte order mark", "gzip", "xz", "colours", "crlf"],
-)
-def test_however_it_was_saved(
-    saved: Callable[[str], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_however_it_was_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(FAILED, indent=2)
+    saved = {
+        "utf-16": text.encode("utf-16"),
+        "byte order mark": b"\xef\xbb\xbf" + text.encode(),
+        "gzip": gzip.compress(text.encode()),
+        "xz": lzma.compress(text.encode()),
+        "colours": text.replace('"Fail"', '"\x1b[0;32mFail\x1b[0m"').encode(),
+        "crlf": text.replace("\n", "\r\n").encode(),
+    }
     file = tmp_path / "diag.json"
-    file.write_bytes(saved(json.dumps(FAILED, indent=2)))
-    assert main(["diag", "read", str(file)]) == 20
-    assert "GPU 1" in capsys.readouterr().out
-
-
-def test_a_packed_document_that_is_cut_off_is_no_pass(tmp_path: Path) -> None:
-    file = tmp_path / "diag.json.gz"
+    for how, data in saved.items():
+        file.write_bytes(data)
+        assert main(["diag", "read", str(file)]) == 20, how
+        assert "GPU 1" in capsys.readouterr().out, how
     file.write_bytes(gzip.compress(json.dumps(new()).encode())[:-40])
-    assert main(["diag", "read", str(file)]) == 30
+    assert main(["diag", "read", str(file)]) == 30, "cut off"
 
 
 def test_a_run_in_a_private_engine_is_told(
@@ -168,9 +132,10 @@ def test_a_run_in_a_private_engine_is_told(
     assert "private engine" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("output", "words", "code", "said"),
-    [
+def test_the_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = "\nLocal build info:\nVersion : 4.5.2\nBuild ID : 1\n\nHostengine build info:\n"
+    unreachable = {"gpu_count": None, "error": "engine unreachable"}
+    for output, words, code, said in (
         (HEALTHY, [], 0, {"health": "Healthy"}),
         (
             "Error: Health watches not enabled. Please enable watches. \n",
@@ -178,54 +143,26 @@ def test_a_run_in_a_private_engine_is_told(
             30,
             {"health": None, "error": "watches not set"},
         ),
-        (NO_HOST, [], 30, {"health": None, "gpu_count": None, "error": "engine unreachable"}),
-        (NO_HOST, ["--of", "discovery"], 30, {"gpu_count": None, "error": "engine unreachable"}),
+        (NO_HOST, [], 30, {"health": None, **unreachable}),
+        (NO_HOST, ["--of", "discovery"], 30, unreachable),
         ("8 GPUs found (Active).\n+---+\n", [], 0, {"gpu_count": 8}),
         ("1 GPU found.\n", [], 0, {"gpu_count": 1}),
         ("0 GPUs found.\n", [], 30, {"gpu_count": 0}),
         ("\ndcgmi  version: 3.3.7\n\n", [], 0, {"version": "3.3.7"}),
-        (
-            (
-                "\nLocal build info:\nVersion : 4.5.2\nBuild ID : 1\n\nHostengine build "
-                "info:\nVersion : 4.4.0\n"
-            ),
-            [],
-            0,
-            {"version": "4.5.2"},
-        ),
-    ],
-)
-def test_the_other_commands(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    output: object,
-    words: list[str],
-    code: int,
-    said: dict[str, object],
-) -> None:
-    found, answer = as_json(tmp_path, capsys, output, *words)
-    del answer["reason"]
-    assert (found, answer) == (code, said)
-    assert told(tmp_path, output, *words) == code
-    assert capsys.readouterr().out.strip()
+        (f"{build}Version : 4.4.0\n", [], 0, {"version": "4.5.2"}),
+    ):
+        found, answer = as_json(tmp_path, capsys, output, *words)
+        del answer["reason"]
+        assert (found, answer) == (code, said), output
+        assert told(tmp_path, output, *words) == code
+        assert capsys.readouterr().out.strip(), output
 
 
 def test_trouble_that_health_tells_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    errors = {
-        "children": {
-            "NVLINK system": {
-                "value": "Failure",
-                "overflow": ["GPU 3's NvLink link 4 is", "currently down"],
-            }
-        }
-    }
-    ill = {
-        **HEALTHY,
-        "body": {
-            "GPU": {"children": {"3": {"children": {"Errors": errors}, "value": "Failure"}}},
-            "Overall Health": {"value": "Failure"},
-        },
-    }
+    nvlink = {"value": "Failure", "overflow": ["GPU 3's NvLink link 4 is", "currently down"]}
+    gpu = {"children": {"Errors": {"children": {"NVLINK system": nvlink}}}, "value": "Failure"}
+    body = {"GPU": {"children": {"3": gpu}}, "Overall Health": {"value": "Failure"}}
+    ill = {**HEALTHY, "body": body}
     code, said = as_json(tmp_path, capsys, ill)
     assert (code, said["health"], said["culprit_gpus"]) == (20, "Failure", [3])
     told(tmp_path, ill)
@@ -280,17 +217,10 @@ def test_the_other_samples_of_the_reference(
         assert {key: said[key] for key in case["expected"]} == case["expected"], case["case"]
 
 
-@pytest.mark.parametrize(
-    "output", [FAILED, HEALTHY, "8 GPUs found.\n"], ids=["diag", "health", "discovery"]
-)
-def test_it_loads_no_server(tmp_path: Path, output: object) -> None:
+def test_it_loads_no_server(tmp_path: Path) -> None:
     path = tmp_path / "printed"
-    path.write_text(output if isinstance(output, str) else json.dumps(output))
+    path.write_text(json.dumps(FAILED))
     loaded = loaded_by(["diag", "read", str(path)])
     assert "vitald.cli.diag.read" in loaded
-    assert (
-        forbidden(
-            loaded, *SERVER, "vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer"
-        )
-        == []
-    )
+    server = (*SERVER, "vitald.daemon", "vitald.core.pipeline", "vitald.core.ledger_writer")
+    assert forbidden(loaded, *server) == []

@@ -43,6 +43,12 @@ ACTIONS = {
 
 
 @cache
+def rows() -> list[dict[str, str]]:
+    with reference("dcgm-errors.csv").open(newline="", encoding="utf-8") as table:
+        return list(csv.DictReader(table))
+
+
+@cache
 def cases() -> list[dict[str, Any]]:
     listed = json.loads(reference("dcgm-samples/cases.json").read_text(encoding="utf-8"))
     return [one for one in listed if "outcome" in one["expected"]]
@@ -51,13 +57,12 @@ def cases() -> list[dict[str, Any]]:
 def test_samples_are_read_as_expected() -> None:
     assert len(cases()) > 50
     for case in cases():
-        stderr = (SAMPLES / case["stderr"]).read_bytes() if case["stderr"] else b""
         report = reading.read_report(
             (SAMPLES / case["stdout"]).read_bytes(),
             meanings(),
             exit_code=case["exit_code"],
             level=case["requested_level"],
-            stderr=stderr,
+            stderr=(SAMPLES / case["stderr"]).read_bytes() if case["stderr"] else b"",
         )
         expected = dict(case["expected"])
         actions = {expected.pop("action"), *expected.pop("also_acceptable_actions", [])}
@@ -68,31 +73,23 @@ def test_samples_are_read_as_expected() -> None:
 
 
 def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> None:
-    with reference("dcgm-errors.csv").open(newline="", encoding="utf-8") as table:
-        rows = list(csv.DictReader(table))
-    assert len(rows) > 130
-    for row in rows:
+    assert len(rows()) > 130
+    for row in rows():
         rule = catalogue().rules[f"dcgm/{row['id']}"]
         assert rule.diagnostic is not None, rule.code
         # The table reads a narrow link as a setting; its own category, and the review of November
         # 2026, as hardware.
         remedy = REMEDIES[row["suggested"]] if row["id"] != "46" else Remedy.INVESTIGATE
         confirm = row["confirm_first"] == "yes"
-        assert (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm) == (
-            row["name"],
-            remedy,
-            confirm,
-        ), rule.code
+        found = (rule.mnemonic, rule.diagnostic.remedy, rule.diagnostic.confirm)
+        assert found == (row["name"], remedy, confirm), rule.code
         assert (remedy is Remedy.REPLACE, remedy in (Remedy.RESET_GPU, Remedy.REBOOT)) == (
             row["replacement"] == "yes",
             row["reboot"] == "yes",
         )
         # What must be confirmed asks for a look first, and for its remedy when it was found twice.
         drastic = ACTIONS[remedy].makes_unfit
-        first, then = (
-            rule.apply_to({"confirmed": False}).action,
-            rule.apply_to({"confirmed": True}).action,
-        )
+        first, then = (rule.apply_to({"confirmed": one}).action for one in (False, True))
         assert first is (Action.INSPECT if confirm and drastic else ACTIONS[remedy]), rule.code
         if drastic or not confirm:
             assert then is ACTIONS[remedy], rule.code
@@ -104,9 +101,7 @@ def test_the_other_profile_goes_by_the_severity() -> None:
     """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default
     profile.
     """
-    with reference("dcgm-errors.csv").open(newline="", encoding="utf-8") as table:
-        rows = list(csv.DictReader(table))
-    for row in [*rows, {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:
+    for row in [*rows(), {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:
         fields = {"severity": int(row["severity_code"]), "confirmed": False}
         there, here = (
             catalogue(profile).find_rule(f"dcgm/{row['id']}").apply_to(fields).action
@@ -127,21 +122,11 @@ def test_the_words_of_an_error_lead_where_its_number_does() -> None:
     assert len({number for number, _ in texts}) >= 7
     for number, text in sorted(texts):
         found = meanings().find_by_text(_SUB_CHECK.sub("", text))
-        if (
-            number is not None and number <= 101 and found is not None
-        ):  # no later ones were ever printed without a number
-            assert found.code in (
-                f"dcgm/{number}",
-                meanings().find_meaning(document.Message(text, number)).code,
-            ), text
-    unknown = [
-        text
-        for number, text in texts
-        if number is not None
-        and number <= 85
-        and meanings().find_by_text(_SUB_CHECK.sub("", text)) is None
-    ]
-    assert [text for text in unknown if "detached" not in text] == []
+        # No later ones were ever printed without a number.
+        if found is not None and number <= 101:
+            meant = meanings().find_meaning(document.Message(text, number)).code
+            assert found.code in (f"dcgm/{number}", meant), text
+        assert found is not None or number > 85 or "detached" in text, text
 
 
 _SUB_CHECK = re.compile(r"^[A-Z][A-Za-z/ ]{2,30}: ")

@@ -59,27 +59,25 @@ def test_the_tables_hold_what_is_read_from_them() -> None:
     assert {text: parse_version(text) for text in versions} == versions
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ('{ remedy = "replce" }', "did you mean replace?"),
-        ('{ confirm = true }', "remedy: missing"),
-        ('{ remedy = "none", cofirm = true }', "cofirm: unknown key, did you mean confirm?"),
-        ('{ remedy = "none", confirm = 1 }', "expected true or false, found 1"),
-        ('{ remedy = "none", words = "x" }', "expected a list of texts, found 'x'"),
-        ('{ remedy = "none", words = ["X"] }', "expected lower case, found 'X'"),
-        ('{ remedy = "none", severity = { high = "none" } }', "expected a table such as"),
-        ('{ remedy = "none", severity = { 2 = "x" } }', "severity.2: 'x' is none of"),
-        ('{ remedy = "none", instead = [{ contains = ["x"] }] }', "instead #1: expected"),
-        ("3", "expected a table such as"),
-    ],
-)  # fmt: skip
-def test_a_wrong_entry_is_told(value: str, said: str) -> None:
-    with pytest.raises(CatalogError) as told:
-        load_catalog(overrides={"dcgm/58": parse_toml(f"diagnostic = {value}", "x")})
-    (error,) = told.value.errors
-    assert error.startswith("[catalog.overrides]: [dcgm.58] diagnostic: ")
-    assert said in error
+def test_a_wrong_entry_is_told() -> None:
+    values = {
+        '{ remedy = "replce" }': "did you mean replace?",
+        "{ confirm = true }": "remedy: missing",
+        '{ remedy = "none", cofirm = true }': "cofirm: unknown key, did you mean confirm?",
+        '{ remedy = "none", confirm = 1 }': "confirm: ",
+        '{ remedy = "none", words = "x" }': "words: expected a list",
+        '{ remedy = "none", words = ["X"] }': "expected lower case, found 'X'",
+        '{ remedy = "none", severity = { high = "none" } }': "expected a table",
+        '{ remedy = "none", severity = { 2 = "x" } }': "severity.2: 'x' is none of",
+        '{ remedy = "none", instead = [{ contains = ["x"] }] }': "instead #1: expected",
+        "3": "expected a table",
+    }
+    for value, said in values.items():
+        with pytest.raises(CatalogError) as told:
+            load_catalog(overrides={"dcgm/58": parse_toml(f"diagnostic = {value}", "x")})
+        (error,) = told.value.errors
+        assert error.startswith("[catalog.overrides]: [dcgm.58] diagnostic"), error
+        assert said in error, error
 
 
 def test_an_override_counts_for_the_judge_and_for_the_reading() -> None:

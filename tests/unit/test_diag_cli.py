@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -99,62 +100,30 @@ def running(**more: object) -> ActiveRun:
 # --- run
 
 
-@pytest.mark.parametrize(
-    ("report", "preempted", "code", "said"),
-    [
+def test_exit_codes(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
+    for report, preempted, code, said in (
         (PASSED, "", 0, "PASS"),
         (FAILED, "", 20, "FAIL"),
-        (
-            Report(outcome=Outcome.CONFIG, reason="persistence mode is off"),
-            "",
-            10,
-            "SETTINGS ARE WRONG",
-        ),
+        (Report(outcome=Outcome.CONFIG, reason="off"), "", 10, "SETTINGS ARE WRONG"),
         (Report(outcome=Outcome.NOT_APPLICABLE, reason="MIG"), "", 10, "NOT APPLICABLE"),
-        (Report(outcome=Outcome.INCONCLUSIVE, reason="skipped"), "", 30, "this is no pass"),
-        (Report(outcome=Outcome.ERROR, reason="no engine"), "", 30, "this is no pass"),
-        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "says nothing about the hardware"),
+        (Report(outcome=Outcome.INCONCLUSIVE, reason="skipped"), "", 30, "no pass"),
+        (Report(outcome=Outcome.ERROR, reason="no engine"), "", 30, "no pass"),
+        (Report(outcome=Outcome.INCONCLUSIVE), "job 815", 30, "job 815"),
         (PASSED, "job 815", 30, "MADE ROOM"),
-    ],
-)
-def test_exit_codes(
-    cli: Cli,
-    fake: FakeDiagnostics,
-    capsys: pytest.CaptureFixture[str],
-    report: Report,
-    preempted: str,
-    code: int,
-    said: str,
-) -> None:
-    ends(fake, report, running(), preempted=preempted)
-    assert cli("run", "2") == code
-    shown = capsys.readouterr()
-    assert said in shown.out
-    assert report.reason in shown.out
-    assert shown.err == ""
-    assert (fake.asked[0].level, fake.asked[0].reason) == (2, "asked on the command line")
+    ):
+        ends(fake, report, running(), preempted=preempted)
+        assert cli("run", "2") == code, report
+        shown = capsys.readouterr()
+        assert said in shown.out and report.reason in shown.out, shown.out
+        assert shown.err == ""
+    assert {(one.level, one.reason) for one in fake.asked} == {(2, "asked on the command line")}
 
 
 def test_json(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     """One document and nothing else, where no terminal is."""
     ends(fake, FAILED, running())
-    assert (
-        cli(
-            "run",
-            "2",
-            "--json",
-            "--gpu",
-            "3",
-            "--gpu",
-            "1",
-            "--gpu",
-            "3",
-            "--busy",
-            "--reason",
-            "ticket 7",
-        )
-        == 20
-    )
+    words = ("--gpu", "3", "--gpu", "1", "--gpu", "3", "--busy", "--reason", "ticket 7")
+    assert cli("run", "2", "--json", *words) == 20
     shown = capsys.readouterr()
     assert (json.loads(shown.out)["outcome"], shown.err) == ("fail", "")
     (asked,) = fake.asked
@@ -163,27 +132,18 @@ def test_json(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
 
 def test_not_followed(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("run", "--check", "dcgm_health", "--no-wait") == 0
-    assert (
-        "asked for dcgm_health: vitald diag show 20261118T134640-1-dcgm_health"
-        in capsys.readouterr().out
-    )
+    assert "vitald diag show 20261118T134640-1-dcgm_health" in capsys.readouterr().out
     assert cli("run", "--no-wait", "--json") == 0
     assert json.loads(capsys.readouterr().out)["going"]["level"] == 1
     assert [(one.check, one.level) for one in fake.asked] == [("dcgm_health", 0), ("dcgm", 1)]
 
 
 def test_refused(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.refusal = Refusal("nccl cannot run here", "all_reduce_perf is not installed")
+    fake.refusal = Refusal("nccl cannot run here", "no all_reduce_perf")
     assert cli("run", "--check", "nccl") == 69
-    assert (
-        capsys.readouterr().err
-        == "vitald: nccl cannot run here (all_reduce_perf is not installed)\n"
-    )
+    assert capsys.readouterr().err == "vitald: nccl cannot run here (no all_reduce_perf)\n"
     assert cli("run", "2", "--check", "dcgm_health") == 69
-    assert (
-        "dcgm_health has no level 2 (dcgm_health has no levels: leave it out)"
-        in capsys.readouterr().err
-    )
+    assert "dcgm_health has no level 2" in capsys.readouterr().err
 
 
 def test_long_ones_want_a_reason_and_a_yes(
@@ -197,8 +157,7 @@ def test_long_ones_want_a_reason_and_a_yes(
     assert "--reason TEXT" in capsys.readouterr().err
     assert cli("run", "4", "--reason", "ticket 7") == 2
     shown = capsys.readouterr().err
-    assert "dcgm level 4 puts full load on every GPU for about 1 h 30 min." in shown
-    assert "say --yes" in shown
+    assert "dcgm level 4" in shown and "1 h 30 min" in shown and "--yes" in shown
     assert fake.asked == []
 
     class Person(io.StringIO):
@@ -244,14 +203,7 @@ def test_progress_without_a_terminal(
 def test_behind_another(
     cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = ActiveRun(
-        id="other",
-        ask=run_of(check="nccl", level=0).ask,
-        asked_at=1.0,
-        stage=Stage.RUNNING,
-        began=time.time(),
-    )
-    fake.active = (other,)
+    fake.active = (replace(running(), id="other", ask=run_of(check="nccl", level=0).ask),)
     looks = 0
 
     def look() -> None:
@@ -267,10 +219,13 @@ def test_behind_another(
 
 
 def test_the_daemon_is_restarted_meanwhile(
-    cli: Cli, fake: FakeDiagnostics, served: Served, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
+    fake: FakeDiagnostics,
+    served: Served,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is waited for; a run of which there is no trace has no verdict."""
-    import threading
 
     def look() -> None:
         fake.on_look = lambda: None
@@ -278,11 +233,8 @@ def test_the_daemon_is_restarted_meanwhile(
         threading.Thread(target=lambda: (served.stop(), served.start()), daemon=True).start()
 
     fake.on_look = look
-    command._MAX_SILENCE_S, before = 1.0, command._MAX_SILENCE_S
-    try:
-        assert cli("run", "1") == 30
-    finally:
-        command._MAX_SILENCE_S = before
+    monkeypatch.setattr(command, "_MAX_SILENCE_S", 1.0)
+    assert cli("run", "1") == 30
     assert "left no result" in capsys.readouterr().err
 
 
@@ -293,18 +245,12 @@ def test_the_daemon_is_gone(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import threading
-
     monkeypatch.setattr(command, "_MAX_SILENCE_S", 0.3)
     fake.on_look = lambda: threading.Thread(target=served.stop, daemon=True).start()
     assert cli("run", "1") == 30
     shown = capsys.readouterr()
     assert "the daemon does not answer" in shown.out
-    assert (
-        "is the daemon running?" in shown.err
-        or "has stopped" in shown.err
-        or "no answer" in shown.err
-    )
+    assert shown.err.startswith("vitald: ")
 
 
 # --- on a terminal
@@ -393,13 +339,10 @@ def test_ctrl_c_lets_go_and_ends_nothing(served: Served, fake: FakeDiagnostics) 
     assert (fake.cancelled, len(fake.active)) == ([], 1)
 
 
-@pytest.mark.parametrize(
-    ("elapsed", "expected", "drawn"),
-    [(0, 60, "[........................]   0%"), (600, 60, "[#######################.]  99%")],
-)
-def test_the_bar_is_full_only_at_the_end(elapsed: float, expected: float, drawn: str) -> None:
-    assert progress.draw_bar(elapsed, expected) == drawn
-    assert progress.draw_bar(elapsed, 0.0).endswith("  0%")
+def test_the_bar_is_full_only_at_the_end() -> None:
+    assert progress.draw_bar(0, 60) == "[........................]   0%"
+    assert progress.draw_bar(600, 60) == "[#######################.]  99%"
+    assert progress.draw_bar(600, 0.0).endswith("  0%")
     assert progress.format_time(600, 60) == "10 min, usually 60 s"
     assert progress.format_time(10, 0) == "10 s"
 
@@ -422,11 +365,12 @@ def test_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("list") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^dcgm +1 +never +- +1 h +not scheduled$", shown, re.MULTILINE)
-    assert re.search(r"^dcgm +3 +never +- +- +on request$", shown, re.MULTILINE)
-    assert re.search(
-        r"^nccl +- +never +- +- +cannot run: all_reduce_perf is not installed$", shown, re.MULTILINE
-    )
+    for line in (
+        "dcgm +1 +never +- +1 h +not scheduled",
+        "dcgm +3 +never +- +- +on request",
+        "nccl +- +never +- +- +cannot run: all_reduce_perf is not installed",
+    ):
+        assert re.search(f"^{line}$", shown, re.MULTILINE), shown
     assert shown.endswith("\nno runs yet\n")
 
     now = time.time()
@@ -439,36 +383,21 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         ScheduledRun(check="dcgm", level=1, at=now + 3000.5),
         ScheduledRun(check="dcgm", level=2, at=now - 1.0, waits_for="idle devices: job 815"),
     )
-    fake.active = (
-        ActiveRun(
-            id="a-1",
-            ask=run_of(level=0, check="dcgm_health").ask,
-            asked_at=now,
-            stage=Stage.RUNNING,
-            began=now - 5.0,
-            expected_s=60.0,
-        ),
-    )
+    going = running(began=now - 5.0, expected_s=60.0)
+    fake.active = (replace(going, id="a-1", ask=run_of(level=0, check="dcgm_health").ask),)
     fake.blocked = "job 815"
     assert cli("list") == 0
     shown = capsys.readouterr().out
-    assert re.search(
-        r"^dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)$", shown, re.MULTILINE
-    ), shown
-    assert re.search(
-        r"^dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815$",
-        shown,
-        re.MULTILINE,
-    ), shown
-    assert re.search(
-        r"^dcgm_health +- +never +- +10 min +runs: \d s of about 60 s$", shown, re.MULTILINE
-    ), shown
-    assert "what needs idle devices waits: job 815" in shown
-    assert "\nruns   dcgm_health  a-1, asked by schedule\n" in shown
-    assert re.search(
-        r"dcgm level 2 +fail +60 s +GPU 3: a row remap failed +finding #12 +20261118T", shown
-    )
-    assert re.search(r"dcgm level 1 +made room +10 s +made room for job 815 +schedule", shown)
+    for line in (
+        "dcgm +1 +made room, 2 min ago +10 s +1 h +in (50 min|49 min 59 s)",
+        "dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815",
+        r"dcgm_health +- +never +- +10 min +runs: \d s of about 60 s",
+        "what needs idle devices waits: job 815",
+        "runs   dcgm_health  a-1, asked by schedule",
+        ".*dcgm level 2 +fail +60 s +GPU 3: a row remap failed +finding #12 +20261118T.*",
+        ".*dcgm level 1 +made room +10 s +made room for job 815 +schedule.*",
+    ):
+        assert re.search(f"^{line}$", shown, re.MULTILINE), shown
 
     assert cli("list", "--limit", "1", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -575,11 +504,11 @@ def test_read_is_another_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--socket" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("what", [(), ("walk",), ("show",)])
-def test_usage(what: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as usage:
-        main(["diag", *what])
-    assert usage.value.code == 2
+def test_usage() -> None:
+    for words in ((), ("walk",), ("show",)):
+        with pytest.raises(SystemExit) as usage:
+            main(["diag", *words])
+        assert usage.value.code == 2, words
 
 
 def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -597,20 +526,17 @@ def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 # --- words
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (89.4, "89 s"),
-        (90, "1 min 30 s"),
-        (600, "10 min"),
-        (3599, "59 min 59 s"),
-        (5400, "1 h 30 min"),
-        (86400, "24 h"),
-    ],
-)
-def test_spans(seconds: float, words: str) -> None:
-    assert views.format_duration(seconds) == words
+def test_spans() -> None:
+    spans = {
+        0.4: "0 s",
+        89.4: "89 s",
+        90: "1 min 30 s",
+        600: "10 min",
+        3599: "59 min 59 s",
+        5400: "1 h 30 min",
+        86400: "24 h",
+    }
+    assert {seconds: views.format_duration(seconds) for seconds in spans} == spans
 
 
 def test_numbers() -> None:
@@ -628,18 +554,13 @@ def test_status_tells_of_diagnostics(
     )
 
     def told() -> str:
+        lists = ("findings", "incidents", "suspects", "trials", "sources", "components")
+        flags = ("rebootRequired", "replacementRequired", "simulated")
         whole: Json = {
-            "rebootRequired": False,
-            "replacementRequired": False,
-            "simulated": False,
+            **dict.fromkeys(flags, False),
+            **{name: [] for name in lists},
             "host": "n",
             "status": "healthy",
-            "findings": [],
-            "incidents": [],
-            "suspects": [],
-            "trials": [],
-            "sources": [],
-            "components": [],
             "ledger": {"ok": True},
             "kernelLog": {"recordsLost": 0, "untrusted": 0},
             "profile": "nvidia",

@@ -133,43 +133,38 @@ class Story:
 ONE = (gpu(1).name, "dcgm/58")
 
 
-@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NOT_APPLICABLE])
-def test_a_run_without_a_verdict_changes_nothing(outcome: Outcome) -> None:
-    story = Story().run(REMAP_FAILED).run(WRONG_MEMORY)
-    before = story.findings
-    story.run(WRONG_MEMORY, replace(REMAP_FAILED, gpu=3), outcome=outcome)
-    assert story.findings == before and story.codes == [RAN]
-    story.run(WRONG_MEMORY)
-    assert story.findings[ONE] is Action.REPLACE_NODE, "nor did it make the run before it forgotten"
+def test_a_run_without_a_verdict_changes_nothing() -> None:
+    for outcome in (Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.NOT_APPLICABLE):
+        story = Story().run(REMAP_FAILED).run(WRONG_MEMORY)
+        before = story.findings
+        story.run(WRONG_MEMORY, replace(REMAP_FAILED, gpu=3), outcome=outcome)
+        assert story.findings == before and story.codes == [RAN], outcome
+        # Nor did it make the run before it forgotten.
+        assert story.run(WRONG_MEMORY).findings[ONE] is Action.REPLACE_NODE, outcome
 
 
-@pytest.mark.parametrize(("first", "second"), [(2, 2), (1, 2), (2, 1)])
-def test_what_is_found_twice_on_one_device_is_believed(first: int, second: int) -> None:
-    story = Story().run(WRONG_MEMORY, level=first)
-    assert story.findings == {ONE: Action.INSPECT}
-    assert story.restart().run(WRONG_MEMORY, level=second).findings == {ONE: Action.REPLACE_NODE}
+def test_what_is_found_twice_on_one_device_is_believed() -> None:
+    for first, second in ((2, 2), (1, 2), (2, 1)):
+        story = Story().run(WRONG_MEMORY, level=first)
+        assert story.findings == {ONE: Action.INSPECT}
+        story.restart().run(WRONG_MEMORY, level=second)
+        assert story.findings == {ONE: Action.REPLACE_NODE}, (first, second)
 
 
 def test_another_device_or_another_error_confirms_nothing() -> None:
     story = Story().run(WRONG_MEMORY).run(replace(WRONG_MEMORY, gpu=3))
     assert set(story.findings.values()) == {Action.INSPECT}
+    assert not story.told.replacement_required
     story.run(replace(WRONG_MEMORY, code="dcgm/52", gpu=3))
     assert [one.fields["confirmed"] for one in story.last if one.code == "dcgm/52"] == [False]
     story = Story().run(WRONG_MEMORY)
     story.places.boards[gpu(1)] = "GPU-another"
     assert story.run(WRONG_MEMORY).findings == {ONE: Action.INSPECT}
-    adapters = [
-        Fault(code="efa_loopback/failed", test="loopback", text="no", device=name, confirm=True)
-        for name in ("efa0", "efa1")
-    ]
-    story = (
-        Story()
-        .run(adapters[0], check="efa_loopback", level=0)
-        .run(adapters[1], check="efa_loopback", level=0)
-    )
-    assert [one.fields["confirmed"] for one in story.last if one.code == "efa_loopback/failed"] == [
-        False
-    ]
+    story, code = Story(), "efa_loopback/failed"
+    for name in ("efa0", "efa1"):
+        fault = Fault(code=code, test="loopback", text="no", device=name, confirm=True)
+        story.run(fault, check="efa_loopback", level=0)
+    assert [one.fields["confirmed"] for one in story.last if one.code == code] == [False]
 
 
 def test_a_pass_in_between_begins_anew_and_one_at_a_lower_level_does_not() -> None:
@@ -219,16 +214,16 @@ def test_drills_are_neither_cleared_nor_tested() -> None:
     assert len(story.run().findings) == 2
 
 
-@pytest.mark.parametrize(
-    ("finds", "sees"), [("dcgm", "dcgm_health"), ("dcgm_health", "dcgm"), ("dcgm", "dcgm")]
-)
-def test_the_engine_that_answers_again_is_seen_by_whoever_asks(finds: str, sees: str) -> None:
+def test_the_engine_that_answers_again_is_seen_by_whoever_asks() -> None:
     """Whatever the levels: each of them needs it."""
-    story = Story().run(
-        ENGINE_DOWN, check=finds, level=2 if finds == "dcgm" else 0, outcome=Outcome.ERROR
-    )
-    assert story.findings == {("node", "dcgm/engine_down"): Action.INSPECT}
-    assert story.run(check=sees, level=1 if sees == "dcgm" else 0).findings == {}
+    for finds, level, sees, other in (
+        ("dcgm", 2, "dcgm_health", 0),
+        ("dcgm_health", 0, "dcgm", 1),
+        ("dcgm", 2, "dcgm", 1),
+    ):
+        story = Story().run(ENGINE_DOWN, check=finds, level=level, outcome=Outcome.ERROR)
+        assert story.findings == {("node", "dcgm/engine_down"): Action.INSPECT}
+        assert story.run(check=sees, level=other).findings == {}, (finds, sees)
 
 
 def test_runs_in_vain_are_said_by_check_and_level() -> None:
@@ -260,9 +255,8 @@ def test_what_goes_on_failing_counts_once_in_the_record() -> None:
     story = Story()
     for _ in range(5):
         story.run(REMAP_FAILED)
-    assert {kind: count for kind, count, _ in story.judge.score_devices(story.now)[gpu(2).name][1]}[
-        "diagnostic_failed"
-    ] == 1
+    _, counted = story.judge.score_devices(story.now)[gpu(2).name]
+    assert {kind: count for kind, count, _ in counted}["diagnostic_failed"] == 1
 
 
 def test_wrong_settings_of_a_link_test_end_nothing() -> None:
@@ -274,19 +268,12 @@ def test_wrong_settings_of_a_link_test_end_nothing() -> None:
 
 
 def test_all_devices_of_one_error_are_told() -> None:
-    adapters = [
-        Fault(
-            code="efa_loopback/failed",
-            test="loopback",
-            text="no",
-            device=f"nic/0000:a{n}:00.0",
-            confirm=True,
-        )
-        for n in range(3)
-    ]
+    fault = Fault(code="efa_loopback/failed", test="loopback", text="no", confirm=True)
+    addresses = [f"0000:a{number}:00.0" for number in range(3)]
+    adapters = [replace(fault, device=f"nic/{address}") for address in addresses]
     story = Story().run(*adapters, check="efa_loopback", level=0)
-    assert {one.component for one in story.last if one.code == "efa_loopback/failed"} == {
-        Component(ComponentKind.NIC, f"0000:a{n}:00.0") for n in range(3)
+    assert {one.component for one in story.last if one.code == fault.code} == {
+        Component(ComponentKind.NIC, address) for address in addresses
     }
 
 
@@ -306,21 +293,11 @@ def test_memory_has_a_bound_and_a_strange_one_is_refused() -> None:
 
 def test_the_flags_of_a_run_wait_for_the_second_one() -> None:
     """As the finding does: two words of one daemon must not contradict each other."""
-    story = Story().run(WRONG_MEMORY)
-    assert (story.told.replacement_required, story.told.faults[0].confirmed) == (False, False)
-    assert [found.action for found in story.judge.open_findings if found.code == "dcgm/58"] == [
-        Action.INSPECT
-    ]
-    story.run(WRONG_MEMORY)
-    assert (story.told.replacement_required, story.told.faults[0].confirmed) == (True, True)
-    assert [found.action for found in story.judge.open_findings if found.code == "dcgm/58"] == [
-        Action.REPLACE_NODE
-    ]
-
-
-def test_another_gpu_confirms_nothing() -> None:
-    story = Story().run(WRONG_MEMORY).run(replace(WRONG_MEMORY, gpu=2))
-    assert not story.told.replacement_required
+    story = Story()
+    for confirmed, action in ((False, Action.INSPECT), (True, Action.REPLACE_NODE)):
+        told = story.run(WRONG_MEMORY).told
+        assert (told.replacement_required, told.faults[0].confirmed) == (confirmed, confirmed)
+        assert story.findings == {ONE: action}
 
 
 def test_what_is_certain_at_once_raises_its_flag_at_once() -> None:
@@ -332,18 +309,15 @@ def test_what_is_certain_at_once_raises_its_flag_at_once() -> None:
 
 
 def test_an_xid_that_the_diagnostic_names_is_that_xid() -> None:
-    fault = Fault(
-        code="xid/79",
-        test="memory",
-        text="Detected XID 79 for GPU 1",
-        gpu=1,
-        error_id=101,
-        remedy=Remedy.REBOOT,
+    story = Story().run(
+        Fault(
+            code="xid/79",
+            test="memory",
+            text="Detected XID 79 for GPU 1",
+            gpu=1,
+            error_id=101,
+            remedy=Remedy.REBOOT,
+        )
     )
-    story = Story().run(fault)
     assert story.told.reboot_required
-    assert [
-        (found.code, found.component, found.action)
-        for found in story.judge.open_findings
-        if found.kind == "xid"
-    ] == [("xid/79", gpu(1), Action.REBOOT_NODE)]
+    assert story.findings[gpu(1).name, "xid/79"] is Action.REBOOT_NODE

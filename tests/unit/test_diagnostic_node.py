@@ -37,27 +37,22 @@ def node(board: NodeState, tmp_path: Path) -> NodeView:
     return NodeView(board, PciInventory(tmp_path), tmp_path / "ledger.db", lambda: "")
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "pci_class", "has"),
-    [
+def test_whether_there_is_something_to_be_idle(board: NodeState, tmp_path: Path) -> None:
+    inventory = PciInventory(tmp_path)
+    view = NodeView(board, inventory, tmp_path / "ledger.db", lambda: "")
+    assert not view.has_accelerators
+    for vendor, device, pci_class, has in (
         (0x10DE, 0x2330, 0x030200, True),  # a GPU
         (0x1D0F, 0x7164, 0x088000, True),  # a Neuron device
         (0x10DE, 0x22A3, 0x068000, False),  # an NVSwitch: work uses it by way of a GPU
         (0x15B3, 0x1021, 0x020700, False),  # a network adapter
-    ],
-)
-def test_whether_there_is_something_to_be_idle(
-    board: NodeState, tmp_path: Path, vendor: int, device: int, pci_class: int, has: bool
-) -> None:
-    inventory = PciInventory(tmp_path)
-    view = NodeView(board, inventory, tmp_path / "ledger.db", lambda: "")
-    assert not view.has_accelerators
-    inventory.devices = {
-        ADDRESSES[0]: PciDevice(
-            address=ADDRESSES[0], vendor=vendor, device=device, pci_class=pci_class, driver=None
-        )
-    }
-    assert view.has_accelerators is has
+    ):
+        inventory.devices = {
+            ADDRESSES[0]: PciDevice(
+                address=ADDRESSES[0], vendor=vendor, device=device, pci_class=pci_class, driver=None
+            )
+        }
+        assert view.has_accelerators is has, hex(device)
 
 
 def address_of(node: NodeView, index: int, serial: str = "") -> str | None:
@@ -70,21 +65,15 @@ def test_by_the_order_of_their_addresses(board: NodeState, node: NodeView) -> No
     assert [address_of(node, index) for index in range(-1, 5)] == [None, *ADDRESSES, None]
 
 
-def test_the_serial_number_comes_first(board: NodeState, node: NodeView) -> None:
+def test_the_serial_number_comes_first_and_nobody_is_blamed_in_the_place_of_another(
+    board: NodeState, node: NodeView
+) -> None:
     board.replace_readings(
         "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
     )
-    assert address_of(node, 0, "S2") == ADDRESSES[2]
-    assert address_of(node, 99, "S2") == ADDRESSES[2]
-
-
-def test_nobody_is_blamed_in_the_place_of_another(board: NodeState, node: NodeView) -> None:
-    board.replace_readings(
-        "nvml", [readings(address, f"S{number}") for number, address in enumerate(ADDRESSES)]
-    )
+    assert address_of(node, 0, "S2") == address_of(node, 99, "S2") == ADDRESSES[2]
     assert address_of(node, 1, "gone") is None
     assert address_of(node, 1) == ADDRESSES[1]
-    board.replace_readings(
-        "nvml", [readings(address) for address in ADDRESSES]
-    )  # boards that do not say theirs
+    # Boards that do not say theirs.
+    board.replace_readings("nvml", [readings(address) for address in ADDRESSES])
     assert address_of(node, 1, "S1") == ADDRESSES[1]

@@ -61,9 +61,7 @@ def get(served: Served, path: str) -> Json:
 
 def full_of(fake: FakeDiagnostics) -> None:
     """One of everything."""
-    ask = RunRequest(
-        check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="before the big run"
-    )
+    ask = RunRequest(check="dcgm", level=2, gpus=(1, 3), by="root (uid 0), pid 7", reason="x")
     fake.active = (
         ActiveRun(
             id="a-1",
@@ -166,7 +164,7 @@ def test_what_is_not_there(served: Served, fake: FakeDiagnostics) -> None:
         ("/v1/diagnostics/runs/b-1", 404, "no run 'b-1'"),
         ("/v1/diagnostics/runs/%2e%2e%2f", 404, "no run"),
         ("/v1/diagnostics/runs?check=dcmg", 404, "did you mean dcgm?"),
-        ("/v1/diagnostics/runs?limit=0", 400, "limit: expected a number from 1 to 1000"),
+        ("/v1/diagnostics/runs?limit=0", 400, "limit"),
         ("/v1/diagnostics/runs?limit=1001", 400, "limit"),
         ("/v1/diagnostics/runs?level=1", 400, "unknown parameter 'level'"),
         ("/v1/diagnostics?x=1", 400, "unknown parameter"),
@@ -185,78 +183,61 @@ def test_what_is_not_there(served: Served, fake: FakeDiagnostics) -> None:
 
 def test_asking(served: Served, fake: FakeDiagnostics) -> None:
     """Answered at once; the level is the lowest where none is said."""
-    status, answer = served.request("POST", RUN, {"reason": "why not"})
+    why = {"reason": " why not "}
+    status, answer = served.request("POST", RUN, why)
     assert status == 202
     conforms("OneGoing", answer)
     assert (answer["going"]["stage"], answer["going"]["level"]) == ("waiting", 1)
-    assert served.request("POST", RUN, {"check": "dcgm_health", "reason": "why not"})[0] == 202
-    everything = {
-        "check": "dcgm",
-        "level": 2.0,
-        "gpus": [3, 1.0],
-        "busy": True,
-        "reason": " why not ",
-    }
+    assert served.request("POST", RUN, {**why, "check": "dcgm_health"})[0] == 202
+    everything = {**why, "check": "dcgm", "level": 2.0, "gpus": [3, 1.0], "busy": True}
     assert served.request("POST", RUN, everything)[0] == 202
-    first, second, third = fake.asked
-    assert (first.check, first.level, first.gpus, first.busy, first.reason) == (
-        "dcgm",
-        1,
-        (),
-        False,
-        "why not",
+    first = RunRequest(
+        check="dcgm", level=1, by=f"root (uid 0), pid {os.getpid()}", reason="why not"
     )
-    assert first.by == f"root (uid 0), pid {os.getpid()}"
-    assert (second.check, second.level) == ("dcgm_health", 0)
-    assert third == replace(first, level=2, gpus=(1, 3), busy=True)
+    assert fake.asked == [
+        first,
+        replace(first, check="dcgm_health", level=0),
+        replace(first, level=2, gpus=(1, 3), busy=True),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "error"),
-    [
+def test_what_is_refused(served: Served, fake: FakeDiagnostics) -> None:
+    why = {"reason": "x"}
+    bodies: list[tuple[object, int, str]] = [
         ({}, 400, "reason"),
         ({"reason": "  "}, 400, "reason"),
         ({"reason": "a\nb"}, 400, "reason"),
-        ({"reason": "x", "check": "nvbandwidth"}, 404, "no check 'nvbandwidth'"),
-        ({"reason": "x", "check": "dcgm_heath"}, 404, "did you mean dcgm_health?"),
-        ({"reason": "x", "check": None}, 400, "check: expected a name"),
-        ({"reason": "x", "check": ["dcgm"]}, 400, "check: expected a name"),
-        ({"reason": "x", "level": 5}, 400, "dcgm has no level 5"),
-        ({"reason": "x", "level": 0}, 400, "dcgm has no level 0"),
-        ({"reason": "x", "check": "nccl", "level": 1}, 400, "nccl has no level 1"),
+        ({**why, "check": "nvbandwidth"}, 404, "no check 'nvbandwidth'"),
+        ({**why, "check": "dcgm_heath"}, 404, "did you mean dcgm_health?"),
+        ({**why, "check": None}, 400, "check: "),
+        ({**why, "check": ["dcgm"]}, 400, "check: "),
+        ({**why, "level": 5}, 400, "dcgm has no level 5"),
+        ({**why, "level": 0}, 400, "dcgm has no level 0"),
+        ({**why, "check": "nccl", "level": 1}, 400, "nccl has no level 1"),
         *(
-            ({"reason": "x", "level": level}, 400, "level: expected")
+            ({**why, "level": level}, 400, "level: expected")
             for level in ("2", None, True, -1, 101, 1.5, 1e300)
         ),
         *(
-            ({"reason": "x", "gpus": gpus}, 400, "gpus: expected")
-            for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096])
+            ({**why, "gpus": gpus}, 400, "gpus: expected")
+            for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096], [*range(65)])
         ),
-        ({"reason": "x", "gpus": list(range(65))}, 400, "gpus: expected"),
-        ({"reason": "x", "busy": 1}, 400, "busy: expected true or false"),
-        ({"reason": "x", "levels": 2}, 400, "unknown key 'levels', did you mean level?"),
+        ({**why, "busy": 1}, 400, "busy: expected"),
+        ({**why, "levels": 2}, 400, "'levels', did you mean level?"),
         ([], 400, "not a JSON object"),
-    ],
-)
-def test_what_is_refused(
-    served: Served, fake: FakeDiagnostics, body: object, status: int, error: str
-) -> None:
-    answered, answer = served.request("POST", RUN, body)
-    conforms("Error", answer)
-    assert (answered, error in str(answer["error"])) == (status, True), answer
+    ]
+    for body, status, error in bodies:
+        answered, answer = served.request("POST", RUN, body)
+        conforms("Error", answer)
+        assert (answered, error in str(answer["error"])) == (status, True), (body, answer)
     assert fake.asked == []
 
 
 def test_refused_by_the_diagnostics(served: Served, fake: FakeDiagnostics) -> None:
-    fake.refusal = Refusal(
-        "the devices are released: ticket 7", "vitald release --end takes them back"
-    )
+    fake.refusal = Refusal("the devices are released", "vitald release --end")
     assert served.request("POST", RUN, {"reason": "x"}) == (
         409,
-        {
-            "error": "the devices are released: ticket 7",
-            "hint": "vitald release --end takes them back",
-        },
+        {"error": "the devices are released", "hint": "vitald release --end"},
     )
 
 
@@ -321,9 +302,7 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[requests.Sess
 
 @schema.parametrize()
 @settings(
-    max_examples=25,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[*HealthCheck],
+    max_examples=25, phases=[Phase.explicit, Phase.generate], suppress_health_check=[*HealthCheck]
 )
 def test_every_answer_is_in_the_document(
     case: schemathesis.Case, contract: requests.Session
@@ -374,34 +353,21 @@ def test_what_the_port_says(fake: FakeDiagnostics) -> None:
             run_of(check="nccl", level=0, preempted="job 815"),
         )
     )
-    outcomes = {
-        one: told[f'vitald_diagnostic_last_outcome{{check="dcgm",level="2",outcome="{one}"}}']
-        for one in ("pass", "fail", "preempted")
-    }
-    assert outcomes == {"pass": 0.0, "fail": 1.0, "preempted": 0.0}
-    assert (
-        sum(
-            value
-            for name, value in told.items()
-            if name.startswith('vitald_diagnostic_last_outcome{check="dcgm",level="2"')
-        )
-        == 1.0
-    )
+    outcome = 'vitald_diagnostic_last_outcome{check="dcgm",level="2"'
+    outcomes = {name: value for name, value in told.items() if name.startswith(outcome)}
+    assert outcomes[f'{outcome},outcome="fail"}}'] == sum(outcomes.values()) == 1.0
+    assert {f'{outcome},outcome="{one}"}}' for one in ("pass", "preempted")} < {*outcomes}
     assert (
         told['vitald_diagnostic_last_end_timestamp_seconds{check="dcgm",level="2"}'] == BEGAN + 60.0
     )
     assert told['vitald_diagnostic_last_duration_seconds{check="dcgm",level="2"}'] == 60.0
     assert told['vitald_diagnostic_runs_total{check="dcgm",level="2",outcome="fail"}'] == 2.0
     assert told['vitald_diagnostic_runs_total{check="nccl",level="0",outcome="preempted"}'] == 1.0
-    assert [
-        told[f'vitald_diagnostic_{name}{{check="dcgm",level="{level}"}}']
-        for level in (1, 2, 3)
+    running, waiting = (
+        [told[f'vitald_diagnostic_{name}{{check="dcgm",level="{level}"}}'] for level in (1, 2, 3)]
         for name in ("running", "waiting")
-    ] == [
-        *(0.0, 0.0),
-        *(1.0, 0.0),
-        *(0.0, 1.0),
-    ]
+    )
+    assert (running, waiting) == ([0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
     assert told['vitald_diagnostic_next_timestamp_seconds{check="dcgm",level="1"}'] == BEGAN
     test = 'vitald_diagnostic_test_status{{check="dcgm",gpu="{}",level="2",status="{}",test="{}"}}'
     assert told[test.format(3, "fail", "Page Retirement/Row Remap")] == 1.0
@@ -422,10 +388,8 @@ def test_gauges_fall_again(fake: FakeDiagnostics) -> None:
     told = samples(page(fake))
     assert told['vitald_diagnostic_last_outcome{check="dcgm",level="2",outcome="fail"}'] == 0.0
     assert told['vitald_diagnostic_running{check="dcgm",level="2"}'] == 0.0
-    assert not any(
-        name.startswith(("vitald_diagnostic_test_status", "vitald_diagnostic_measure"))
-        for name in told
-    )
+    gone = ("vitald_diagnostic_test_status", "vitald_diagnostic_measure")
+    assert [name for name in told if name.startswith(gone)] == []
 
 
 def test_promtool_has_nothing_to_say(fake: FakeDiagnostics, promtool: str) -> None:

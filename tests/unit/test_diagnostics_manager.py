@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -294,29 +295,32 @@ class Steps:
             await self.on.wait()
 
 
-@pytest.mark.parametrize("how", ["cancel", "job", "release"])
-@pytest.mark.parametrize(("place", "started"), [("before", []), ("between", ["first"])])
-def test_what_is_told_to_end_starts_no_more_programs(
-    how: str, place: str, started: list[str]
-) -> None:
-    async def work() -> None:
+def test_what_is_told_to_end_starts_no_more_programs() -> None:
+    async def work(how: str, place: str, started: list[str]) -> None:
         steps = Steps(place)
         async with House(Tested(how=steps)).open() as house:
-            going = house.manager.request_run(ask(2))
-            await steps.reached.wait()
-            ending = asyncio.create_task(_end(house, how))
-            await until_async(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
-            steps.on.set()
-            run = await house.ended(going)
-            await ending
+            run = await _told_to_end(house, steps, how)
             assert (run.report.outcome, run.report.faults) == (Outcome.INCONCLUSIVE, ())
             assert bool(run.preempted) == (how != "cancel")
             assert house.programs.runs == started
-            assert set(house.codes) == {"diagnostic/ran"}, (
-                "it says nothing of the hardware, nor that it could not be run"
-            )
+            # It says nothing of the hardware, nor that it could not be run.
+            assert set(house.codes) == {"diagnostic/ran"}
 
-    told(work)
+    for how in ("cancel", "job", "release"):
+        told(partial(work, how, "before", []))
+        told(partial(work, how, "between", ["first"]))
+
+
+async def _told_to_end(house: House, steps: Steps, how: str) -> Run:
+    """A run of level 2, ended while it stands at its place, which it then leaves."""
+    going = house.manager.request_run(ask(2))
+    await steps.reached.wait()
+    ending = asyncio.create_task(_end(house, how))
+    await until_async(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
+    steps.on.set()
+    run = await house.ended(going)
+    await ending
+    return run
 
 
 async def _end(house: House, how: str) -> None:
@@ -328,25 +332,19 @@ async def _end(house: House, how: str) -> None:
         await house.manager.prepare_release()
 
 
-@pytest.mark.parametrize("how", ["cancel", "job", "release"])
-def test_what_ended_by_itself_stands(how: str) -> None:
+def test_what_ended_by_itself_stands() -> None:
     """Its programs have ended, and what they printed is being read: that was found, whoever comes
     now.
     """
 
-    async def work() -> None:
+    async def work(how: str) -> None:
         steps = Steps("after")
         async with House(Tested(how=steps)).open() as house:
-            going = house.manager.request_run(ask(2))
-            await steps.reached.wait()
-            ending = asyncio.create_task(_end(house, how))
-            await until_async(lambda: house.manager.active[0].stage is Stage.ENDING, "its end")
-            steps.on.set()
-            run = await house.ended(going)
-            await ending
+            run = await _told_to_end(house, steps, how)
             assert (run.report, run.preempted) == (FAILED, "")
 
-    told(work)
+    for how in ("cancel", "job", "release"):
+        told(partial(work, how))
 
 
 def test_what_is_over_and_not_stored_yet_is_shown_and_cannot_be_cancelled() -> None:
@@ -629,29 +627,26 @@ def test_who_takes_the_schedules_run_out_of_the_line_does_not_get_it_back_at_onc
     _settled_after_boot(work)
 
 
-@pytest.mark.parametrize("who", ["schedule", "finding"])
-@pytest.mark.parametrize("fails", ["raises", "reports"])
-def test_what_fails_before_its_program_starts_is_not_tried_all_the_time(
-    fails: str, who: str
-) -> None:
-    async def broken(ask: RunRequest, execute: Execute) -> Report:
-        if fails == "raises":
-            raise KeyError("a fault of ours")
+def test_what_fails_before_its_program_starts_is_not_tried_all_the_time() -> None:
+    async def raises(ask: RunRequest, execute: Execute) -> Report:
+        raise KeyError("a fault of ours")
+
+    async def reports(ask: RunRequest, execute: Execute) -> Report:
         await asyncio.sleep(0.001)
         return Report(outcome=Outcome.ERROR, reason="no such folder", remedy=Remedy.RETRY)
 
-    async def work() -> None:
-        house = House(Tested(how=broken, periods={1: 3600.0} if who == "schedule" else {}))
-        house.node.open = (
-            [finding(Action.INSPECT, code="xid/999", last=time.time())] if who == "finding" else []
-        )
+    async def work(house: House) -> None:
         async with house.open():
             await until_async(lambda: house.runs, "level 1")
             looks = len(house.batches)
             await until_async(lambda: len(house.batches) > looks + 5, "some more looks")
             assert [run.report.outcome for run in house.runs] == [Outcome.ERROR]
 
-    _settled_after_boot(work)
+    for how in (raises, reports):
+        scheduled, asked_for = House(Tested(how=how, periods={1: 3600.0})), House(Tested(how=how))
+        asked_for.node.open = [finding(Action.INSPECT, code="xid/999", last=time.time())]
+        for house in (scheduled, asked_for):
+            _settled_after_boot(partial(work, house))
 
 
 # --- faults of ours, and of what it stands on

@@ -10,9 +10,10 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -155,9 +156,8 @@ def words(uses: Sequence[Use]) -> list[str]:
 # --- files that are open
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
+def test_a_process_with_a_device_open_is_a_use(tree: Tree) -> None:
+    devices = (
         "nvidia0",
         "nvidia15",
         "nvidia-uvm",
@@ -165,25 +165,23 @@ def words(uses: Sequence[Use]) -> list[str]:
         "nvidia-caps/nvidia-cap21",
         "neuron0",
         "neuron15",
-        "nvidia0 (deleted)",
-    ],
-)
-def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
-    tree.process(4711, files=[f"/dev/{file}"])
-    device = file.removesuffix(" (deleted)")
-    assert tree.detector().uses() == (
-        Use(
-            kind=UseKind.PROCESS,
-            words=f"python3 (pid 4711) has {device} open",
-            pid=4711,
-            device=device,
-        ),
     )
+    for pid, device in enumerate(devices, 1):
+        tree.process(pid, files=[f"/dev/{device}"])
+    tree.process(9, files=["/dev/nvidia0 (deleted)"])
+    assert {use.pid: use for use in tree.detector().uses()} == {
+        pid: Use(
+            kind=UseKind.PROCESS,
+            words=f"python3 (pid {pid}) has {device} open",
+            pid=pid,
+            device=device,
+        )
+        for pid, device in (*enumerate(devices, 1), (9, "nvidia0"))
+    }
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
+def test_other_files_of_the_driver_and_files_of_such_names_are_none(tree: Tree) -> None:
+    files = [
         "/dev/nvidiactl",
         "/dev/nvidia-modeset",
         "/dev/nvidia-caps/nvidia-cap1",  # MIG's configuration and its monitor
@@ -192,23 +190,15 @@ def test_a_process_with_a_device_open_is_a_use(tree: Tree, file: str) -> None:
         "/home/user/nvidia0",
         "/usr/lib/nvidia/nvidia0",
         "/dev/neuron",
-    ],
-)
-def test_other_files_of_the_driver_and_files_of_such_names_are_none(tree: Tree, file: str) -> None:
-    tree.process(4711, files=[file])
+    ]
+    for pid, file in enumerate(files, 4711):
+        tree.process(pid, files=[file])
     assert tree.detector().uses() == ()
 
 
 def test_eight_devices_of_one_process_are_one_use(tree: Tree) -> None:
-    tree.process(
-        4711,
-        files=[
-            "/dev/nvidiactl",
-            *(f"/dev/nvidia{index}" for index in range(8)),
-            "/dev/nvidia-uvm",
-            "/dev/nvidia3",
-        ],
-    )
+    devices = ("nvidiactl", *(f"nvidia{index}" for index in range(8)), "nvidia-uvm", "nvidia3")
+    tree.process(4711, files=[f"/dev/{device}" for device in devices])
     assert words(tree.detector().uses()) == ["python3 (pid 4711) has nvidia-uvm and 8 more open"]
 
 
@@ -219,64 +209,61 @@ def test_a_process_that_only_changed_its_root_is_seen(tree: Tree) -> None:
 
 def test_a_plain_file_that_is_called_like_a_device_is_none(tree: Tree) -> None:
     tree.process(4711, files=["/dev/nvidia0"])  # it exists, and is an ordinary file
-    assert ProcessTable(tree.procfs, tree.dev).device_users == []
     table = ProcessTable(tree.procfs, tree.dev)
     table.read_processes(0.0)
     assert table.device_users == []
 
 
-@pytest.mark.parametrize("path", [one.path for one in PROGRAMS])
-def test_daemons_and_monitors_do_not_count(tree: Tree, path: str) -> None:
+def test_daemons_and_monitors_do_not_count(tmp_path: Path) -> None:
     """By their names only where the account is the system's: a name is anybody's to take."""
-    tree.process(4711, path.rpartition("/")[2][:15], ["/dev/nvidia0", "/dev/nvidia-uvm"])
-    assert tree.detector().uses() == ()
-    assert len(tree.detector(users=True).uses()) == 1
+    for first in range(0, len(PROGRAMS), 10):
+        tree = Tree(tmp_path / str(first))
+        pids = range(first, min(first + 10, len(PROGRAMS)))
+        for pid in pids:
+            name = PROGRAMS[pid].path.rpartition("/")[2][:15]
+            tree.process(pid, name, ["/dev/nvidia0", "/dev/nvidia-uvm"])
+        assert tree.detector().uses() == ()
+        assert sorted(use.pid or 0 for use in tree.detector(users=True).uses()) == [*pids]
 
 
 def test_a_site_may_name_more_monitors(tree: Tree) -> None:
     tree.process(4711, "our-gpu-exporte", ["/dev/nvidia0"])
     assert len(tree.detector().uses()) == 1
-    assert tree.detector(ignored=["/opt/our/our-gpu-exporter-of-many-words"]).uses() == ()
     detector = tree.detector(ignored=["/opt/our/our-gpu-exporter-of-many-words"])
+    assert detector.uses() == ()
     detector.given(compute={"gpu/0": [4711]})
     assert detector.uses() == ()
 
 
 def test_where_a_program_can_be_looked_at_its_path_counts_and_its_name_does_not() -> None:
-    monitors = KnownPrograms(["/usr/bin/nvidia-smi"])
     there = RunningProgram("anything", 1000, "/usr/bin/nvidia-smi", file_owner=0)
-    assert monitors.matches_process(there)
-    assert monitors.matches_process(replace(there, file_owner=998)), (
-        "some packages give their files to their own account"
-    )
-    assert not monitors.matches_process(replace(there, file_owner=1000)), (
-        "a user's own file, in a mount namespace of his own"
-    )
-    assert not monitors.matches_process(replace(there, file_owner=100000)), (
-        "root's, in a user namespace"
-    )
-    assert not monitors.matches_process(replace(there, file_owner=None))
-    assert not monitors.matches_process(
-        RunningProgram("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0)
-    )
-    assert not monitors.matches_process(RunningProgram("nvidia-smi", 1000))
-    assert not monitors.matches_process(RunningProgram("nvidia-smi"))
-    assert monitors.matches_process(RunningProgram("nvidia-smi", 0))
+    known = [
+        there,
+        replace(there, file_owner=998),  # some packages give their files to their own account
+        RunningProgram("nvidia-smi", 0),
+    ]
+    unknown = [
+        replace(there, file_owner=1000),  # a user's own file, in a mount namespace of his own
+        replace(there, file_owner=100000),  # root's, in a user namespace
+        replace(there, file_owner=None),
+        RunningProgram("nvidia-smi", 0, "/home/u/nvidia-smi", file_owner=0),
+        RunningProgram("nvidia-smi", 1000),
+        RunningProgram("nvidia-smi"),
+    ]
+    monitors = KnownPrograms(["/usr/bin/nvidia-smi"])
+    assert [one for one in (*known, *unknown) if monitors.matches_process(one)] == known
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_where_distributions_put_them() -> None:
+    known = KnownPrograms(one.path for one in PROGRAMS)
+    paths = (
         "/usr/sbin/nvidia-cuda-mps-server",
         "/usr/bin/slurmd",
         "/usr/lib/nvidia/current/nvidia-smi",
         "/usr/sbin/slurmd-wlm",
-    ],
-)
-def test_where_distributions_put_them(path: str) -> None:
-    assert KnownPrograms(one.path for one in PROGRAMS).matches_process(
-        RunningProgram("anything", 0, path, file_owner=0)
     )
+    programs = [RunningProgram("anything", 0, path, file_owner=0) for path in paths]
+    assert [one for one in programs if not known.matches_process(one)] == []
 
 
 def test_each_program_says_who_puts_it_there() -> None:
@@ -296,19 +283,12 @@ def test_the_program_of_a_process_is_looked_at(tree: Tree) -> None:
 
 def test_an_mps_server_is_no_work_though_the_driver_lists_it(tree: Tree) -> None:
     tree.process(10, "nvidia-cuda-mps-server"[:15], ["/dev/nvidia0"])
-    tree.process(11, "nvidia-cuda-mps-control"[:15])
     detector = tree.detector()
     detector.given(compute={"gpu/0": [10]})
     assert detector.uses() == ()
     tree.process(12, "train", ["/dev/nvidia0"])
-    detector.given(compute={"gpu/0": [10, 12]})
+    detector.given(compute={"gpu/0": [10, 12], "gpu/1": [12]})
     assert words(detector.uses()) == ["train (pid 12) has nvidia0 open"]
-
-
-def test_a_user_who_calls_his_job_a_test_of_dcgms_has_a_job(tree: Tree) -> None:
-    tree.process(13, "nvvs", ["/dev/nvidia0"])
-    tree.process(14, "train", ["/dev/nvidia1"], parent=13)
-    assert [use.pid for use in tree.detector(users=True).uses()] == [13, 14]
 
 
 def test_what_is_ours_does_not_count(tree: Tree) -> None:
@@ -317,12 +297,9 @@ def test_what_is_ours_does_not_count(tree: Tree) -> None:
     tree.process(102, "sh", parent=101)
     tree.process(103, "all_reduce_perf", ["/dev/nvidia1"], parent=102)
     tree.process(104, "nvvs", ["/dev/nvidia2", "/dev/nvidia-uvm"])
-    tree.process(
-        105, "helper", ["/dev/nvidia3"], environ="PATH=/bin\0VITALD_RUN=20240101T000000-1-dcgm-2\0"
-    )
-    tree.process(
-        106, "helper", ["/dev/nvidia4"], environ="PATH=/bin\0NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0"
-    )
+    ours, other = "VITALD_RUN=20240101T000000-1-dcgm-2\0", "NOT_VITALD_RUN=1\0X=\nVITALD_RUN=1\0"
+    tree.process(105, "helper", ["/dev/nvidia3"], environ=f"PATH=/bin\0{ours}")
+    tree.process(106, "helper", ["/dev/nvidia4"], environ=f"PATH=/bin\0{other}")
     assert [use.pid for use in tree.detector(own=[100]).uses()] == [106]
     assert [use.pid for use in tree.detector().uses()] == [101, 103, 106]
 
@@ -336,8 +313,7 @@ def test_parents_that_go_in_a_circle_end(tree: Tree) -> None:
 def test_names_that_are_meant_to_deceive(tree: Tree) -> None:
     tree.process(1, "evil) R 1\x1b[31m\n\u202e", ["/dev/nvidia0"])
     tree.process(2, "\n" * 15, ["/dev/nvidia0"])
-    shown = words(tree.detector().uses())
-    assert shown == [
+    assert words(tree.detector().uses()) == [
         "evil) R 1?[31m?? (pid 1) has nvidia0 open",
         f"{'?' * 15} (pid 2) has nvidia0 open",
     ]
@@ -502,35 +478,30 @@ def test_a_step_that_just_begins_counts_and_is_named_once_it_says_its_job(tree: 
     assert words(detector.uses()) == ["job 78 (slurm)", "job 77 (slurm)"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "system.slice/slurmstepd.scope/job_123",
-        "system.slice/node1_slurmstepd.scope/job_123",
-        "slurmstepd.scope/job_123",
-        "unified/system.slice/slurmstepd.scope/job_123",
-        "cpuset/slurm/uid_1000/job_123",
-        "freezer/slurm_node1/uid_1000/job_123",
-        "memory/slurm/uid_0/job_123",
-    ],
-)
-def test_cgroups_of_slurm_name_their_jobs(tree: Tree, path: str) -> None:
-    tree.job(path)
+def test_cgroups_of_slurm_name_their_jobs(tree: Tree) -> None:
+    for number, path in enumerate(
+        (
+            "system.slice/slurmstepd.scope",
+            "system.slice/node1_slurmstepd.scope",
+            "slurmstepd.scope",
+            "unified/system.slice/slurmstepd.scope",
+            "cpuset/slurm/uid_1000",
+            "freezer/slurm_node1/uid_1000",
+            "memory/slurm/uid_0",
+        )
+    ):
+        tree.job(f"{path}/job_12{number}")
     tree.job("user.slice/user-1000.slice/slurm/job_9")
     tree.job("system.slice/slurmd.service/job_8")
     tree.job("system.slice/slurmstepd.scope/system")
-    assert list_slurm_jobs(tree.cgroup) == ["123"]
+    assert sorted(list_slurm_jobs(tree.cgroup)) == [f"12{number}" for number in range(7)]
 
 
 def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
-    tree.job("system.slice/slurmstepd.scope/job_1", processes="")
-    (tree.cgroup / "system.slice/slurmstepd.scope/job_1/cgroup.events").write_text(
-        "populated 0\nfrozen 0\n"
-    )
-    tree.job("system.slice/slurmstepd.scope/job_2", processes="")
-    (tree.cgroup / "system.slice/slurmstepd.scope/job_2/cgroup.events").write_text(
-        "populated 1\nfrozen 0\n"
-    )
+    for job, populated in ((1, 0), (2, 1)):
+        path = f"system.slice/slurmstepd.scope/job_{job}"
+        tree.job(path, processes="")
+        (tree.cgroup / path / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
     tree.job("cpuset/slurm/uid_1000/job_3", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4", processes="")
     tree.job("cpuset/slurm/uid_1000/job_4/step_0/task_0", processes="4711\n")
@@ -538,13 +509,9 @@ def test_an_empty_cgroup_that_stayed_behind_is_no_job(tree: Tree) -> None:
 
 
 def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -> None:
+    cgroup = "0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n"
     tree.process(10, "slurmstepd", cmdline="slurmstepd: [123.0]\0")
-    tree.process(
-        11,
-        "train",
-        ["/dev/nvidia0"],
-        cgroup="0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n",
-    )
+    tree.process(11, "train", ["/dev/nvidia0"], cgroup=cgroup)
     tree.job("system.slice/slurmstepd.scope/job_123")
     detector = tree.detector()
     detector.given(announced=("123", "124"))
@@ -559,25 +526,24 @@ def test_a_job_is_told_once_whatever_names_it_and_with_its_process(tree: Tree) -
 SYSTEMD_POD = POD.replace("-", "_")
 
 
-@pytest.mark.parametrize(
-    "cgroup",
-    [
-        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SYSTEMD_POD}.slice"
+def test_a_process_of_a_pod_names_the_pod(tree: Tree) -> None:
+    slice_ = f"pod{SYSTEMD_POD}.slice"
+    cgroups = [
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{slice_}"
         "/cri-containerd-9f2c.scope\n",
-        f"0::/kubepods.slice/kubepods-pod{SYSTEMD_POD}.slice/crio-9f2c.scope\n",
+        f"0::/kubepods.slice/kubepods-{slice_}/crio-9f2c.scope\n",
         f"0::/kubepods/besteffort/pod{POD}/9f2c\n",
         f"12:devices:/kubepods/burstable/pod{POD}/9f2c\n"
         f"11:memory:/kubepods/burstable/pod{POD}/9f2c\n0::/\n",
         "1:name=systemd:/kubepods.slice/kubepods-besteffort.slice"
-        f"/kubepods-besteffort-pod{SYSTEMD_POD}.slice/docker-9f2c.scope\n",
-        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SYSTEMD_POD}.slice"
+        f"/kubepods-besteffort-{slice_}/docker-9f2c.scope\n",
+        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-{slice_}"
         "/cri-containerd-9f2c.scope\n",
-    ],
-)
-def test_a_process_of_a_pod_names_the_pod(tree: Tree, cgroup: str) -> None:
-    tree.process(4711, "train", ["/dev/nvidia0"], cgroup=cgroup)
-    tree.process(4712, "train", ["/dev/nvidia1"], cgroup=cgroup)
-    tree.process(4713, "pause", cgroup=cgroup)
+    ]
+    assert {cgroup: find_pod(cgroup) for cgroup in cgroups} == dict.fromkeys(cgroups, POD)
+    tree.process(4711, "train", ["/dev/nvidia0"], cgroup=cgroups[0])
+    tree.process(4712, "train", ["/dev/nvidia1"], cgroup=cgroups[0])
+    tree.process(4713, "pause", cgroup=cgroups[0])
     assert tree.detector().uses() == (
         Use(
             kind=UseKind.POD,
@@ -638,17 +604,13 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(
     tmp_path: Path,
 ) -> None:
     tree = Tree(tmp_path / "node", gpus=2, neurons=1)
-    tree.process(10, "train")
-    tree.process(13, "nvvs", parent=1)
-    tree.process(14, "nvbandwidth", parent=13)
-    for pid in (10, 13, 14):
+    for pid, name, parent in ((10, "train", 1), (13, "nvvs", 1), (14, "nvbandwidth", 13)):
+        tree.process(pid, name, parent=parent)
         tree.hide(pid)
     detector = tree.detector()
     detector.given(compute={"gpu/0": [13, 14]}, memory={"neuron/0": 4096.0})
-    assert [use.kind for use in detector.uses()] == [
-        UseKind.DRIVER,
-        UseKind.UNKNOWN,
-    ], "memory that has no owner, and a GPU that did not answer"
+    # Memory that has no owner, and a GPU that did not answer.
+    assert [use.kind for use in detector.uses()] == [UseKind.DRIVER, UseKind.UNKNOWN]
     detector.given(testing=True)
     assert detector.uses() == ()
     detector.given(compute={"gpu/0": [13, 14, 10]})
@@ -656,20 +618,13 @@ def test_beside_a_run_of_ours_only_what_is_known_to_be_somebody_elses_counts(
 
 
 def test_what_dcgms_engine_starts_for_a_test_is_not_somebody_elses_work(tree: Tree) -> None:
-    """DCGM 4 has tests that are programs of their own."""
+    """DCGM 4 has tests that are programs of their own. A user may call his job so too."""
     tree.process(13, "nvvs")
     tree.process(14, "mpirun", parent=13)
     tree.process(15, "all_reduce_perf", ["/dev/nvidia0"], parent=14)
-    assert tree.detector().uses() == ()
     tree.process(20, "all_reduce_perf", ["/dev/nvidia1"])
     assert words(tree.detector().uses()) == ["all_reduce_perf (pid 20) has nvidia1 open"]
-
-
-def test_a_process_is_told_once_though_the_driver_names_it_too(tree: Tree) -> None:
-    tree.process(10, "train", ["/dev/nvidia0"])
-    detector = tree.detector()
-    detector.given(compute={"gpu/0": [10], "gpu/1": [10]})
-    assert words(detector.uses()) == ["train (pid 10) has nvidia0 open"]
+    assert [use.pid for use in tree.detector(users=True).uses()] == [15, 20]
 
 
 def test_a_monitor_that_computes_is_work_after_all(tree: Tree) -> None:
@@ -688,13 +643,10 @@ def test_where_processes_cannot_be_looked_at_the_driver_must_answer_for_every_gp
     tree.process(10)
     tree.hide(10)
     detector = tree.detector()
-    said = (
-        "not known: 1 processes could not be looked at, and the driver does not say who uses {} of"
-        " 8 GPUs"
-    )
-    assert words(detector.uses()) == [said.format(8)]
-    detector.given(compute={f"gpu/{index}": () for index in range(7)})
-    assert words(detector.uses()) == [said.format(1)]
+    for answered in (0, 7):
+        detector.given(compute={f"gpu/{index}": () for index in range(answered)})
+        (use,) = detector.uses()
+        assert (use.kind, f"{8 - answered} of 8 GPUs" in use.words) == (UseKind.UNKNOWN, True)
     detector.given(compute={f"gpu/{index}": () for index in range(8)})
     assert detector.uses() == ()
 
@@ -784,8 +736,6 @@ def test_without_procfs_nothing_is_known(tree: Tree) -> None:
     st.integers(1, 10**9),
 )
 def test_whatever_stands_in_procfs_a_look_returns(files: dict[str, bytes], pid: int) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(Path(folder) / "node")
         process = tree.process(pid, "slurmstepd", ["/dev/nvidia0"])
@@ -877,9 +827,7 @@ def whole_machine() -> None:
     )
 
 
-def real(
-    folder: Path, own: Sequence[int] = (), proven: Callable[[str], bool] | None = None
-) -> Detector:
+def real(folder: Path, own: Sequence[int] = ()) -> Detector:
     """Over this machine's real processes; devices are this test's own files: other tests have some
     of the same names open.
     """
@@ -887,8 +835,7 @@ def real(
     def is_ours(path: str) -> bool:
         return Path(path).is_file() and os.path.realpath(path).startswith(f"{folder}/")
 
-    proven = proven or is_ours
-    return Detector(cgroup=folder / "no cgroups", dev=folder, own=own, proven=proven)
+    return Detector(cgroup=folder / "no cgroups", dev=folder, own=own, proven=is_ours)
 
 
 @pytest.mark.usefixtures("whole_machine")

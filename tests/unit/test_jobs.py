@@ -67,9 +67,9 @@ def near(made: Jobs, since: float, last: float) -> list[str]:
     return [job.id for job in made.list_near_incident(incident(since, last))]
 
 
-@pytest.mark.parametrize(
-    ("events", "is_near"),
-    [
+def test_what_is_near_an_incident() -> None:
+    """What ran at its time, and what ended within ten minutes of it."""
+    cases: list[tuple[list[Event], bool]] = [
         ([began("1", 0)], True),  # it runs still
         ([began("1", 5001)], False),  # it began after
         ([began("1", 0), ended("1", 1000 - AROUND_S)], True),
@@ -79,11 +79,9 @@ def near(made: Jobs, since: float, last: float) -> list[str]:
         ([began("1", 5001), ended("1", 5001 + AROUND_S)], False),
         ([ended("1", 5000 + AROUND_S, exit_code=1)], True),  # nobody said when it began
         ([ended("1", 5001 + AROUND_S, exit_code=1)], False),
-    ],
-)
-def test_what_is_near_an_incident(events: list[Event], is_near: bool) -> None:
-    """What ran at its time, and what ended within ten minutes of it."""
-    assert near(jobs(*events), 1000, 5000) == (["1"] if is_near else [])
+    ]
+    found = [(events, near(jobs(*events), 1000, 5000) == ["1"]) for events, _ in cases]
+    assert found == cases
 
 
 def test_what_failed_is_told_first_and_only_so_many() -> None:
@@ -153,39 +151,34 @@ def test_memory_is_bounded() -> None:
     assert "1999" in made.running
 
 
-@pytest.mark.parametrize("boot", [BOOT, "boot-b"])
-def test_recalled_as_it_was(boot: str) -> None:
+def test_recalled_as_it_was() -> None:
     """After a start the same is known as before it; what ran in an earlier boot is over."""
     told = [began("1", 0), began("2", 1), ended("1", 5, exit_code=2)]
-    made = Jobs()
-    made.restore_jobs(told, boot, 50.0)
-    if boot == BOOT:
-        assert (made.running, [*made.recent]) == (jobs(*told).running, [*jobs(*told).recent])
-    else:
-        assert not made.running
-        assert [(job.id, job.ended, job.lost) for job in made.recent] == [
-            ("1", 5, False),
-            ("2", 50.0, True),
-        ]
+    made, later = Jobs(), Jobs()
+    made.restore_jobs(told, BOOT, 50.0)
+    assert (made.running, [*made.recent]) == (jobs(*told).running, [*jobs(*told).recent])
+    later.restore_jobs(told, "boot-b", 50.0)
+    assert not later.running
+    assert [(job.id, job.ended, job.lost) for job in later.recent] == [
+        ("1", 5, False),
+        ("2", 50.0, True),
+    ]
 
 
 def test_a_drill_is_no_job() -> None:
     assert not jobs(replace(began("1", 0), simulated_until=10.0)).running
 
 
-@pytest.mark.parametrize(
-    ("job", "state", "end"),
-    [
+def test_how_a_job_is_told() -> None:
+    for job, state, end in (
         (Job(id="1", began=1.0), "running", ""),
         (Job(id="1", ended=1.0, exit_code=0, signal=0), "ended", ""),
         (Job(id="1", ended=1.0), "ended", ""),
         (Job(id="1", ended=1.0, exit_code=3, signal=0), "died", "exit 3"),
         (Job(id="1", ended=1.0, exit_code=0, signal=9), "died", "signal 9"),
         (Job(id="1", ended=1.0, lost=True), "lost", ""),
-    ],
-)
-def test_how_a_job_is_told(job: Job, state: str, end: str) -> None:
-    assert (serialize.format_job(job)["state"], job.outcome) == (state, end)
+    ):
+        assert (serialize.format_job(job)["state"], job.outcome) == (state, end), job
 
 
 # Over the socket.
@@ -374,9 +367,10 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
     asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
+def test_what_no_scheduler_says() -> None:
+    """Refused, and nothing is remembered of it."""
+    end = {"event": "end", "job": "7"}
+    bodies: list[tuple[dict[str, Any], str]] = [
         ({"event": "begin"}, "job: "),
         ({"event": "begin", "job": 7}, "job: "),
         ({"event": "begin", "job": "7\n"}, "job: "),
@@ -384,31 +378,26 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
         ({"event": "begin", "job": "7" * 65}, "job: "),
         ({"event": "ends", "job": "7"}, "event: "),
         ({"event": ["end"], "job": "7"}, "event: "),
-        ({"event": "end", "job": "7", "user": "a\x1b[2J"}, "user: "),
-        ({"event": "end", "job": "7", "user": None}, "user: "),
-        ({"event": "end", "job": "7", "reason": "r" * 201}, "reason: "),
-        ({"event": "end", "job": "7", "reason": "\ud800"}, "reason: "),
-        ({"event": "end", "job": "7", "exitCode": 256}, "exitCode: "),
-        ({"event": "end", "job": "7", "exitCode": True}, "exitCode: "),
-        ({"event": "end", "job": "7", "signal": -9}, "signal: "),
-        ({"event": "end", "job": "7", "uid": 2**32}, "uid: "),
-        ({"event": "end", "job": "7", "diagnose": 1}, "diagnose: "),
-        ({"event": "end", "job": "7", "exit": 1}, "unknown key"),
-    ],
-)
-def test_what_no_scheduler_says(body: dict[str, Any], said: str) -> None:
-    """Refused, and nothing is remembered of it."""
+        ({**end, "user": "a\x1b[2J"}, "user: "),
+        ({**end, "user": None}, "user: "),
+        ({**end, "reason": "r" * 201}, "reason: "),
+        ({**end, "reason": "\ud800"}, "reason: "),
+        ({**end, "exitCode": 256}, "exitCode: "),
+        ({**end, "exitCode": True}, "exitCode: "),
+        ({**end, "signal": -9}, "signal: "),
+        ({**end, "uid": 2**32}, "uid: "),
+        ({**end, "diagnose": 1}, "diagnose: "),
+        ({**end, "exit": 1}, "unknown key"),
+    ]
 
     async def work() -> None:
         async with served() as here:
-            response = await here.client.post("/v1/jobs", json=body)
-            assert (response.status, said in (await response.json())["error"]) == (400, True)
-            assert not (
-                here.board.jobs.running
-                or here.board.jobs.recent
-                or here.diagnostics.began
-                or here.diagnostics.ended
-            )
+            for body, said in bodies:
+                response = await here.client.post("/v1/jobs", json=body)
+                answer = (response.status, said in (await response.json())["error"])
+                assert answer == (400, True), body
+            assert not (here.board.jobs.running or here.board.jobs.recent)
+            assert not (here.diagnostics.began or here.diagnostics.ended)
 
     asyncio.run(asyncio.wait_for(work(), WAIT_S))
 

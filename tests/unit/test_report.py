@@ -127,21 +127,22 @@ def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
     assert kept.read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("seen", [True, False])
 def test_what_comes_meanwhile_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even in the moment after the last look."""
     path = tmp_path / "x"
-    with (
-        pytest.raises(CannotWrite, match="file exists"),
-        create_file(path, force=False) as (_, publish),
-    ):
-        path.write_bytes(b"theirs")
+    for seen in (True, False):
         if not seen:
             monkeypatch.setattr(archive, "_check_target", lambda path, *, force: None)
-        publish()
-    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"theirs", [path])
+        with (
+            pytest.raises(CannotWrite, match="file exists"),
+            create_file(path, force=False) as (_, publish),
+        ):
+            path.write_bytes(b"theirs")
+            publish()
+        assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"theirs", [path])
+        path.unlink()
 
 
 def test_a_full_disk_is_said() -> None:
@@ -189,35 +190,38 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("text", PLANTED)
-@pytest.mark.parametrize("broken", ["", "\nthis is no TOML\n"])
-def test_no_planted_secret_is_shown(text: str, broken: str) -> None:
-    shown, wrong = redact_configuration(text + broken, Redactor())
-    assert SECRET not in shown
-    assert bool(wrong) == bool(broken)
-    if not broken:
-        tomlfile.parse_toml(shown, "shown")
+def test_no_planted_secret_is_shown() -> None:
+    leaked = []
+    for text in PLANTED:
+        for broken in ("", "\nthis is no TOML\n"):
+            shown, wrong = redact_configuration(text + broken, Redactor())
+            if SECRET in shown or bool(wrong) != bool(broken):
+                leaked.append((text, broken, shown))
+            if not broken:
+                tomlfile.parse_toml(shown, "shown")
+    assert leaked == []
 
 
-@pytest.mark.parametrize("value", SHAPES)
-def test_no_secret_is_shown_whatever_it_is_called(value: str) -> None:
-    redactor = Redactor()
-    shown, _ = redact_configuration(f"[x]\nplain = {json.dumps(value)}\n", redactor)
-    assert value not in shown and REDACTED in shown
-    assert redactor.redactions == ["x.plain: by its shape"]
+def test_no_secret_is_shown_whatever_it_is_called() -> None:
+    for value in SHAPES:
+        redactor = Redactor()
+        shown, _ = redact_configuration(f"[x]\nplain = {json.dumps(value)}\n", redactor)
+        assert value not in shown and REDACTED in shown, value
+        assert redactor.redactions == ["x.plain: by its shape"]
 
 
 def test_ordinary_settings_are_shown_as_they_are() -> None:
     """Every key that vitald has, and values that look a little like secrets."""
-    ordinary = (
-        example_config() + '\n[catalog.overrides."xid/63"]\naction = "reboot_node"\nadvice = "see'
-        ' https://wiki.example.com/gpu/xid-63"\n'
-    )
-    ordinary += (
-        '[more]\nuuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"\nlibrary ='
-        ' "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"\nat = 1979-05-27T07:32:00Z\nten = [1, 2.5,'
-        ' true, {a = "\\u007f \\" ü"}]\n'
-    )
+    ordinary = f"""{example_config()}
+[catalog.overrides."xid/63"]
+action = "reboot_node"
+advice = "see https://wiki.example.com/gpu/xid-63"
+[more]
+uuid = "GPU-8f3e0c1a-1111-2222-3333-444455556666"
+library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+at = 1979-05-27T07:32:00Z
+ten = [1, 2.5, true, {{a = "\\u007f \\" ü"}}]
+"""
     redactor = Redactor()
     shown, wrong = redact_configuration(ordinary, redactor)
     assert tomlfile.parse_toml(shown, "shown") == tomlfile.parse_toml(ordinary, "ordinary")
@@ -243,10 +247,8 @@ def test_what_is_shown_is_toml_again(tables: Json) -> None:
     """Written anew, only what was taken out differs: written once more, nothing does."""
     from vitald.cli.report.redact import _format_tables
 
-    redactor = Redactor()
-    shown = redactor.redact_tables(tables)
-    parsed = tomlfile.parse_toml("\n".join(_format_tables(shown)), "shown")
-    assert parsed == shown
+    shown = Redactor().redact_tables(tables)
+    assert tomlfile.parse_toml("\n".join(_format_tables(shown)), "shown") == shown
 
 
 @settings(max_examples=300)
@@ -263,32 +265,25 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
     """As it is, and as JSON writes it. A word of every text is not, and a log's lines decide
     nothing.
     """
+    secret = 'quo"te-ü-1234'
     redactor = Redactor()
     redactor.redact_tables(
-        {
-            "x": {
-                "password": 'quo"te-ü-1234',
-                "token": "gpu",
-                "secret": "reboot",
-                "pass": "correct-horse",
-            }
-        }
+        {"x": {"password": secret, "token": "gpu", "secret": "reboot", "pass": "correct-horse"}}
     )
     assert redactor.redact_log('auth=NVRM-79-evidence "x"\n') == f'auth={REDACTED} "x"\n'
-    assert redactor.remove_secrets('a quo"te-ü-1234 b'.encode()) == f"a {REDACTED} b".encode()
-    assert (
-        redactor.remove_secrets(json.dumps({"a": 'quo"te-ü-1234'}).encode())
-        == f'{{"a": "{REDACTED}"}}'.encode()
-    )
-    assert redactor.remove_secrets(b"correct-horses") == f"{REDACTED}s".encode()
-    assert (
-        redactor.remove_secrets(b"gpu NVRM-79-evidence: reboot") == b"gpu NVRM-79-evidence: reboot"
-    )
+    texts = {
+        f"a {secret} b": f"a {REDACTED} b",
+        json.dumps({"a": secret}): f'{{"a": "{REDACTED}"}}',
+        "correct-horses": f"{REDACTED}s",
+        "gpu NVRM-79-evidence: reboot": "gpu NVRM-79-evidence: reboot",
+    }
+    assert {text: redactor.remove_secrets(text.encode()).decode() for text in texts} == texts
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
+def test_a_line_is_redacted_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a line of 512 KiB an expression that backtracks runs into the test's timeout."""
+    monkeypatch.setattr(redact, "_MAX_LINE", sys.maxsize)
+    for piece in (
         "://a:",
         "token",
         "-token-",
@@ -297,12 +292,8 @@ def test_a_secret_is_taken_out_of_the_other_parts_too() -> None:
         "-----BEGIN PRIVATE KEY-----",
         "a" * 30 + "/",
         "Bearer ",
-    ],
-)
-def test_a_line_is_redacted_in_linear_time(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a line of 512 KiB an expression that backtracks runs into the test's timeout."""
-    monkeypatch.setattr(redact, "_MAX_LINE", sys.maxsize)
-    Redactor().redact_log(piece * ((512 << 10) // len(piece)))
+    ):
+        Redactor().redact_log(piece * ((512 << 10) // len(piece)))
 
 
 # --- where it comes from
@@ -344,24 +335,20 @@ def paged(past: Past, since: float = 0, most: int = MIB, until: float = float("i
     return EventPages(past, since, line, most=most, until=until)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("count", [0, 1, MAX_PAGE - 1, MAX_PAGE, MAX_PAGE + 1, 3 * MAX_PAGE + 7])
-def test_every_event_once_and_in_order(count: int) -> None:
-    for since in (0, count // 2, count):
-        assert ids(paged(Past(count), since)) == [*range(since + 1, count + 1)]
-
-
-def test_numbers_that_are_missing() -> None:
+def test_every_event_once_and_in_order() -> None:
+    for count in (0, 1, MAX_PAGE - 1, MAX_PAGE, MAX_PAGE + 1, 3 * MAX_PAGE + 7):
+        for since in (0, count // 2, count):
+            assert ids(paged(Past(count), since)) == [*range(since + 1, count + 1)], (count, since)
     holes = range(500, 3700)
-    assert ids(paged(Past(5000, holes))) == [
-        number for number in range(1, 5001) if number not in holes
-    ]
+    numbers = [number for number in range(1, 5001) if number not in holes]
+    assert ids(paged(Past(5000, holes))) == numbers, "some are missing"
 
 
 def test_of_too_many_the_newest_stay() -> None:
     pages = paged(Past(20_000), most=40_000)
     kept = ids(pages)
     assert kept == [*range(20_001 - len(kept), 20_001)] and 0 < len(kept) < 20_000
-    assert pages.cut == f"those before {kept[0]} are left out: there are too many"
+    assert f" {kept[0]} " in pages.cut
     assert pages.drop_older_half() and ids(pages)[-1] == 20_000
     while pages.drop_older_half():
         pass
@@ -370,14 +357,9 @@ def test_of_too_many_the_newest_stay() -> None:
 
 def test_what_was_fetched_is_kept_when_the_rest_fails() -> None:
     late, failed = paged(Past(5000), until=0.0), paged(Past(5000, fails_at=5))
-    assert (ids(late), late.cut) == (
-        [*range(4001, 5001)],
-        "those before 4001 are left out: it took too long",
-    )
-    assert (ids(failed), failed.cut) == (
-        [*range(3001, 5001)],
-        "those before 3001 are left out: no answer",
-    )
+    assert (ids(late), "4001" in late.cut) == ([*range(4001, 5001)], True)
+    assert (ids(failed), "3001" in failed.cut) == ([*range(3001, 5001)], True)
+    assert "no answer" in failed.cut and "no answer" not in late.cut
     with pytest.raises(CommandFailed):
         paged(Past(5000, fails_at=1))
 
@@ -492,15 +474,8 @@ def test_a_node_on_which_nothing_works(tmp_path: Path) -> None:
         f'[paths]\nstate = "{tmp_path}/state"\n[metrics]\nlisten = "off"\n[alerts]\ntoken ='
         f' "{SECRET}"\n',
     )
-    assert {
-        "README.txt",
-        "config.toml",
-        "status.json",
-        "summary.txt",
-        "versions.json",
-        "inventory/pci.json",
-        "errors.txt",
-    } <= {*parts}
+    own = {"README.txt", "config.toml", "errors.txt", "summary.txt", "versions.json"}
+    assert own | {"status.json", "inventory/pci.json"} <= {*parts}
     why = dict(missing)
     assert why["the ledger instead"] == "No such file or directory"
     assert "is the daemon running?" in why["all that only the daemon knows"]
@@ -541,20 +516,21 @@ def test_a_configuration_that_cannot_be_parsed(tmp_path: Path) -> None:
     assert 'level = "debug"' in shown and "not valid TOML" in shown and SECRET not in shown
 
 
-@pytest.mark.parametrize("ledger", [b"", b"SQLite format 3\0" + noise(8000), noise(8000)])
-def test_a_damaged_ledger_stops_nothing(tmp_path: Path, ledger: bytes) -> None:
+def test_a_damaged_ledger_stops_nothing(tmp_path: Path) -> None:
     """It is put in as it is, where that is asked for."""
-    (tmp_path / "ledger.db").write_bytes(ledger)
+    path = tmp_path / "ledger.db"
     config = f'[paths]\nstate = "{tmp_path}"\n'
-    parts, missing = alone(tmp_path, config)
-    assert (
-        "the ledger instead" in dict(missing)
-        or json.loads(parts["status.json"])["remembered"] == "healthy"
-    )
-    assert "ledger/ledger.db" not in parts and "versions.json" in parts
-    parts, _ = alone(tmp_path, config, ledger=True)
-    assert parts["ledger/ledger.db"] == ledger == (tmp_path / "ledger.db").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "ledger.db"]
+    for ledger in (b"", b"SQLite format 3\0" + noise(8000), noise(8000)):
+        path.write_bytes(ledger)
+        parts, missing = alone(tmp_path, config)
+        assert (
+            "the ledger instead" in dict(missing)
+            or json.loads(parts["status.json"])["remembered"] == "healthy"
+        )
+        assert "ledger/ledger.db" not in parts and "versions.json" in parts
+        parts, _ = alone(tmp_path, config, ledger=True)
+        assert parts["ledger/ledger.db"] == ledger == path.read_bytes()
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["config.toml", "ledger.db"]
 
 
 def test_a_ledger_behind_a_link_is_left_alone(tmp_path: Path) -> None:
@@ -583,14 +559,14 @@ def test_usage(tmp_path: Path) -> None:
         assert done.stdout == "" and "Traceback" not in done.stderr
         return done.returncode, done.stderr
 
-    for wrong in (
-        ["--since", "soon"],
-        ["--max-size", "1KiB"],
-        ["--max-size", "-1"],
-        ["--timeout", "0"],
-        ["--timeout", "x"],
+    for option, value in (
+        ("--since", "soon"),
+        ("--max-size", "1KiB"),
+        ("--max-size", "-1"),
+        ("--timeout", "0"),
+        ("--timeout", "x"),
     ):
-        assert told(*wrong)[0] == 2, wrong
+        assert told(option, value)[0] == 2, (option, value)
     there = tmp_path / "there"
     there.write_text("kept")
     code, said = told("--output", str(there))

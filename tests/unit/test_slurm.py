@@ -29,9 +29,11 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return record_scontrol(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("environment", "state"),
-    [
+def test_how_a_job_ended_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
+) -> None:
+    """scontrol is asked only where it does not say."""
+    environments: list[tuple[dict[str, str], dict[str, object]]] = [
         (
             {"SLURM_JOB_EXIT_CODE2": "3:0", "SLURM_JOB_EXIT_CODE": "768"},
             {"exitCode": 3, "signal": 0},
@@ -41,61 +43,39 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"SLURM_JOB_EXIT_CODE": "139"}, {"exitCode": 0, "signal": 11}),  # with a core
         ({"SLURM_JOB_EXIT_CODE": "what"}, {}),
         ({}, {}),
-    ],
-)
-def test_how_a_job_ended_by_the_environment(
-    environment: dict[str, str],
-    state: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
-    said: list[list[str]],
-) -> None:
-    """scontrol is asked only where it does not say."""
-    for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_EXIT_CODE2"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert command._read_exit_state("7") == state
-    assert said == ([] if state else [["show", "job", "7", "-o"]])
+    ]
+    for environment, state in environments:
+        said.clear()
+        for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_EXIT_CODE2"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert command._read_exit_state("7") == state, environment
+        assert said == ([] if state else [["show", "job", "7", "-o"]])
 
 
-@pytest.mark.parametrize(
-    "file", ["docs/slurm.md", "packaging/slurm/README.md", "packaging/install"]
-)
-def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held(file: str) -> None:
-    assert "SchedulerParameters=nohold_on_prolog_fail" in (ROOT / file).read_text(encoding="utf-8")
+def test_who_sets_up_slurm_is_told_of_jobs_that_would_stay_held() -> None:
+    setting = "SchedulerParameters=nohold_on_prolog_fail"
+    files = ("docs/slurm.md", "packaging/slurm/README.md", "packaging/install")
+    assert [one for one in files if setting not in (ROOT / one).read_text(encoding="utf-8")] == []
 
 
-@pytest.mark.parametrize("edge", ["prolog", "epilog", "health"])
-def test_asking_loads_little(edge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_loads_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every job, on every node: no rules, no server, and scontrol only where something must be
     said.
     """
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_EXIT_CODE2", "0:0")
-    loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", "/nonexistent"])
-    assert "vitald.cli.slurm.command" in loaded
-    assert (
-        forbidden(
-            loaded,
-            "vitald.catalog",
-            "vitald.config",
-            "vitald.judge",
-            "vitald.collectors",
-            "asyncio",
-            "sqlite3",
-            "subprocess",
-            "dataclasses",
-        )
-        == []
-    )
-    if edge != "health":
-        assert forbidden(loaded, "vitald.slurm.scontrol", "vitald.cli.render") == []
+    daemons = ("vitald.catalog", "vitald.config", "vitald.judge", "vitald.collectors")
+    modules = ("asyncio", "sqlite3", "subprocess", "dataclasses")
+    for edge in ("prolog", "epilog", "health"):
+        loaded = loaded_by(["slurm", edge, "--socket", "/nonexistent", "--config", "/nonexistent"])
+        assert "vitald.cli.slurm.command" in loaded
+        said = () if edge == "health" else ("vitald.slurm.scontrol", "vitald.cli.render")
+        assert forbidden(loaded, *daemons, *modules, *said) == [], edge
 
 
-@pytest.mark.parametrize(("edge", "code"), [("prolog", 20), ("epilog", 0), ("health", 0)])
 def test_a_fault_of_ours_is_said_and_the_configuration_decides(
-    edge: str,
-    code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -112,31 +92,24 @@ def test_a_fault_of_ours_is_said_and_the_configuration_decides(
     monkeypatch.setattr(command.client, "read_status", broken)
     parser = argparse.ArgumentParser()
     command.options(parser)
-    assert command.run(parser.parse_args([edge, "--config", str(path)])) == code
-    assert "KeyError: 'a mistake'" in capsys.readouterr().err
+    for edge, code in {"prolog": 20, "epilog": 0, "health": 0}.items():
+        assert command.run(parser.parse_args([edge, "--config", str(path)])) == code, edge
+        assert "KeyError: 'a mistake'" in capsys.readouterr().err, edge
 
 
-@pytest.mark.parametrize("trouble", ["absent", "broken"])
 def test_a_refusal_stands_whatever_becomes_of_the_drain(
-    trouble: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if trouble == "absent":
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(scontrol, "PATH", str(tmp_path))
-    else:
-        monkeypatch.setattr(drain, "drain_node", None)
-        monkeypatch.setattr(
-            scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), "")
-        )
     daemon = Daemon(monkeypatch, {"/v1/status": [verdict()]})
+    with monkeypatch.context() as absent:
+        absent.setenv("PATH", str(tmp_path))
+        absent.setattr(scontrol, "PATH", str(tmp_path))
+        assert daemon.prolog(Settings()) == 20
+        assert "No such file or directory" in capsys.readouterr().err
+    monkeypatch.setattr(drain, "drain_node", None)
+    monkeypatch.setattr(scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE"}), ""))
     assert daemon.prolog(Settings()) == 20
-    printed = capsys.readouterr().err
-    assert (
-        "scontrol cannot be run: No such file or directory" if trouble == "absent" else "TypeError"
-    ) in printed
+    assert "TypeError" in capsys.readouterr().err
 
 
 class Daemon:
@@ -179,189 +152,139 @@ def last(seconds_ago: float, took: float = 0.1) -> dict[str, object]:
     return {"check": "dcgm", "level": 1, "ended": moment, "seconds": took}
 
 
-@pytest.mark.parametrize(
-    ("settings", "runs", "is_run"),
-    [
-        (Settings(), [], False),
-        (Settings(level_1_age_s=3600.0), [last(60.0)], False),
-        (Settings(level_1_age_s=3600.0), [last(7200.0)], True),
-        (Settings(level_1_age_s=3600.0), [last(7200.0, took=30.0)], False),  # no time
-        (Settings(level_1_age_s=3600.0), [], True),
-        (Settings(level_1_age_s=3600.0), [{**last(60.0), "level": 2}], True),
-    ],
-)
-def test_level_1_before_a_job(
-    settings: Settings,
-    runs: list[dict[str, object]],
-    is_run: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    said: list[list[str]],
-) -> None:
+def test_level_1_before_a_job(monkeypatch: pytest.MonkeyPatch, said: list[list[str]]) -> None:
     """Where the last one is too old and there is time; what it finds decides."""
     monkeypatch.delenv("SLURM_JOB_USER", raising=False)
     monkeypatch.delenv("SLURM_JOB_UID", raising=False)
-    shown: list[dict[str, object]] = [
-        {"last": runs, "going": []},
-        {"last": runs, "going": [GOING]},
-        {"last": runs, "going": []},
+    hourly = Settings(level_1_age_s=3600.0)
+    cases: list[tuple[Settings, list[dict[str, object]], bool]] = [
+        (Settings(), [], False),
+        (hourly, [last(60.0)], False),
+        (hourly, [last(7200.0)], True),
+        (hourly, [last(7200.0, took=30.0)], False),  # no time
+        (hourly, [], True),
+        (hourly, [{**last(60.0), "level": 2}], True),
     ]
-    answers: dict[str, list[dict[str, object]]] = {
-        "/v1/status": [HEALTHY, verdict()],
-        "/v1/jobs": [{}],
-        "/v1/diagnostics": shown,
-        RUN: [{"going": GOING}],
-    }
-    daemon = Daemon(monkeypatch, answers)
-    assert daemon.prolog(settings) == (20 if is_run else 0)
-    assert daemon.asked[:2] == ["/v1/status", TELL]
-    assert any(one.startswith(RUN) for one in daemon.asked) is is_run
-    if is_run:
-        assert (
-            daemon.asked[-1]
-            == '/v1/jobs {"event": "end", "job": "7", "user": "", "reason": "refused by the'
-            ' prolog"}'
-        )
+    for settings, runs, is_run in cases:
+        shown: list[dict[str, object]] = [
+            {"last": runs, "going": []},
+            {"last": runs, "going": [GOING]},
+            {"last": runs, "going": []},
+        ]
+        answers: dict[str, list[dict[str, object]]] = {
+            "/v1/status": [HEALTHY, verdict()],
+            "/v1/jobs": [{}],
+            "/v1/diagnostics": shown,
+            RUN: [{"going": GOING}],
+        }
+        daemon = Daemon(monkeypatch, answers)
+        assert daemon.prolog(settings) == (20 if is_run else 0), runs
+        assert daemon.asked[:2] == ["/v1/status", TELL]
+        assert any(one.startswith(RUN) for one in daemon.asked) is is_run
+        if is_run:
+            path, _, end = daemon.asked[-1].partition(" ")
+            assert (path, json.loads(end)) == (
+                "/v1/jobs",
+                {"event": "end", "job": "7", "user": "", "reason": "refused by the prolog"},
+            )
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        [{"last": [], "going": [GOING]}],  # another job's prolog asked for it, or the schedule
-        [{"last": [], "going": []}, {"last": [], "going": [GOING]}],  # while we asked ourselves
-        [
-            {"last": [last(0.1)], "going": [{**GOING, "stage": "ending"}]}
-        ],  # what it found is not in the verdict yet
-    ],
-)
 def test_a_level_1_that_runs_already_is_waited_for(
-    shown: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
+    monkeypatch: pytest.MonkeyPatch, said: list[list[str]]
 ) -> None:
-    answers: dict[str, list[dict[str, object]]] = {
-        "/v1/status": [HEALTHY, verdict()],
-        "/v1/jobs": [{}],
-        RUN: [{"error": "it is running already"}],
-    }
-    daemon = Daemon(
-        monkeypatch, {**answers, "/v1/diagnostics": [*shown, {"last": [last(0.1)], "going": []}]}
-    )
-    assert daemon.prolog(Settings(level_1_age_s=3600.0)) == 20
+    cases: list[list[dict[str, object]]] = [
+        # Another job's prolog asked for it, or the schedule.
+        [{"last": [], "going": [GOING]}],
+        # While we asked ourselves.
+        [{"last": [], "going": []}, {"last": [], "going": [GOING]}],
+        # What it found is not in the verdict yet.
+        [{"last": [last(0.1)], "going": [{**GOING, "stage": "ending"}]}],
+    ]
+    for shown in cases:
+        answers: dict[str, list[dict[str, object]]] = {
+            "/v1/status": [HEALTHY, verdict()],
+            "/v1/jobs": [{}],
+            RUN: [{"error": "it is running already"}],
+            "/v1/diagnostics": [*shown, {"last": [last(0.1)], "going": []}],
+        }
+        assert Daemon(monkeypatch, answers).prolog(Settings(level_1_age_s=3600.0)) == 20, shown
 
 
-@pytest.mark.parametrize(
-    ("then", "resumed"),
-    [
-        ("healthy", True),
-        ("degraded", True),
-        ("unhealthy", False),
-        ("unknown", False),
-        ("no answer", False),
-    ],
-)
 def test_what_was_drained_since_we_asked_is_not_resumed(
-    then: str, resumed: bool, said: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    said: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         scontrol, "read_node_state", lambda *_: SlurmNode(frozenset({"IDLE", "DRAIN"}), OURS)
     )
-    again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
-    Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
-    assert (
-        command.run_health_check(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
-        == 0
-    )
-    assert [words[2:] for words in said] == ([["state=resume"]] if resumed else [])
+    resumed = []
+    for then in ("healthy", "degraded", "unhealthy", "unknown", "no answer"):
+        said.clear()
+        again: dict[str, object] = {"error": "late"} if then == "no answer" else verdict(then)
+        Daemon(monkeypatch, {"/v1/status": [HEALTHY, again], "/v1/jobs": [{"running": []}]})
+        daemon = command.DaemonClient(None, time.monotonic() + WAIT_S)
+        assert command.run_health_check(Settings(), daemon) == 0
+        resumed += [(then, words[2:]) for words in said]
+    assert resumed == [("healthy", ["state=resume"]), ("degraded", ["state=resume"])]
 
 
 JOBS: dict[str, object] = {"running": [{"job": "12"}, {"job": "4[1]"}], "recent": []}
 
 
-@pytest.mark.parametrize(
-    ("shown", "trouble", "told"),
-    [
-        ("JobId=12 JobState=RUNNING Reason=None ExitCode=0:0 RunTime=1", "", None),
-        (
-            "JobId=12 JobState=COMPLETING Reason=None ExitCode=3:0 RunTime=1",
-            "",
-            None,
-        ),  # its epilog may be running
-        ("JobId=12 JobState=SUSPENDED Reason=None ExitCode=0:0 RunTime=1", "", None),
-        ("JobId=12 JobState=SOMETHING_NEW Reason=None ExitCode=0:0 RunTime=1", "", None),
+def test_the_end_of_a_job_that_nobody_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
+
+    def job(state: str, reason: str = "None", code: str = "0:0", ids: str = "JobId=12") -> str:
+        return f"{ids} JobState={state} Reason={reason} ExitCode={code} RunTime=1\n"
+
+    twelve = "JobId=12 ArrayJobId=12 ArrayTaskId=2"
+    thirteen = "JobId=13 ArrayJobId=12 ArrayTaskId=1"
+    cases: list[tuple[str, str, dict[str, object] | None]] = [
+        (job("RUNNING"), "", None),
+        (job("COMPLETING", code="3:0"), "", None),  # its epilog may be running
+        (job("SUSPENDED"), "", None),
+        (job("SOMETHING_NEW"), "", None),
         ("", "scontrol show failed: Unable to contact slurm controller", None),
         ("", "scontrol did not answer within 5.0 s", None),
+        (job("COMPLETED"), "", {"exitCode": 0, "signal": 0}),
+        (job("PENDING", "Priority"), "", {"reason": "requeued"}),
         (
-            "JobId=12 JobState=COMPLETED Reason=None ExitCode=0:0 RunTime=1",
-            "",
-            {"exitCode": 0, "signal": 0},
-        ),
-        (
-            "JobId=12 JobState=PENDING Reason=Priority ExitCode=0:0 RunTime=1",
-            "",
-            {"reason": "requeued"},
-        ),
-        (
-            (
-                "JobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=FAILED Reason=NonZeroExitCode"
-                " ExitCode=3:0 RunTime=1\nJobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING"
-                " Reason=None ExitCode=0:0 RunTime=1\n"
-            ),
+            job("FAILED", "NonZeroExitCode", "3:0", twelve) + job("RUNNING", ids=thirteen),
             "",
             {"exitCode": 3, "signal": 0, "reason": "NonZeroExitCode"},
         ),
-        (
-            (
-                "JobId=13 ArrayJobId=12 ArrayTaskId=1 JobState=FAILED Reason=None ExitCode=3:0"
-                " RunTime=1\nJobId=12 ArrayJobId=12 ArrayTaskId=2 JobState=RUNNING Reason=None"
-                " ExitCode=0:0 RunTime=1\n"
-            ),
-            "",
-            None,
-        ),
+        (job("FAILED", code="3:0", ids=thirteen) + job("RUNNING", ids=twelve), "", None),
         ("", "scontrol show failed: slurm_load_jobs error: Invalid job id specified", {}),
-    ],
-)
-def test_the_end_of_a_job_that_nobody_told(
-    shown: str,
-    trouble: str,
-    told: dict[str, object] | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Slurm is asked by the health check; where it does not say so for certain, the job runs."""
-    asked = record_scontrol(monkeypatch, shown, trouble)
-    daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
-    health.report_ended_jobs(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
-    assert asked == [["show", "job", "12", "-o"]], (
-        "what is no number of Slurm's, another scheduler told"
-    )
-    ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
-    assert ends == (
-        [{"event": "end", "job": "12", **told, "diagnose": True}] if told is not None else []
-    )
+    ]
+    for shown, trouble, told in cases:
+        asked = record_scontrol(monkeypatch, shown, trouble)
+        daemon = Daemon(monkeypatch, {"/v1/jobs": [JOBS, {}]})
+        health.report_ended_jobs(Settings(), command.DaemonClient(None, time.monotonic() + WAIT_S))
+        # What is no number of Slurm's, another scheduler told.
+        assert asked == [["show", "job", "12", "-o"]]
+        ends = [json.loads(one.partition(" ")[2]) for one in daemon.asked[1:]]
+        assert ends == (
+            [] if told is None else [{"event": "end", "job": "12", **told, "diagnose": True}]
+        ), (shown, trouble)
 
 
-@pytest.mark.parametrize(
-    "diagnostics",
-    [
-        {"/v1/diagnostics": [{"error": "no such path"}]},
-        {
-            "/v1/diagnostics": [{"last": [], "going": []}],
-            RUN: [{"error": "dcgmi is not installed"}],
-        },
-        {"/v1/diagnostics": [{"last": [{"check": "dcgm", "level": 1}], "going": []}]},
-        {
-            "/v1/diagnostics": [{"last": [], "going": []}, {"last": [], "going": [GOING]}],
-            RUN: [{"going": GOING}],
-        },  # does not end in time
-    ],
-)
 def test_a_level_1_that_does_not_come_changes_nothing(
-    diagnostics: dict[str, list[dict[str, object]]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon = Daemon(monkeypatch, {"/v1/status": [HEALTHY], "/v1/jobs": [{}], **diagnostics})
-    assert daemon.prolog(Settings(level_1_age_s=3600.0, budget_s=0.5)) == 0
-    assert "level 1" in capsys.readouterr().err
+    nothing: dict[str, object] = {"last": [], "going": []}
+    runs: dict[str, object] = {"last": [], "going": [GOING]}
+    cases: list[tuple[list[dict[str, object]], dict[str, object]]] = [
+        ([{"error": "no such path"}], {}),
+        ([nothing], {"error": "dcgmi is not installed"}),
+        ([{"last": [{"check": "dcgm", "level": 1}], "going": []}], {}),
+        ([nothing, runs], {"going": GOING}),  # does not end in time
+    ]
+    for shown, answer in cases:
+        answers = {"/v1/status": [HEALTHY], "/v1/jobs": [{}], "/v1/diagnostics": shown}
+        daemon = Daemon(monkeypatch, {**answers, RUN: [answer]} if answer else answers)
+        assert daemon.prolog(Settings(level_1_age_s=3600.0, budget_s=0.5)) == 0, shown
+        assert "level 1" in capsys.readouterr().err, shown
 
 
 def test_a_refused_job_is_not_noted(monkeypatch: pytest.MonkeyPatch, said: list[list[str]]) -> None:

@@ -34,31 +34,26 @@ def withdrawn(
     return [words[2:] for words in said]
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        SlurmNode(frozenset({"IDLE", "DRAIN"}), "ticket 4711"),
-        SlurmNode(frozenset({"IDLE", "DRAIN"}), "vitald is suspected"),
-        SlurmNode(frozenset({"IDLE", "DRAIN"}), ""),
+def test_what_is_left_alone(said: list[list[str]]) -> None:
+    drained = frozenset({"IDLE", "DRAIN"})
+    nodes = [
+        SlurmNode(drained, "ticket 4711"),
+        SlurmNode(drained, "vitald is suspected"),
+        SlurmNode(drained, ""),
         SlurmNode(frozenset({"DOWN"}), "Not responding"),
         SlurmNode(frozenset({"IDLE", "FAIL"}), "Action:Reboot"),
         SlurmNode(frozenset({"IDLE"}), "Action:Replace"),
-        SlurmNode(
-            frozenset({"IDLE", "DRAIN"}), format_reason(Settings(), verdict())
-        ),  # said already
-    ],
-)
-def test_what_is_left_alone(known: SlurmNode, said: list[list[str]]) -> None:
-    assert withdrawn(said, known) == []
-
-
-@pytest.mark.parametrize(
-    "known", [SlurmNode(frozenset({"IDLE"}), ""), SlurmNode(frozenset({"MIXED"}), "an old reason")]
-)
-def test_a_node_in_service_is_drained(known: SlurmNode, said: list[list[str]]) -> None:
-    assert withdrawn(said, known) == [
-        ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
+        SlurmNode(drained, format_reason(Settings(), verdict())),  # said already
     ]
+    assert [known for known in nodes if withdrawn(said, known)] == []
+
+
+def test_a_node_in_service_is_drained(said: list[list[str]]) -> None:
+    for state, reason in (("IDLE", ""), ("MIXED", "an old reason")):
+        said.clear()
+        assert withdrawn(said, SlurmNode(frozenset({state}), reason)) == [
+            ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
+        ]
 
 
 def test_a_reason_that_a_person_changed_is_theirs(said: list[list[str]], tmp_path: Path) -> None:
@@ -83,15 +78,11 @@ def test_a_reason_that_slurm_did_not_take_leaves_the_former_one_ours(
 ) -> None:
     settings = Settings(reasons_file=tmp_path / "reason")
     ours, held = format_reason(settings, verdict()), frozenset({"IDLE", "DRAIN"})
-    for trouble in ("", "slurmctld does not answer"):
-        record_scontrol(monkeypatch, problem=trouble)
-        known = SlurmNode(held, ours) if trouble else SlurmNode(frozenset({"IDLE"}), "")
-        reason = (
-            "gpu/0000:9b:00.0: worse (xid/64): replace the node"
-            if trouble
-            else "gpu/0000:65:00.0: broken (xid/79): reboot the node"
-        )
-        drain_node(settings, verdict(reason=reason), "gpu01", known, 1.0)
+    record_scontrol(monkeypatch)
+    drain_node(settings, verdict(), "gpu01", SlurmNode(frozenset({"IDLE"}), ""), 1.0)
+    record_scontrol(monkeypatch, problem="slurmctld does not answer")
+    worse = verdict(reason="gpu/0000:9b:00.0: worse (xid/64): replace the node")
+    drain_node(settings, worse, "gpu01", SlurmNode(held, ours), 1.0)
     assert is_our_reason(settings, SlurmNode(held, ours))
 
 
@@ -114,26 +105,19 @@ def test_our_own_reason_is_kept_up_to_date(said: list[list[str]]) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("known", "comment"),
-    [
-        (SlurmNode(frozenset({"IDLE"}), ""), True),
-        (
-            SlurmNode(
-                frozenset({"IDLE", "DRAIN"}),
-                "vitald: it was drained by the prolog",
-                "vitald: older",
-            ),
-            True,
-        ),
-        (SlurmNode(frozenset({"IDLE"}), "", "rack 7, ask Bob"), False),  # somebody's comment stays
-    ],
-)
-def test_hyperpod(known: SlurmNode, comment: bool, said: list[list[str]]) -> None:
+def test_hyperpod(said: list[list[str]]) -> None:
     """In one call: nobody comes between."""
     words = ["comment=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
-    done = withdrawn(said, known, Settings(hyperpod=True))
-    assert done == [["state=fail", "reason=Action:Reboot", *(words if comment else [])]]
+    idle, drained = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
+    for known, comment in (
+        (SlurmNode(idle, ""), True),
+        (SlurmNode(drained, "vitald: drained by the prolog", "vitald: older"), True),
+        (SlurmNode(idle, "", "rack 7, ask Bob"), False),  # somebody's comment stays
+    ):
+        said.clear()
+        assert withdrawn(said, known, Settings(hyperpod=True)) == [
+            ["state=fail", "reason=Action:Reboot", *(words if comment else [])]
+        ], known
 
 
 def test_hyperpod_without_a_comment_where_slurm_takes_none(
@@ -155,55 +139,32 @@ def test_hyperpod_without_a_comment_where_slurm_takes_none(
     assert "no such word" in printed and "not drained" not in printed
 
 
-@pytest.mark.parametrize(
-    ("flags", "action"),
-    [
+def test_what_hyperpod_is_to_do() -> None:
+    def found(simulated: bool, action: str = "reboot_node", confirmed: bool = True) -> object:
+        return {"simulated": simulated, "confirmed": confirmed, "action": action}
+
+    drill: dict[str, object] = {"simulated": True}
+    cases: list[tuple[dict[str, object], str]] = [
         ({}, "Action:Reboot"),
         ({"replacementConfirmed": True}, "Action:Replace"),
         ({"rebootConfirmed": False, "replacementConfirmed": True}, "Action:Replace"),
         ({"rebootConfirmed": False}, ""),  # required, and unconfirmed: the node is only drained
         ({"replacementRequired": True, "rebootConfirmed": False}, ""),
+        ({**drill, "findings": [found(True)]}, ""),
+        ({**drill, "findings": []}, ""),
+        ({**drill, "findings": [found(False)]}, ""),  # all that is read is simulated
         (
             {
-                "simulated": True,
-                "findings": [{"simulated": True, "confirmed": True, "action": "reboot_node"}],
-            },
-            "",
-        ),
-        ({"simulated": True, "findings": []}, ""),
-        # All that is read is simulated.
-        (
-            {
-                "simulated": True,
-                "findings": [{"simulated": False, "confirmed": True, "action": "reboot_node"}],
-            },
-            "",
-        ),
-        (
-            {
-                "simulated": True,
+                **drill,
                 "replacementConfirmed": True,
-                "findings": [
-                    {"simulated": True, "confirmed": True, "action": "replace_node"},
-                    {"simulated": False, "confirmed": True, "action": "reboot_node"},
-                ],
+                "findings": [found(True, "replace_node"), found(False)],
             },
             "Action:Reboot",
         ),
-        (
-            {
-                "simulated": True,
-                "findings": [
-                    {"simulated": True, "confirmed": True, "action": "reboot_node"},
-                    {"simulated": False, "confirmed": False, "action": "reboot_node"},
-                ],
-            },
-            "",
-        ),
-    ],
-)
-def test_what_hyperpod_is_to_do(flags: dict[str, object], action: str) -> None:
-    assert choose_hyperpod_action(verdict(**flags)) == action
+        ({**drill, "findings": [found(True), found(False, confirmed=False)]}, ""),
+    ]
+    done = [(flags, choose_hyperpod_action(verdict(**flags))) for flags, _ in cases]
+    assert done == cases
 
 
 @given(st.text(), st.text(min_size=1, max_size=40))
