@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from tests.system.test_cli import on_terminal
 from tests.system.test_cli_waits import pretender, saying
 from tests.system.test_metrics import complaints
 from tests.waiting import WAIT_S, until
-from vitald.cli import main
+from vitald.cli import demo, main
 from vitald.simulator.node import SimulatedNode
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -710,3 +711,12 @@ def test_demo(tmp_path: Path) -> None:
         == 1
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_whose_daemon_stops_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(demo, "_free_port", lambda: taken.getsockname()[1])
+        assert main(["demo", "--pause", "0"]) == 69
+    assert "cannot listen there ([metrics] listen)" in capsys.readouterr().err

@@ -263,16 +263,20 @@ def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
         )
         try:
             until = time.monotonic() + _TIMEOUT_S
-            while not place.exists():
-                if daemon.poll() is not None or time.monotonic() > until:
-                    raise DemoFailed(
-                        f"the daemon did not start:\n{log.read_text(errors='replace')}"
-                    )
+            while not _listens(place) and daemon.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
             yield place
+        except client.NoAnswer as error:
+            said = log.read_text(errors="replace")
+            raise DemoFailed(f"{error}\nThe demo's daemon said:\n{said}") from None
         finally:
             daemon.terminate()
             daemon.wait(timeout=10)
+
+
+def _listens(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(place)) == 0
 
 
 def _free_port() -> int:

@@ -113,9 +113,9 @@ def open_unix_socket(path: Path, group: int) -> socket.socket:
             made.bind(str(path))
         finally:
             os.umask(before)
+        made.listen(_BACKLOG)  # at once: a client that finds the file may connect
         if path.stat().st_gid != group:
             os.chown(path, -1, group)
-        made.listen(_BACKLOG)  # at once: a client that finds the file may connect
     except OSError as error:
         made.close()
         raise CannotStart(
