@@ -64,7 +64,13 @@ def session(shared_node: Node) -> requests.Session:
 # The document's own schema stands open; the stream has no end, and tests of its own.
 TIGHT: Json = {**DOCUMENT, "components": {**DOCUMENT["components"], "schemas": SCHEMAS}}
 TIGHT["paths"] = {path: item for path, item in DOCUMENT["paths"].items() if path != "/v1/watch"}
-CONFIG = SchemathesisConfig.from_dict({"checks": {"unsupported_method": {"enabled": True}}})
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "checks": {"unsupported_method": {"enabled": True}},
+        # Enumerated as the tests are collected, which takes each worker seconds: not in the gate.
+        "phases": {"coverage": {"enabled": not settings().derandomize}},
+    }
+)
 schema = schemathesis.openapi.from_dict(TIGHT, config=CONFIG)
 # Valid by their schema and refused all the same: a line that no rule recognises, a finding, drill
 # or GPU that is not there, the 31st of February, a count that has not settled, a program that is

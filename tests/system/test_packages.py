@@ -16,7 +16,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,40 +39,34 @@ COMPILED = {"aiohttp", "frozenlist", "multidict", "propcache", "yarl"}
 
 
 class Packages:
-    """The deb for both architectures and the rpm for one, and the debs' files."""
+    """The deb for both architectures and the rpm for one, and the debs' files; each is built when
+    it is first asked for.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.source = clean_copy(folder / "source")
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(self._make, MACHINES))
 
-    def _make(self, arch: str) -> None:
+    def _built(self, arch: str) -> Path:
         out = self.folder / arch
-        build(
-            self.source,
-            self.folder,
-            "--deb",
-            *(["--rpm"] if arch == "amd64" else []),
-            "--arch",
-            arch,
-            "--out",
-            str(out),
-        )
-        run("dpkg-deb", "-x", str(self.deb(arch)), str(self.tree(arch)))
-        run("dpkg-deb", "-e", str(self.deb(arch)), str(out / "control"))
+        if not out.exists():
+            kinds = ("--deb", "--rpm") if arch == "amd64" else ("--deb",)
+            build(self.source, self.folder, *kinds, "--arch", arch, "--out", str(out))
+            run("dpkg-deb", "-x", str(self.deb(arch)), str(self.tree(arch)))
+            run("dpkg-deb", "-e", str(self.deb(arch)), str(out / "control"))
+        return out
 
     def deb(self, arch: str = "amd64") -> Path:
-        return self.folder / arch / f"vitald_{__version__}_{arch}.deb"
+        return self._built(arch) / f"vitald_{__version__}_{arch}.deb"
 
     def rpm(self) -> Path:
-        return self.folder / "amd64" / f"vitald-{__version__}-1.x86_64.rpm"
+        return self._built("amd64") / f"vitald-{__version__}-1.x86_64.rpm"
 
     def tree(self, arch: str = "amd64") -> Path:
-        return self.folder / arch / "tree"
+        return self._built(arch) / "tree"
 
     def control(self, name: str) -> str:
-        return (self.folder / "amd64/control" / name).read_text()
+        return (self._built("amd64") / "control" / name).read_text()
 
 
 def run(*command: str, **environment: str) -> str:

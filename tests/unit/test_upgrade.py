@@ -214,11 +214,11 @@ print(step)
 """
 
 
-@pytest.mark.parametrize("schema", OLD[:-1])
-def test_killed_anywhere_in_a_migration(tmp_path: Path, schema: int) -> None:
+def test_killed_anywhere_in_a_migration(tmp_path: Path) -> None:
     """Of the one version or of the other, never between; and the next start goes on from there to
-    the same end.
+    the same end. The first version's ledger goes through all of them.
     """
+    schema = OLD[0]
     laid_out(tmp_path / "0", schema)
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     done = subprocess.run(
