@@ -17,6 +17,8 @@ from tests.unit.dcgm_made import a_test, level2, new, old, passing, refused, war
 from tests.unit.test_imports import SERVER, forbidden, loaded_by
 from vitald.cli import main
 
+pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
+
 SAMPLES = ROOT.parent / "shared" / "reference" / "dcgm-samples"
 HEALTHY = {"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}
 NO_HOST = (

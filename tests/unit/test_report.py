@@ -32,6 +32,8 @@ from vitald.cli.report.parts import ReportOptions, SupportReport
 from vitald.cli.report.redact import REDACTED, Redactor, redact_configuration
 from vitald.config import example as example_config
 
+pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
+
 Json = dict[str, object]
 MIB = 1024 * 1024
 
