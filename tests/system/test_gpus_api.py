@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -713,10 +714,15 @@ def test_demo(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_whose_daemon_stops_says_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_demo_shows_why_its_daemon_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(demo, "_free_port", lambda: taken.getsockname()[1])
+    """One that stops after it listened, and one that never listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, monkeypatch.context() as port:
+        port.setattr(demo, "_free_port", lambda: taken.getsockname()[1])
         assert main(["demo", "--pause", "0"]) == 69
     assert "cannot listen there ([metrics] listen)" in capsys.readouterr().err
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    Path(tempfile.gettempdir()).mkdir()
+    assert main(["demo", "--pause", "0"]) == 69
+    assert "longer than the 107 bytes" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -266,9 +266,11 @@ def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
             while not _listens(place) and daemon.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
             yield place
-        except client.NoAnswer as error:
-            said = log.read_text(errors="replace")
-            raise DemoFailed(f"{error}\nThe demo's daemon said:\n{said}") from None
+        except client.NoAnswer:
+            with suppress(subprocess.TimeoutExpired):
+                daemon.wait(timeout=5)  # while it stops, the reason is not written yet
+            output = log.read_text(errors="replace")
+            raise DemoFailed(f"the demo's daemon does not answer; its output:\n{output}") from None
         finally:
             daemon.terminate()
             daemon.wait(timeout=10)
@@ -276,7 +278,11 @@ def _run_daemon(folder: Path, node: SimulatedNode) -> Iterator[Path]:
 
 def _listens(place: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(place)) == 0
+        try:
+            probe.connect(str(place))
+        except OSError:  # the daemon's output has the reason, if it ends
+            return False
+    return True
 
 
 def _free_port() -> int:
