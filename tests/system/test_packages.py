@@ -49,11 +49,12 @@ class Packages:
 
     def _built(self, arch: str) -> Path:
         out = self.folder / arch
-        if not out.exists():
+        if not (out / "control").exists():
             kinds = ("--deb", "--rpm") if arch == "amd64" else ("--deb",)
             build(self.source, self.folder, *kinds, "--arch", arch, "--out", str(out))
-            run("dpkg-deb", "-x", str(self.deb(arch)), str(self.tree(arch)))
-            run("dpkg-deb", "-e", str(self.deb(arch)), str(out / "control"))
+            (deb,) = out.glob("*.deb")
+            run("dpkg-deb", "-x", str(deb), str(out / "tree"))
+            run("dpkg-deb", "-e", str(deb), str(out / "control"))
         return out
 
     def deb(self, arch: str = "amd64") -> Path:
