@@ -216,7 +216,7 @@ print(step)
 
 def test_killed_anywhere_in_a_migration(tmp_path: Path) -> None:
     """Of the one version or of the other, never between; and the next start goes on from there to
-    the same end. The first version's ledger goes through all of them.
+    the same end. The oldest ledger goes through all versions.
     """
     schema = OLD[0]
     laid_out(tmp_path / "0", schema)
