@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builders import catalogue, reference, ruling
-from vitald.catalog import PROFILES, Case, CatalogError, Clears, Rule, load_catalog
+from vitald.catalog import PROFILES, Case, CatalogError, Clears, FaultClass, Rule, load_catalog
 from vitald.catalog.loader import FOLDER
 from vitald.model import Action, When
 
@@ -174,14 +174,15 @@ def test_what_the_profiles_ask_for(line: str, nvidia: Action, hyperpod: Action) 
     assert (ruling(line).action, ruling(line, "hyperpod").action) == (nvidia, hyperpod)
 
 
-def test_hyperpod_replaces_for_every_sxid_printed_fatal() -> None:
+def test_hyperpod_replaces_for_every_sxid_printed_fatal_but_of_the_driver() -> None:
     catalog = catalogue("hyperpod")
     codes = [code for code in catalog.rules if code.startswith("sxid/")] + ["sxid/1"]
-    assert [
-        code
-        for code in codes
-        if catalog.find_rule(code).apply_to({"fatal": True}).action is not Action.REPLACE_NODE
-    ] == []
+    rules = [catalog.find_rule(code) for code in codes]
+    softer = [
+        rule for rule in rules if rule.apply_to({"fatal": True}).action is not Action.REPLACE_NODE
+    ]
+    assert {rule.fault_class for rule in softer} == {FaultClass.DRIVER}
+    assert {rule.apply_to({"fatal": True}).action for rule in softer} == {Action.REBOOT_NODE}
 
 
 def test_hyperpod_never_asks_for_less() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
+from vitald.catalog import FaultClass
 from vitald.cli.diag.read import serialize_report
 from vitald.diagnostics.dcgm import document, reading
 from vitald.model import Action
@@ -91,23 +92,30 @@ def test_every_error_is_in_the_catalogue_with_the_remedy_that_is_suggested() -> 
         drastic = ACTIONS[remedy].makes_unfit
         first, then = (rule.apply_to({"confirmed": one}).action for one in (False, True))
         assert first is (Action.INSPECT if confirm and drastic else ACTIONS[remedy]), rule.code
-        if drastic or not confirm:
+        if rule.fault_class is FaultClass.FABRIC and remedy is Remedy.REPLACE:
+            assert then in (Action.RESET_DEVICE, Action.REBOOT_NODE), rule.code  # which end is it?
+        elif drastic or not confirm:
             assert then is ACTIONS[remedy], rule.code
         else:
             assert then.rank >= first.rank and not then.makes_unfit, rule.code
 
 
 def test_the_other_profile_goes_by_the_severity() -> None:
-    """Severity 2 is a replacement there and 6 a reboot; nothing asks for less than in the default
-    profile.
+    """Severity 2 is a replacement there (a reboot, where hardware is not the cause) and 6 a reboot;
+    nothing asks for less than in the default profile.
     """
     for row in [*rows(), {"id": "999", "severity_code": "2"}, {"id": "999", "severity_code": "6"}]:
         fields = {"severity": int(row["severity_code"]), "confirmed": False}
-        there, here = (
-            catalogue(profile).find_rule(f"dcgm/{row['id']}").apply_to(fields).action
-            for profile in ("hyperpod", "nvidia")
+        rules = [
+            catalogue(profile).find_rule(f"dcgm/{row['id']}") for profile in ("hyperpod", "nvidia")
+        ]
+        there, here = (rule.apply_to(fields).action for rule in rules)
+        isolate = (
+            Action.REPLACE_NODE
+            if rules[0].fault_class.may_require_replacement
+            else Action.REBOOT_NODE
         )
-        least = {2: Action.REPLACE_NODE, 6: Action.REBOOT_NODE}.get(fields["severity"], Action.NONE)
+        least = {2: isolate, 6: Action.REBOOT_NODE}.get(fields["severity"], Action.NONE)
         assert there.rank >= max(least.rank, here.rank), row["id"]
 
 

@@ -4,6 +4,8 @@ else.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.builders import booted, catalogue, empty, event, finding, gpu, only, said
@@ -17,6 +19,7 @@ from vitald.model import (
     Event,
     FindingState,
     Memory,
+    Requirement,
     Trust,
     When,
 )
@@ -211,6 +214,18 @@ def test_other_rules_change_what_is_open() -> None:
     assert [change.finding.code for change in findings.apply_event(booted("boot-b", 11.0))] == [
         "xid/31"
     ]
+
+
+def test_a_replacement_that_the_rules_no_longer_reach_is_taken_back() -> None:
+    ordered = Requirement(Action.REPLACE_NODE, When.NOW)
+    opened = [
+        replace(finding(Action.RESET_DEVICE, code=code), escalation=ordered)
+        for code in ("xid/119", "xid/46")
+    ]
+    findings = Judge(catalogue(), Memory(findings=tuple(opened)))
+    findings.reload_catalog(catalogue(), 9.0)
+    asked = {found.code: found.action for found in findings.open_findings}
+    assert asked == {"xid/119": Action.RESET_DEVICE, "xid/46": Action.REPLACE_NODE}
 
 
 def test_what_the_new_rules_do_not_ask_for_is_closed() -> None:

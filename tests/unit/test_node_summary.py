@@ -146,7 +146,7 @@ def test_a_code_of_the_site_has_the_site_s_word() -> None:
     status, answer = ask(
         board(finding(code="xid/9999")),
         overrides='[xid.9999]\ntitle = "ours"\nmeaning = "x"\nclass = "hardware"\n'
-        'action = "reboot_node"\nclears = ["reboot"]\nescalation = "node"\nsource = "ours"\n',
+        'action = "reboot_node"\nclears = ["reboot"]\nescalation = "device"\nsource = "ours"\n',
     )
     assert (status, answer["reason"]) == (200, "CustomRule"), answer
 

@@ -116,7 +116,8 @@ def test_the_printed_severity_raises_the_action() -> None:
         "99999, Fatal, Link 3 x": (reset, replace),
         "99999, Severity 1 Engine instance 3 Sub-engine instance 00": (reset, reset),
         "99999, Severity 0 Engine instance 3 Sub-engine instance 00": (inspect, inspect),
-        "10003, Fatal, unhandled interrupt in x(1)": (reset, replace),
+        # a fault of the driver replaces nothing
+        "10003, Fatal, unhandled interrupt in x(1)": (reset, Action.REBOOT_NODE),
     }
     assert {
         text: tuple(ruling(f"{WHERE} {text}", profile).action for profile in ("nvidia", "hyperpod"))

@@ -1,31 +1,29 @@
 """
 Escalation policies: what a fault requires when it comes back on the same device.
 
-These conditions count: a remedy that was completed and failed, a fault that survived a reset, the
-same fault in different processes, and, if its remedy may wait for maintenance, how long it waited
-and how often it was seen meanwhile.
+These conditions count: a remedy that was completed and failed, the same fault in different
+processes, and, if its remedy may wait for maintenance, how long it waited and how often it was seen
+meanwhile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitald.model import Action, Requirement, When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationStep:
-    """One step of a policy. One of `of`, `processes`, `survived`, `waited_s`, `times` is its
-    condition.
-    """
+    """One step of a policy. One of `of`, `processes`, `waited_s`, `times` is its condition."""
 
     within_s: float  # the window in which they count, for `of` and `processes`
     action: Action
     when: When = When.NOW
-    # `remedies` remedies of at least this strength were completed, and failed
+    # `remedies` remedies of at least this strength, which its finding required, were completed, and
+    # failed
     of: Action | None = None
     remedies: int = 1
-    survived: bool = False  # its open finding is seen again after a reset or a reboot
     processes: int = 0  # number of different processes in which it was seen
     waited_s: float = 0.0  # time for which its remedy has waited for maintenance
     times: int = 0  # how often its open finding was seen
@@ -34,15 +32,28 @@ class EscalationStep:
 
     @property
     def requirement(self) -> Requirement:
-        return Requirement(self.action, self.when)
+        """An inspection after a failed remedy: the device stays unusable, and is not repaired by
+        the same remedy once more.
+        """
+        gives_up = self.of is not None and self.action is Action.INSPECT
+        return Requirement(self.action, self.when, unusable=gives_up)
 
 
 @dataclass(frozen=True, slots=True)
 class EscalationPolicy:
-    """The escalation steps that entries name. `serves`: the policy also applies to findings with
-    this action, if a case changed what their entry requires.
+    """The escalation steps that entries name, in order: of those that are reached, the last
+    counts.
     """
 
     name: str
     steps: tuple[EscalationStep, ...]
-    serves: Action | None = None
+
+    def without_replacement(self) -> EscalationPolicy:
+        """The policy of a fault whose cause need not be inside the device: where it would replace
+        the node, a person looks.
+        """
+        steps = (
+            replace(step, action=Action.INSPECT) if step.action is Action.REPLACE_NODE else step
+            for step in self.steps
+        )
+        return EscalationPolicy(self.name, tuple(steps))

@@ -283,7 +283,30 @@ class _EntryReader:
             diagnostic=self.read_diagnostic(),
             origin=self.origin,
         )
+        rule = self.limit_replacement(rule)
         return rule if len(self.errors) == before else None
+
+    def limit_replacement(self, rule: Rule) -> Rule:
+        """Report a replacement for a cause that is outside the device. A case that only raises the
+        action, such as one that all entries of a kind inherit, raises it to a reboot.
+        """
+        if rule.fault_class.may_require_replacement:
+            return rule
+        actions = {"action": rule.action}
+        for number, case in enumerate(rule.cases, start=1):
+            actions[f"cases #{number}"] = case.action or rule.action
+        for place, action in actions.items():
+            if action is Action.REPLACE_NODE:
+                self.report(
+                    place, f"a fault of class {rule.fault_class.value} never asks for replace_node"
+                )
+        cases = (
+            replace(case, at_least=Action.REBOOT_NODE)
+            if case.at_least is Action.REPLACE_NODE
+            else case
+            for case in rule.cases
+        )
+        return replace(rule, cases=tuple(cases))
 
     def read_text(self, key: str, *, required: bool = False) -> str:
         value = self.keys.get(key, "")
@@ -341,11 +364,14 @@ class _EntryReader:
 
     def read_escalation(self) -> str:
         name = self.read_text("escalation", required=True)
-        if name and name not in self.ladders:
-            self.report(
-                "escalation", f"no ladder {name!r}{tomlfile.suggest_word(name, self.ladders)}"
-            )
+        if name:
+            self.check_escalation("escalation", name)
         return name
+
+    def check_escalation(self, place: str, name: object) -> None:
+        if not isinstance(name, str) or name not in self.ladders:
+            hint = tomlfile.suggest_word(str(name), self.ladders)
+            self.report(place, f"no ladder {name!r}{hint}")
 
     def read_clears(self) -> Clears:
         words = self.read_texts("clears")
@@ -415,6 +441,8 @@ class _EntryReader:
                 self.report(f"{place} {key}", f"expected text, found {table[key]!r}")
         if not isinstance(table.get("unusable", False), bool):
             self.report(f"{place} unusable", f"expected true or false, found {table['unusable']!r}")
+        if "escalation" in table:
+            self.check_escalation(f"{place} escalation", table["escalation"])
 
         def read_word(key: str, enum: type[E]) -> E | None:
             return self.read_enum(f"{place} {key}", table[key], enum) if key in table else None
@@ -427,6 +455,7 @@ class _EntryReader:
             unusable=table.get("unusable"),
             title=table.get("title"),
             advice=table.get("advice"),
+            escalation=str(table.get("escalation", "")),
         )
 
     def read_thresholds(self) -> tuple[Threshold, ...]:
@@ -519,4 +548,13 @@ _KEYS = (
     "diagnostic",
     "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )
-_CASE_KEYS = ("when", "action", "at_least", "when_to_act", "unusable", "title", "advice")
+_CASE_KEYS = (
+    "when",
+    "action",
+    "at_least",
+    "when_to_act",
+    "unusable",
+    "title",
+    "advice",
+    "escalation",
+)

@@ -31,6 +31,19 @@ class FaultClass(Enum):
     UNUSED = "unused"  # a number that current drivers do not print
     UNKNOWN = "unknown"  # not in the catalogue
 
+    @property
+    def is_inside_device(self) -> bool:
+        """Whether the cause is inside the device, so that a replacement cures it. Links, ports and
+        temperatures also depend on what surrounds the node.
+        """
+        return self is FaultClass.HARDWARE
+
+    @property
+    def may_require_replacement(self) -> bool:
+        """Whether an entry may require a replacement itself, where its source says so."""
+        software = (FaultClass.APPLICATION, FaultClass.DRIVER, FaultClass.INFORMATIONAL)
+        return self not in software
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clears:
@@ -134,6 +147,7 @@ class Case:
     unusable: bool | None = None
     title: str | None = None
     advice: str | None = None
+    escalation: str = ""  # the policy of the action, if it is not the entry's own
 
     def matches(self, fields: Fields) -> bool:
         for name, wanted in self.where.items():
@@ -172,6 +186,7 @@ class Ruling:
     title: str
     advice: str
     clears: Clears
+    escalation: str
     unusable: bool = False
     unknown: bool = False
 
@@ -262,6 +277,7 @@ class Rule:
             self.title,
             self.advice,
             self.clears,
+            self.escalation,
             self._makes_unusable,
             self.unknown,
         )
@@ -292,6 +308,7 @@ def _apply_case(ruling: Ruling, case: Case) -> Ruling:
         and (ruling.unusable if case.unusable is None else case.unusable),
         title=case.title or ruling.title,
         advice=case.advice or ruling.advice,
+        escalation=case.escalation or ruling.escalation,
     )
 
 
@@ -332,8 +349,8 @@ class Catalog:
         self.profile = profile
         self.site_codes = site_codes  # that the site's overrides or files added
         self._defaults = defaults
-        self._serving = {
-            ladder.serves: ladder for ladder in ladders.values() if ladder.serves is not None
+        self._without_replacement = {
+            name: policy.without_replacement() for name, policy in ladders.items()
         }
         self._unlisted: dict[str, Rule] = {}
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
@@ -356,16 +373,13 @@ class Catalog:
         """The instance type by name; one without devices if it is not listed."""
         return self.instances.get(name, InstanceType())
 
-    def find_policy(self, rule: Rule, action: Action) -> EscalationPolicy:
-        """The escalation policy for a fault: its entry's, or, if it requires another action, the
-        one that serves that action.
+    def find_policy(self, rule: Rule, fields: Fields) -> EscalationPolicy:
+        """The escalation policy for an event with these fields: its entry's, or its case's. It
+        replaces the node only if the cause is inside the device.
         """
-        own = self.escalation_policies[rule.escalation]
-        return (
-            own
-            if action is rule.action or rule.driver_recommendation
-            else self._serving.get(action, own)
-        )
+        inside = rule.fault_class.is_inside_device
+        policies = self.escalation_policies if inside else self._without_replacement
+        return policies[rule.apply_to(fields).escalation]
 
     def find_thresholds(self, kind: str) -> tuple[ThresholdGroup, ...]:
         """The thresholds on the readings of a source."""
@@ -397,7 +411,7 @@ class Catalog:
             seen = [
                 name
                 for name in (*names, *same)
-                if not self._is_line(name) and _may_speak_of(self.rules[name], kind)
+                if not self.is_line(name) and _may_speak_of(self.rules[name], kind)
             ]
             kinds = {name.partition("/")[0] for name in seen}
             if code.startswith("xid/"):
@@ -407,7 +421,7 @@ class Catalog:
                 self._witnesses[code, kind] = known
         return known
 
-    def _is_line(self, name: str) -> bool:
+    def is_line(self, name: str) -> bool:
         """Whether it is read from a log, by a parser or by its own patterns; or is no fault."""
         kind, _, code = name.partition("/")
         rule = self.rules.get(name)

@@ -24,7 +24,7 @@ from vitald.catalog.lemon import LemonScoring
 from vitald.catalog.rules import InstanceType
 from vitald.model import Action, MarkKind, When
 
-_STEPS = ("of", "processes", "survived", "waited", "times")  # conditions of a step
+_STEPS = ("of", "processes", "waited", "times")  # conditions of a step
 FILES = ("ladders", "stories", "lemon", "instances")
 
 
@@ -41,6 +41,10 @@ def read_escalation_policies(
                     raise ValueError(f"a step needs one of {', '.join(_STEPS)}")
                 if min(step.get("remedies", 1), step.get("processes", 1), step.get("times", 1)) < 1:
                     raise ValueError("remedies, processes and times count from 1")
+                if step["action"] == Action.REPLACE_NODE.value and "of" not in step:
+                    raise ValueError(
+                        "a step to replace_node needs `of`: a remedy that was completed, and failed"
+                    )
                 steps.append(
                     EscalationStep(
                         within_s=(
@@ -52,7 +56,6 @@ def read_escalation_policies(
                         when=When(step.get("when_to_act", "now")),
                         of=Action(step["of"]) if "of" in step else None,
                         remedies=int(step.get("remedies", 1)),
-                        survived=step.get("survived", False) is True,
                         processes=int(step.get("processes", 0)),
                         waited_s=tomlfile.parse_duration(step["waited"])
                         if "waited" in step
@@ -61,11 +64,10 @@ def read_escalation_policies(
                         same=tuple(step.get("same", ())),
                     )
                 )
-            serves = Action(table["serves"]) if "serves" in table else None
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             errors.append(f"ladders.toml: [ladder.{name}]: {_describe_error(error)}")
         else:
-            ladders[name] = EscalationPolicy(name, tuple(steps), serves)
+            ladders[name] = EscalationPolicy(name, tuple(steps))
     return ladders
 
 

@@ -25,6 +25,7 @@ from vitald.model import (
     Member,
     Requirement,
     Transition,
+    When,
 )
 
 
@@ -187,9 +188,11 @@ class Correlation:
         )
 
     def _list_requirements(self, cause: Member, incident: Incident) -> list[Requirement]:
-        """The requirements of a member's findings: the real one, and that of a drill."""
+        """The requirements of a member's findings: the real one, and that of a drill. A remedy that
+        failed still explains consequences that ask for it.
+        """
         return [
-            finding.requirement
+            _FAILED_REMEDY if finding.has_failed_remedy else finding.requirement
             for finding in self._state.findings.list_of_incident(incident.id)
             if (finding.component, finding.code) == (cause.component, cause.code)
         ]
@@ -226,6 +229,9 @@ class Correlation:
                         else replace(finding, context=requirement)
                     )
         return finding
+
+
+_FAILED_REMEDY = Requirement(Action.REBOOT_NODE, When.NOW, unusable=True)
 
 
 def is_below(finding: Finding, port: Component) -> bool:

@@ -216,20 +216,16 @@ class DeviceHistory:
         now: float,
         steps: Iterable[EscalationStep],
         *,
-        survived: bool,
         times: int,
     ) -> Requirement | None:
-        """The strongest requirement of the policy's steps that are reached; None if none is.
+        """The requirement of the last of the policy's steps that is reached; None if none is.
 
-        `survived`: the fault was seen again after a reset or a reboot; `times`: how often its
-        finding was seen.
+        `times`: how often its finding was seen.
         """
-        best: Requirement | None = None
+        last: Requirement | None = None
         for step in steps:
             if step.of is not None:
                 because = self._check_remedies(device, fault, now, step, step.of)
-            elif step.survived:
-                because = "it was seen again after a reset or a reboot" if survived else ""
             elif step.times:
                 because = (
                     f"it was seen {times} times without its remedy" if times >= step.times else ""
@@ -238,9 +234,9 @@ class DeviceHistory:
                 because = self._check_processes(device, component, fault, fields, now, step)
             else:
                 because = ""  # a wait, which `lifecycle` evaluates
-            if because and (best is None or step.requirement.is_stronger_than(best)):
-                best = replace(step.requirement, because=because)
-        return best
+            if because:
+                last = replace(step.requirement, because=because)
+        return last
 
     def _check_remedies(
         self, device: str, fault: str, now: float, step: EscalationStep, of: Action

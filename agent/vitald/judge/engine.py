@@ -20,8 +20,8 @@ cause, consequence, echo
 evidence    What an event proves beyond its own fault: a boot, a reset, a replaced device, a passed
             diagnostic. Evidence closes the findings whose rule names it in `find_clears`.
 escalation  A stronger requirement, because the same fault came back on the same device after its
-            remedy, survived a reset, or occurred in many processes. It follows a policy of the
-            catalogue and the device's history, which moves with the device to another slot.
+            remedy, or occurred in many processes. It follows a policy of the catalogue and the
+            device's history, which moves with the device to another slot.
 resolved    A fault whose finding was closed by evidence or by a person. Lines written before that
             time are history: they open nothing.
 
@@ -36,7 +36,7 @@ It is composed of layers, each kept in the finding with its reason:
     implied     the strongest requirement of a suppressed consequence: raises, never lowers
     driver      the driver's own recommended action replaces the catalogue's, in both directions,
                 if both are a reset or a reboot
-    escalation  raises, never lowers
+    escalation  raises; only an inspection after a failed remedy replaces that remedy
 
 Stages of one event
 -------------------
@@ -270,20 +270,30 @@ class Judge:
         catalog, findings = self._state.catalog, self._state.findings
         if finding.on_trial and catalog.find_rule(finding.code).trial is None:
             return [findings.close_finding(finding, now, "the rule is no longer on trial")]
-        ruling = life.find_rule(finding, catalog).apply_to(finding.fields)
+        rule = life.find_rule(finding, catalog)
+        ruling = rule.apply_to(finding.fields)
         if ruling.action is Action.NONE:
             return [
                 findings.close_finding(finding, now, "the catalogue no longer asks for anything")
             ]
-        if ruling.requirement == finding.base or finding.code == TOO_MANY:
+        if finding.code == TOO_MANY:
             return []
-        changed = replace(
-            finding,
-            base=ruling.requirement,
-            context=None,
-            title=ruling.title,
-            quiet_s=ruling.clears.quiet_s,
-        )
+        changed = finding
+        if ruling.requirement != finding.base:
+            changed = replace(
+                finding,
+                base=ruling.requirement,
+                context=None,
+                title=ruling.title,
+                quiet_s=ruling.clears.quiet_s,
+            )
+        known = finding.escalation
+        if known is not None and known.action is Action.REPLACE_NODE:
+            steps = catalog.find_policy(rule, finding.fields).steps
+            if all(step.action is not Action.REPLACE_NODE for step in steps):
+                changed = replace(changed, escalation=None)
+        if changed is finding:
+            return []
         findings.put_finding(changed)
         cause = f"the catalogue changed: {finding.action.value} -> {changed.action.value}"
         return [Transition(time=now, finding=changed, cause=cause)]

@@ -1,9 +1,9 @@
 """
 Escalation by a device's history, and the marks that are written to that history.
 
-A fault that comes back after its remedy, survives a reset, or occurs in many processes requires
-more than its entry (`ladders.toml`). The marks of faults, remedies and failed jobs also make up the
-lemon score. `device_history` keeps the marks.
+A fault that comes back after its remedy, or occurs in many processes, requires more than its entry
+(`ladders.toml`). The marks of faults, remedies and failed jobs also make up the lemon score.
+`device_history` keeps the marks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ class Escalation:
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def escalate_finding(
-        self, finding: Finding, rule: Rule, event: Event, *, survived: bool
-    ) -> Finding:
+    def escalate_finding(self, finding: Finding, rule: Rule, event: Event) -> Finding:
         """The finding with the requirement of its escalation policy, if a step of it is reached."""
         if (
             finding.is_simulated
@@ -39,12 +37,9 @@ class Escalation:
             or finding.code == TOO_MANY
         ):
             return finding
-        base = finding.driver or finding.catalog_requirement
-        steps = self._state.catalog.find_policy(rule, base.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.fields).steps
         known = finding.escalation
-        if known is not None and not any(
-            step.requirement.is_stronger_than(known) for step in steps
-        ):
+        if known is not None and not any(step.requirement.supersedes(known) for step in steps):
             return finding
         requirement = self._state.history.find_escalation(
             self._state.devices.identify(finding.component),
@@ -53,23 +48,11 @@ class Escalation:
             event.fields,
             event.time,
             steps,
-            survived=survived,
             times=finding.count,
         )
-        if requirement is None or (known is not None and not requirement.is_stronger_than(known)):
+        if requirement is None or (known is not None and not requirement.supersedes(known)):
             return finding
         return replace(finding, escalation=requirement)
-
-    def has_survived(self, current: Finding, event: Event) -> bool:
-        """Whether an open finding is seen again after a reset of its device or a boot, unless that
-        was made for another reason.
-        """
-        devices = self._state.devices
-        reset_at = devices.reset_at(event.component)
-        another_boot = current.boot_id != event.boot_id and event.boot_id == devices.boot
-        if another_boot and not is_accepted(current):
-            return True
-        return reset_at is not None and current.last < reset_at <= event.time
 
     # --- marks
 
@@ -84,7 +67,7 @@ class Escalation:
             return
         history = self._state.history
         device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
-        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.fields).steps
         window_s = max((step.within_s for step in steps), default=0.0)
         incident_name = f"incident {finding.incident}"
         if history.find_failed_remedies(device, fault, event.time, window_s):
@@ -111,7 +94,7 @@ class Escalation:
             or event.follows is not None
         ):
             return False
-        steps = self._state.catalog.find_policy(rule, finding.base.action).steps
+        steps = self._state.catalog.find_policy(rule, finding.fields).steps
         if not any(step.processes for step in steps):
             return False
         places = list_location_fields(self._state.catalog, rule.code)

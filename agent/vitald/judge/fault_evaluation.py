@@ -197,10 +197,9 @@ class FaultEvaluation:
         )
         finding = life.update_finding(joined, event, ruling, boot_id=boot_id, latest=rule.state)
         fresh = self._escalation.note_process(finding, rule, event)
-        survived = self._escalation.has_survived(current, event)
         more = finding.count > current.count or finding.base != current.base
-        if fresh or more or survived:
-            finding = self._escalation.escalate_finding(finding, rule, event, survived=survived)
+        if fresh or more:
+            finding = self._escalation.escalate_finding(finding, rule, event)
         finding = self._finish_finding(finding, key)
         self._state.findings.put_finding(finding)
         if current.is_hearsay and not finding.is_hearsay:
@@ -214,7 +213,7 @@ class FaultEvaluation:
             ruling = replace(ruling, title=self._state.catalog.find_rule(TOO_MANY).title)
         finding = life.open_finding(self._state.findings.take_id(), key, event, ruling, incident)
         self._escalation.note_process(finding, rule, event)
-        finding = self._escalation.escalate_finding(finding, rule, event, survived=False)
+        finding = self._escalation.escalate_finding(finding, rule, event)
         finding = self._finish_finding(finding, key)
         again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"

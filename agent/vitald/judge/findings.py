@@ -266,7 +266,8 @@ def find_rule(finding: Finding, catalog: Catalog) -> Rule:
 
 def find_clears(finding: Finding, catalog: Catalog) -> Clears:
     """The evidence that closes the finding. It follows the required action, if that is not its
-    entry's own; if the driver lowered it, the entry's evidence closes the finding as well.
+    entry's own; if the driver or a failed remedy lowered it, the entry's evidence closes the
+    finding as well.
 
     A diagnostic of a lower level than the one that found the fault cannot disprove it.
     """
@@ -274,7 +275,8 @@ def find_clears(finding: Finding, catalog: Catalog) -> Clears:
     clears = ruling.clears
     if finding.action is not ruling.action:
         asked = CLEARS_OF[finding.action]
-        clears = asked if finding.requirement is not finding.driver else asked.join_evidence(clears)
+        is_lowered = finding.requirement is finding.driver or finding.has_failed_remedy
+        clears = asked.join_evidence(clears) if is_lowered else asked
     found_at = finding.fields.get("level")
     if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
         clears = replace(clears, diagnostic=found_at)

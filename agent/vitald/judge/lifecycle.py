@@ -93,9 +93,7 @@ class Expiry:
         if finding.when is not When.MAINTENANCE or finding.is_simulated or finding.on_trial:
             return life.NEVER, None
         catalog = self._state.catalog
-        steps = catalog.find_policy(
-            catalog.find_rule(finding.code), finding.catalog_requirement.action
-        ).steps
+        steps = catalog.find_policy(catalog.find_rule(finding.code), finding.fields).steps
         waits = [(finding.since + step.waited_s, step) for step in steps if step.waited_s]
         return min(waits, key=lambda wait: wait[0], default=(life.NEVER, None))
 

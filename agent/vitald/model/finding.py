@@ -36,6 +36,14 @@ class Requirement:
     def is_stronger_than(self, other: Requirement) -> bool:
         return (self.action.rank, self.when.urgency) > (other.action.rank, other.when.urgency)
 
+    def supersedes(self, other: Requirement) -> bool:
+        """Whether this escalation follows the other one. An inspection with an unusable device is
+        the last: all remedies failed.
+        """
+        if self.unusable or other.unusable:
+            return self.unusable and not other.unusable
+        return self.is_stronger_than(other)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
@@ -54,7 +62,8 @@ class Finding:
 
     Its requirement is composed of layers: `base`, the catalogue's entry for the strongest event;
     `context` instead, if co-occurrence changes it; at least `implied`; `driver` instead, if the
-    driver recommends another remedy; and at least `escalation`.
+    driver recommends another remedy; and at least `escalation`, or an inspection instead if the
+    remedy failed.
     """
 
     id: int
@@ -94,6 +103,8 @@ class Finding:
         asked = self.catalog_requirement
         if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
             asked = self.driver
+        if self.has_failed_remedy and self.escalation is not None:
+            return self.escalation
         if self.escalation is not None and self.escalation.action.rank > asked.action.rank:
             due = (
                 asked.when
@@ -104,6 +115,11 @@ class Finding:
         elif self.escalation is not None and self.escalation.is_stronger_than(asked):
             asked = self.escalation
         return asked
+
+    @property
+    def has_failed_remedy(self) -> bool:
+        """Whether all remedies of its escalation policy failed, so that a person must look."""
+        return self.escalation is not None and self.escalation.unusable
 
     @property
     def catalog_requirement(self) -> Requirement:
@@ -126,7 +142,7 @@ class Finding:
     @property
     def unusable(self) -> bool:
         """Whether its device cannot be used."""
-        return self.base.unusable
+        return self.base.unusable or self.has_failed_remedy
 
     @property
     def unknown(self) -> bool:

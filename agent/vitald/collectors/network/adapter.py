@@ -43,7 +43,6 @@ class NetworkAdapter:
     # Bits per second that the configuration expects of each port; 0: not configured.
     rate: float = 0.0
     # A port that was down for so long requires a replacement; 0: never.
-    replace_after_s: float = 0.0
     _serial: str = ""
     _counters: PortCounters = field(init=False)
     _efa: EfaDevice = field(init=False)
@@ -193,7 +192,6 @@ class NetworkAdapter:
             self._describe_model(layer),
             virtual=self.virtual,
             configured_rate=self.rate,
-            replace_after_s=self.replace_after_s,
         )
         summary.add_to(raw, seen)
         return seen

@@ -48,7 +48,6 @@ class Network:
         """
         self._root = str(sysfs)
         self._exclude = settings.exclude
-        self._replace_after_s = settings.port_down_replace_after_s
         self._rates = rates or {}
         self._files = Files()
         self._history = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
@@ -133,7 +132,6 @@ class Network:
             self._history,
             model=":".join(ids),
             virtual=bool(_read_link(f"{folder}/physfn")),
-            replace_after_s=self._replace_after_s,
         )
 
     def _find_expected_rate(self, adapter: NetworkAdapter) -> float:

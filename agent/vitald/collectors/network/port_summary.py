@@ -16,15 +16,12 @@ Ports = Mapping[str, Port]  # by the adapter's identity and the port's number
 
 @dataclass(frozen=True, slots=True)
 class PortSummary:
-    """`model`: the adapter's. `configured_rate` in bits per second, 0 if not configured.
-    `replace_after_s`: a port that was down for so long requires a replacement; 0: never.
-    """
+    """`model`: the adapter's. `configured_rate` in bits per second, 0 if not configured."""
 
     history: PortHistory
     model: str
     virtual: bool
     configured_rate: float
-    replace_after_s: float
 
     def add_to(self, raw: RawReadings, ports: Ports) -> None:
         """The worst of those ports that should be up; and of those that are up, the one that is
@@ -49,7 +46,6 @@ class PortSummary:
         down = [key for key, port in expected.items() if port.link is Link.DOWN]
         down_s = max(map(self.history.get_down_s, down), default=0.0)
         raw.values["link_down_seconds"] = down_s
-        raw.values["link_down_overdue"] = float(0.0 < self.replace_after_s <= down_s)
 
     def _has_port_never_up(self, ports: Ports, expected: Ports) -> bool:
         """Whether a port is unused while all others of its model are up."""

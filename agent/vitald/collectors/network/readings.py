@@ -65,11 +65,6 @@ _NIC = ReadingTable(
             first=1,
         ),
         unexported("missing", "1 while a device that was here before is not.", unit=FLAG),
-        unexported(
-            "link_down_overdue",
-            "1 while a port has been down for longer than the configuration allows.",
-            unit=FLAG,
-        ),
         text_reading("kind", "efa, ib, roce or net."),
         text_reading("others", "How the other ports of the node are."),
         text_reading("state", "State of each port, as the driver reports it."),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitald import tomlfile
 from vitald.checking import read_flag
-from vitald.settings import Section, read_names, read_period, setting
+from vitald.settings import Section, read_names, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,6 @@ class NetworkSettings:
         read_names,
         "Adapters to leave alone: names of RDMA devices or interfaces, PCI addresses; * matches"
         ' anything ("mlx5_bond_*").',
-    )
-    port_down_replace_after_s: float = setting(
-        tomlfile.parse_duration("24h"),
-        read_period,
-        "A port that was observed down for so long, while others of the node are up, requires a"
-        " replacement. off: a person decides.",
     )
 
 

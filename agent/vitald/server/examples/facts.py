@@ -136,7 +136,7 @@ RULE: schema.ApiRule = {
     "when": "now",
     "todo": "reboot the node",
     "clears": ["a reboot"],
-    "escalation": "node",
+    "escalation": "device",
     "shadow": None,
     "cases": [],
     "known": True,

@@ -237,7 +237,8 @@ class SuspectPart(TypedDict):
 
 
 class Layer(TypedDict):
-    """One layer of a finding's requirement. The last one decides, but escalation only raises."""
+    """One layer of a finding's requirement. The last one decides, but escalation only raises, or
+    ends in an inspection when all remedies failed."""
 
     layer: Annotated[str, Keywords(enum=("table", "company", "driver", "escalation"))]
     """`table`: the catalogue. `company`: co-occurrence with other members of its incident.

@@ -1,0 +1,94 @@
+"""Which entries may reboot or replace a node: rules that hold for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import remedies_page
+from vitald.catalog import PROFILES, CatalogError, FaultClass, load_catalog
+from vitald.catalog.loader import FOLDER
+from vitald.model import Action
+
+REPLACE = Action.REPLACE_NODE
+_SOFTWARE = (FaultClass.APPLICATION, FaultClass.DRIVER, FaultClass.INFORMATIONAL)
+_ENTRY = {
+    "title": "Site",
+    "meaning": "A code of the site's own.",
+    "class": "hardware",
+    "action": "inspect",
+    "clears": ["reboot"],
+    "escalation": "none",
+    "source": "the site",
+}
+
+
+def test_the_table_is_what_is_generated() -> None:
+    text = remedies_page.PAGE.read_text("utf-8")
+    assert text == remedies_page.write(text, remedies_page.table(load_catalog()))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_reaches_a_replacement_has_its_cause_inside_the_device(profile: str) -> None:
+    catalog = load_catalog(profile)
+    by_ladder, by_itself = set(), set()
+    for rule in catalog.rules.values():
+        for _, path in remedies_page.find_paths(catalog, rule):
+            if REPLACE in path:
+                (by_itself if path[0] is REPLACE else by_ladder).add(rule.fault_class)
+    assert by_ladder == {FaultClass.HARDWARE}
+    assert by_itself.isdisjoint(_SOFTWARE)
+
+
+def test_nothing_about_a_port_costs_a_node() -> None:
+    catalog = load_catalog()
+    ports = [rule for code, rule in catalog.rules.items() if code.startswith("ib/port")]
+    assert ports
+    assert not [rule.code for rule in ports if [*remedies_page.find_paths(catalog, rule)]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "mistake"),
+    [
+        ({"class": "driver", "action": "replace_node"}, "never asks for replace_node"),
+        (
+            {
+                "class": "application",
+                "cases": [{"when": {"again": True}, "action": "replace_node"}],
+            },
+            "cases #1: a fault of class application never asks for replace_node",
+        ),
+        (
+            {"cases": [{"when": {"a": 1}, "action": "reboot_node", "escalation": "devise"}]},
+            "cases #1 escalation: no ladder 'devise', did you mean device",
+        ),
+    ],
+)
+def test_an_entry_that_breaks_a_rule_is_refused(keys: dict[str, object], mistake: str) -> None:
+    with pytest.raises(CatalogError) as refused:
+        load_catalog(overrides={"site/1": {**_ENTRY, **keys}})
+    (error,) = refused.value.errors
+    assert mistake in error
+
+
+def test_a_ladder_replaces_only_after_a_remedy_that_failed(tmp_path: Path) -> None:
+    ladders = (FOLDER / "ladders.toml").read_text("utf-8")
+    ladders += (
+        '[ladder.mine]\nsteps = [{ processes = 3, within = "24h", action = "replace_node" }]\n'
+    )
+    (tmp_path / "ladders.toml").write_text(ladders)
+    with pytest.raises(CatalogError, match=r"ladder\.mine\]: a step to replace_node needs `of`"):
+        load_catalog(extra=tmp_path)
+
+
+def test_none_means_none_whatever_a_case_requires() -> None:
+    cases = [
+        {"when": {"a": 1}, "action": "reboot_node"},
+        {"when": {"a": 2}, "action": "reboot_node", "escalation": "device"},
+    ]
+    catalog = load_catalog(overrides={"site/1": {**_ENTRY, "cases": cases}})
+    rule = catalog.find_rule("site/1")
+    assert catalog.find_policy(rule, {"a": 1}).steps == ()
+    steps = catalog.find_policy(rule, {"a": 2}).steps
+    assert [step.action for step in steps] == [Action.REBOOT_NODE, REPLACE]
