@@ -23,22 +23,27 @@ import tomli
 
 from tests.harness import ROOT
 
-_CODE = ROOT / "agent/vitald"
+CODE = ROOT / "agent/vitald"
 _PYTEST = (sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider")
 _PARALLEL = ("-n", "4", "--dist", "loadgroup")
 
 
 def main(word: str = "") -> int:
     missed = 0
-    for mutant in tomli.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]:
+    for mutant in load_mutants():
         if word not in f"{mutant['file']} {mutant['was']}":
             continue
-        with apply_change(_CODE / mutant["file"], mutant["was"], mutant["now"]):
+        with apply_change(CODE / mutant["file"], mutant["was"], mutant["now"]):
             failed = find_failing_test(mutant["file"], mutant.get("caught_by", ""))
         missed += not failed
         print(f"{mutant['file']}: {mutant['was']}\n    {failed or 'MISSED'}", flush=True)
     print(f"{missed} missed")
     return bool(missed)
+
+
+def load_mutants() -> list[dict[str, str]]:
+    mutants: list[dict[str, str]] = tomli.loads((ROOT / "tests/mutants.toml").read_text())["mutant"]
+    return mutants
 
 
 @contextmanager
