@@ -266,8 +266,8 @@ def find_rule(finding: Finding, catalog: Catalog) -> Rule:
 
 def find_clears(finding: Finding, catalog: Catalog) -> Clears:
     """The evidence that closes the finding. It follows the required action, if that is not its
-    entry's own; if the driver or a failed remedy lowered it, the entry's evidence closes the
-    finding as well.
+    entry's own; if the driver lowered it, the entry's evidence closes the finding as well. After a
+    failed remedy another reset or reboot proves nothing.
 
     A diagnostic of a lower level than the one that found the fault cannot disprove it.
     """
@@ -277,6 +277,8 @@ def find_clears(finding: Finding, catalog: Catalog) -> Clears:
         asked = CLEARS_OF[finding.action]
         is_lowered = finding.requirement is finding.driver or finding.has_failed_remedy
         clears = asked.join_evidence(clears) if is_lowered else asked
+    if finding.has_failed_remedy:
+        clears = replace(clears, reboot=False, device_reset=False)
     found_at = finding.fields.get("level")
     if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
         clears = replace(clears, diagnostic=found_at)
