@@ -33,7 +33,7 @@ def test_the_table_is_what_is_generated() -> None:
 def test_what_reaches_a_replacement_has_its_cause_inside_the_device(profile: str) -> None:
     catalog = load_catalog(profile)
     by_ladder, by_itself = set(), set()
-    for rule in catalog.rules.values():
+    for rule in remedies_page.list_rules(catalog):
         for _, path in remedies_page.find_paths(catalog, rule):
             if REPLACE in path:
                 (by_itself if path[0] is REPLACE else by_ladder).add(rule.fault_class)
