@@ -60,6 +60,13 @@ def test_nothing_about_a_port_costs_a_node() -> None:
             "cases #1: a fault of class application never asks for replace_node",
         ),
         (
+            {
+                "class": "informational",
+                "cases": [{"when": {"again": True}, "at_least": "replace_node"}],
+            },
+            "cases #1: a fault of class informational never asks for replace_node",
+        ),
+        (
             {"cases": [{"when": {"a": 1}, "action": "reboot_node", "escalation": "devise"}]},
             "cases #1 escalation: no ladder 'devise', did you mean device",
         ),
@@ -79,6 +86,27 @@ def test_a_ladder_replaces_only_after_a_remedy_that_failed(tmp_path: Path) -> No
     )
     (tmp_path / "ladders.toml").write_text(ladders)
     with pytest.raises(CatalogError, match=r"ladder\.mine\]: a step to replace_node needs `of`"):
+        load_catalog(extra=tmp_path)
+
+
+def test_co_occurrence_replaces_nothing_for_a_fault_of_the_driver(tmp_path: Path) -> None:
+    stories = (FOLDER / "stories.toml").read_text("utf-8")
+    stories += """
+[story.mine]
+title = "Mine"
+reach = "device"
+within = "60s"
+early = "10s"
+causes = ["xid/119"]
+source = "the site"
+  [[story.mine.company]]
+  code = "xid/119"
+  beside = ["xid/62"]
+  action = "replace_node"
+  because = "the site says so"
+"""
+    (tmp_path / "stories.toml").write_text(stories)
+    with pytest.raises(CatalogError, match=r"story\.mine\] company: xid/119: .* class driver"):
         load_catalog(extra=tmp_path)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from vitald import tomlfile
+from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.diagnosis import Diagnosis, read_diagnosis
 from vitald.catalog.policies import SECTION, EntryPolicies
 from vitald.catalog.rules import (
@@ -92,6 +93,7 @@ def load_catalog(
     rules, defaults = _read_rules(raw, trial, ladders, errors)
     words = {code for code, rule in rules.items() if rule.driver_recommendation}
     correlation = read_correlation(tables.get("stories", {"story": {}}), raw, words, errors)
+    _check_cooccurrences(correlation, rules, errors)
     lemon = read_lemon(tables.get("lemon"), errors)
     instances = read_instances(tables.get("instances"), errors)
     if errors:
@@ -283,23 +285,23 @@ class _EntryReader:
             diagnostic=self.read_diagnostic(),
             origin=self.origin,
         )
-        rule = self.limit_replacement(rule)
+        if len(self.errors) == before:
+            rule = self.limit_replacement(rule)
         return rule if len(self.errors) == before else None
 
     def limit_replacement(self, rule: Rule) -> Rule:
-        """Report a replacement for a cause that is outside the device. A case that only raises the
-        action, such as one that all entries of a kind inherit, raises it to a reboot.
+        """Report a replacement for a cause that is outside the device. The `also` cases, which all
+        entries of a kind have in common, raise the action to a reboot instead.
         """
         if rule.fault_class.may_require_replacement:
             return rule
         actions = {"action": rule.action}
-        for number, case in enumerate(rule.cases, start=1):
-            actions[f"cases #{number}"] = case.action or rule.action
+        own = self.read_cases("cases")
+        for number, case in enumerate(own, start=1):
+            actions[f"cases #{number}"] = case.action or case.at_least or rule.action
         for place, action in actions.items():
             if action is Action.REPLACE_NODE:
-                self.report(
-                    place, f"a fault of class {rule.fault_class.value} never asks for replace_node"
-                )
+                self.report(place, _describe_replacement(rule))
         cases = (
             replace(case, at_least=Action.REBOOT_NODE)
             if case.at_least is Action.REPLACE_NODE
@@ -502,6 +504,24 @@ class _EntryReader:
                 )
             patterns.append(pattern)
         return tuple(patterns)
+
+
+def _describe_replacement(rule: Rule) -> str:
+    return f"a fault of class {rule.fault_class.value} never asks for replace_node"
+
+
+def _check_cooccurrences(
+    correlation: CorrelationRules, rules: Mapping[str, Rule], errors: list[str]
+) -> None:
+    """Report a replacement that a co-occurrence requires for a cause outside the device."""
+    for story in correlation.rules:
+        for change in story.cooccurrences:
+            rule = rules.get(change.code)
+            if rule is None or rule.fault_class.may_require_replacement:
+                continue
+            if change.action is Action.REPLACE_NODE:
+                place = f"stories.toml: [story.{story.name}] company: {change.code}"
+                errors.append(f"{place}: {_describe_replacement(rule)}")
 
 
 def _read_scalars(value: object) -> tuple[Scalar, ...]:
