@@ -271,14 +271,15 @@ def find_clears(finding: Finding, catalog: Catalog) -> Clears:
 
     A diagnostic of a lower level than the one that found the fault cannot disprove it.
     """
-    ruling = find_rule(finding, catalog).apply_to(finding.fields)
+    rule = find_rule(finding, catalog)
+    ruling = rule.apply_to(finding.fields)
     clears = ruling.clears
-    if finding.action is not ruling.action:
-        asked = CLEARS_OF[finding.action]
-        is_lowered = finding.requirement is finding.driver or finding.has_failed_remedy
-        clears = asked.join_evidence(clears) if is_lowered else asked
     if finding.has_failed_remedy:
-        clears = replace(clears, reboot=False, device_reset=False)
+        joined = CLEARS_OF[finding.action].join_evidence(rule.clears)
+        clears = replace(joined, reboot=False, device_reset=False)
+    elif finding.action is not ruling.action:
+        asked = CLEARS_OF[finding.action]
+        clears = asked if finding.requirement is not finding.driver else asked.join_evidence(clears)
     found_at = finding.fields.get("level")
     if clears.diagnostic is not None and isinstance(found_at, int) and found_at > clears.diagnostic:
         clears = replace(clears, diagnostic=found_at)
