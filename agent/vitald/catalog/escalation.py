@@ -32,11 +32,11 @@ class EscalationStep:
 
     @property
     def requirement(self) -> Requirement:
-        """An inspection after a failed remedy: the device stays unusable, and is not repaired by
-        the same remedy once more.
+        """What the step requires. If that is an inspection after a failed remedy, the device stays
+        unusable.
         """
-        gives_up = self.of is not None and self.action is Action.INSPECT
-        return Requirement(self.action, self.when, unusable=gives_up)
+        unusable = self.of is not None and self.action is Action.INSPECT
+        return Requirement(self.action, self.when, unusable=unusable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class EscalationPolicy:
     steps: tuple[EscalationStep, ...]
 
     def without_replacement(self) -> EscalationPolicy:
-        """The policy of a fault whose cause need not be inside the device: where it would replace
-        the node, a person looks.
+        """The policy of a fault whose cause need not be inside the device: an inspection instead of
+        a replacement.
         """
         steps = (
             replace(step, action=Action.INSPECT) if step.action is Action.REPLACE_NODE else step
