@@ -243,6 +243,9 @@ def test_explain(shared_node: Node) -> None:
         assert part in shown
     assert "replace_node" in shared_node.cli("explain", "xid/79", "--profile", "hyperpod").stdout
     assert "not in the catalogue" in shared_node.cli("explain", "xid/9999").stdout
+    by_case = shared_node.cli("explain", "lockup/soft").stdout
+    assert "reboot_node (escalation device) where seconds above 899" in by_case
+    assert "inspect instead of a replacement" in shared_node.cli("explain", "xid/119").stdout
 
 
 @pytest.mark.core

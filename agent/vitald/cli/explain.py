@@ -74,6 +74,8 @@ def _list_kind(kind: str, rules: list[schema.ApiRule], as_json: bool) -> int:
 
 
 def _show_rule(rule: schema.ApiRule, profile: str) -> None:
+    from vitald.catalog import FaultClass
+
     print(f"{render.colour_text(str(rule['code']), 'bold')}  {rule['title']}")
     if rule["mnemonic"]:
         print(render.colour_text(f"  {rule['mnemonic']}", "dim"))
@@ -84,16 +86,19 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     print(f"\n  class       {rule['class']}")
     render.print_line(f"  action      {rule['action']}: {rule['todo']}{after}")
     for case in rule["cases"]:
-        said = ", ".join(
-            f"{field.replace('_not', ' other than')} {_format_values(values)}"
-            for field, values in case["when"].items()
+        condition = ", ".join(
+            _format_condition(field, values) for field, values in case["when"].items()
         )
         wanted = case["action"] or f"at least {case['atLeast']}"
-        render.print_line(
-            f"              {wanted} where {said}" + (f": {case['title']}" if case["title"] else "")
-        )
+        if case["escalation"]:
+            wanted += f" (escalation {case['escalation']})"
+        title = f": {case['title']}" if case["title"] else ""
+        render.print_line(f"              {wanted} where {condition}{title}")
     render.print_line(f"  cleared by  {', '.join([*rule['clears'], 'a named person'])}")
-    render.print_line(f"  escalation  {rule['escalation']}")
+    limit = ""
+    if rule["escalation"] != "none" and not FaultClass(rule["class"]).is_inside_device:
+        limit = f", with inspect instead of a replacement for class {rule['class']}"
+    render.print_line(f"  escalation  {rule['escalation']}{limit}")
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(
@@ -103,6 +108,13 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     render.print_line(
         f"  source      {rule['source']} (profile {profile}, {rule['origin'] or 'not listed'})"
     )
+
+
+def _format_condition(field: str, values: Iterable[object]) -> str:
+    """`unit RLW_REMAP`, `recovery other than 0 or 1`, `seconds above 899`."""
+    if field.endswith("_above"):
+        return f"{field.removesuffix('_above')} above {' or '.join(map(str, values))}"
+    return f"{field.replace('_not', ' other than')} {_format_values(values)}"
 
 
 def _format_values(values: Iterable[object]) -> str:

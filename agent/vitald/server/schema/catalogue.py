@@ -17,6 +17,8 @@ class ApiCase(TypedDict):
     """Replaces the rule's action."""
     atLeast: Action | None
     """Only raises it."""
+    escalation: str | None
+    """Name of the escalation policy of that action, if it is not the entry's."""
     title: str | None
     """Title in this case."""
     advice: str | None
