@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.looking import CATALOG, Looking, polled, told
 from tests.trees import AMAZON, MELLANOX, NVIDIA, Tree
 from vitald.catalog import load_catalog
-from vitald.catalog.rules import InstanceType
+from vitald.catalog.catalog import InstanceType
 from vitald.catalog.tables import read_instances
 from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
 from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitald.catalog import Case, Clears, FaultClass, Rule
+from vitald.catalog.catalog import Catalog
 from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.lemon import LemonScoring
-from vitald.catalog.rules import Catalog
 from vitald.model import Action, When
 
 OWN = Clears(quiet_s=60.0)

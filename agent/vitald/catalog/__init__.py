@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from vitald.catalog.catalog import Catalog
 from vitald.catalog.loader import PROFILES, CatalogError, load_catalog
 from vitald.catalog.rules import (
     CLEARS_OF,
     Case,
-    Catalog,
     Clears,
     Evidence,
     FaultClass,

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitald import tomlfile
+from vitald.catalog.catalog import Catalog
 from vitald.catalog.correlation import CorrelationRules
 from vitald.catalog.entries import EntryReader, describe_replacement
 from vitald.catalog.policies import SECTION, EntryPolicies
-from vitald.catalog.rules import Catalog, Rule
+from vitald.catalog.rules import Rule
 from vitald.catalog.tables import (
     FILES,
     read_correlation,

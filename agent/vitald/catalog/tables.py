@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from vitald import tomlfile
+from vitald.catalog.catalog import InstanceType
 from vitald.catalog.correlation import (
     Cooccurrence,
     CorrelationRule,
@@ -21,7 +22,6 @@ from vitald.catalog.correlation import (
 )
 from vitald.catalog.escalation import EscalationPolicy, EscalationStep
 from vitald.catalog.lemon import LemonScoring
-from vitald.catalog.rules import InstanceType
 from vitald.model import Action, MarkKind, When
 
 _STEPS = ("of", "processes", "waited", "times")  # conditions of a step

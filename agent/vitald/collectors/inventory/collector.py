@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitald.catalog.rules import InstanceType
+from vitald.catalog.catalog import InstanceType
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.inventory.device_counter import DeviceCounter
