@@ -150,6 +150,9 @@ MOVED: dict[tuple[str, str], Moved] = {
         'true is "confirmed", false is "ignore"; without either it is "unconfirmed"',
         lambda value: "confirmed" if read_flag(value) else "ignore",
     ),
+    ("network", "port_down_replace_after"): Moved(
+        "0.1", None, "a port that is down requires an inspection, however long it lasts"
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from tests.unit.builders import ROOT
 from vitald import config as configs
 from vitald import tomlfile
 from vitald.catalog_section import CatalogSettings
-from vitald.config import POLLED, SECTIONS, Config, changed, settings_of
+from vitald.config import MOVED, POLLED, SECTIONS, Config, changed, settings_of
 from vitald.config_file import ConfigError
 from vitald.config_sections import (
     LedgerSettings,
@@ -525,3 +525,11 @@ def test_a_program_to_ignore_is_named_by_its_path(tmp_path: Path, value: str) ->
     path.write_text(f"[diagnostics]\nignore_processes = {value}\n")
     with pytest.raises(ConfigError, match="absolute paths"):
         configs.load(path)
+
+
+def test_no_key_that_was_valid_once_stops_the_daemon() -> None:
+    """`configuration_keys.txt` has every key that ever was: add new ones, remove none."""
+    ever = set((ROOT / "tests/data/configuration_keys.txt").read_text().split())
+    now = {f"{section}.{key}" for section in SECTIONS for key in settings_of(section)}
+    accepted = now | {f"{section}.{key}" for section, key in MOVED}
+    assert (ever - accepted, accepted - ever) == (set(), set())

@@ -322,7 +322,8 @@ class EntryReader:
 
 def describe_replacement(rule: Rule) -> str:
     """The mistake of an entry that requires a replacement though its class may not."""
-    return f"a fault of class {rule.fault_class.value} never asks for replace_node"
+    name = rule.fault_class.value
+    return f"a fault of class {name} never asks for replace_node: its cause is not in the device"
 
 
 def _read_scalars(value: object) -> tuple[Scalar, ...]:
