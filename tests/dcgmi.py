@@ -541,14 +541,15 @@ _RANKS = ("Healthy", "Warning", "Failure")
 
 def _lives(pid: int, folder: Path) -> bool:
     """Whether this is a process of the stand-in's, and no later one with its number: the script is
-    among its words.
+    among its words. A process that is ending has no words any more and is not reapable yet: it
+    lives.
     """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return state not in "ZX" and os.fsencode(folder) in words
+    return state not in "ZX" and (not words or os.fsencode(folder) in words)
 
 
 def _pieces(text: str, width: int = 44) -> list[str]:
