@@ -5,6 +5,7 @@ tell.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from vitald.judge.engine import Judge
 from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.ledger.rows import finding_of, finding_row
 from vitald.ledger.sums import UNSUMMED
-from vitald.model import NODE, Component, ComponentKind, Event, Finding, Trust
+from vitald.model import NODE, Action, Component, ComponentKind, Event, Finding, Trust
 from vitald.model.codes import TOO_MANY
 
 PORT = Component(ComponentKind.PCI, "0000:00:01.0")
@@ -69,6 +70,11 @@ def test_it_is_remembered(by: str) -> None:
     assert back(finding_row(finding(confirmed_by=by))).confirmed_by == by
 
 
+def test_how_much_is_confirmed_is_remembered() -> None:
+    known = finding(confirmed_by="nvml", confirmed_action=Action.RESET_DEVICE)
+    assert back(finding_row(known)) == known
+
+
 @pytest.mark.parametrize(("source", "by"), [("kernel_log", ""), ("nvml", "nvml"), ("pci", "pci")])
 def test_what_an_older_version_remembers(source: str, by: str) -> None:
     """It did not say: a source that is no log saw it itself."""
@@ -105,6 +111,37 @@ def test_a_board_that_was_moved_is_to_be_seen_where_it_is_now() -> None:
     assert (carried.component, carried.is_confirmed) == (gpu(2), False)
     judge.apply_event(seen("nvml/row_remap_failed", gpu(2), 3.0, remap_failure=True))
     assert confirmed(judge) == {"nvml/row_remap_failed": "nvml"}
+
+
+def test_a_witness_confirms_no_more_than_it_asks() -> None:
+    """For every line and every observation of the same device: what asks for less confirms less."""
+    judged = 0
+    rules = catalogue()
+    texts = [rules.find_rule(f"xid/{number}") for number in (48, 62, 79, 95, 119)]
+    for text, witness in product(texts, rules.rules.values()):
+        if witness.kind not in ("nvml", "pci") or witness.fault == text.fault:
+            continue
+        judge = empty()
+        judge.apply_event(event(text.code, gpu(1), 0.0))
+        judge.apply_event(seen(witness.code, gpu(1)))
+        for line in judge.open_findings:
+            if line.code == text.code and line.is_confirmed:
+                judged += 1
+                assert line.action.rank <= witness.action.rank, witness.code
+    assert judged
+
+
+def test_text_that_raises_what_was_confirmed_is_not_confirmed() -> None:
+    """The driver's word in a line asks for a reboot, the observed fault for a reset."""
+    judge = empty()
+    judge.apply_event(seen("nvml/ecc_uncorrected", gpu(1), 0.0))
+    assert confirmed(judge) == {"nvml/ecc_uncorrected": "nvml"}
+    judge.apply_event(event("xid/154", gpu(1), 1.0, fields={"recovery": 2}))
+    (raised,) = [one for one in judge.open_findings if one.code == "nvml/ecc_uncorrected"]
+    assert raised.action is Action.REBOOT_NODE
+    assert not raised.is_confirmed
+    judge.apply_event(seen("nvml/recovery_action", gpu(1), 2.0, recovery=2))
+    assert "nvml/ecc_uncorrected" in confirmed(judge)
 
 
 @pytest.mark.parametrize(

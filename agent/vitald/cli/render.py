@@ -256,6 +256,9 @@ def describe_witness(finding: schema.ApiFinding, *, full: bool) -> str:
     source = "written by a process" if written else "the kernel log alone"
     if confirmed is None:
         return source if written else ""
+    if finding["confirmedBy"]:
+        by = escape_text(finding["confirmedBy"])
+        return f"unconfirmed: {by} confirms no more than {finding['confirmedAction']}"
     witnesses = ", ".join(finding["witnesses"])
     if witnesses:
         return f"{source}, unconfirmed: {witnesses} could confirm it"

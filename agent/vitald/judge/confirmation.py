@@ -9,7 +9,6 @@ cannot.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from vitald.catalog import FaultClass, Ruling
 from vitald.judge import findings as life
@@ -43,33 +42,58 @@ class Confirmation:
 
         `changes`: those of the event so far; a finding that it opened may be confirmed at once.
         """
-        speaks = event.trust is Trust.DAEMON
-        if not speaks and not any(change.opened for change in changes):
+        if event.trust is not Trust.DAEMON and not any(change.opened for change in changes):
             return []
-        by = {}
-        if speaks:
-            borne_out = self.find_borne_out(incident, event, ruling)
-            by = {finding.key: f"{event.source} ({event.code})" for finding in borne_out}
         confirmations = []
         for finding in self._find_unconfirmed(incident):
-            witness = by.get(finding.key) or self._find_witness(finding, incident)
-            if witness:
-                confirmed = replace(finding, confirmed_by=witness)
+            confirmed = self._confirm_by_findings(finding, incident)
+            if not confirmed.is_confirmed:
+                confirmed = self._confirm_by_event(confirmed, incident, event, ruling)
+            if confirmed is not finding:
                 self._state.findings.put_finding(confirmed)
                 confirmations.append(life.make_transition(finding, confirmed, event))
         return confirmations
 
-    def find_borne_out(self, incident: Incident, event: Event, ruling: Ruling) -> list[Finding]:
-        """The unconfirmed findings of the incident that agree with an observation."""
+    def is_confirmable_by(self, incident: Incident, event: Event, ruling: Ruling) -> bool:
+        """Whether the event would confirm a finding of the incident, or more of it than so far."""
+        return any(
+            self._confirm_by_event(finding, incident, event, ruling) is not finding
+            for finding in self._find_unconfirmed(incident)
+        )
+
+    def _confirm_by_event(
+        self, finding: Finding, incident: Incident, event: Event, ruling: Ruling
+    ) -> Finding:
+        """The finding with what the event confirms of it, if that is an observation."""
         own = incident.find_member(event.component, event.code)
-        if own is None:
-            return []
-        unconfirmed = self._find_unconfirmed(incident)
-        return [
-            finding
-            for finding in unconfirmed
-            if self._is_witness(own, ruling.requirement, finding, incident)
-        ]
+        if event.trust is not Trust.DAEMON or own is None:
+            return finding
+        by = f"{event.source} ({event.code})"
+        return self._confirm_by_member(finding, incident, own, ruling.requirement, by)
+
+    def _confirm_by_findings(self, finding: Finding, incident: Incident) -> Finding:
+        """The finding with what other confirmed findings of the incident confirm of it."""
+        for other in self._state.findings.list_of_incident(incident.id):
+            member = incident.find_member(other.component, other.code)
+            if member is None or not other.is_confirmed or other.key == finding.key:
+                continue
+            by = other.confirmed_by
+            by = by if by.endswith(")") else f"{by} ({other.code})"
+            finding = self._confirm_by_member(finding, incident, member, other.requirement, by)
+        return finding
+
+    def _confirm_by_member(
+        self, finding: Finding, incident: Incident, member: Member, asked: Requirement, by: str
+    ) -> Finding:
+        """The finding with what the observed member confirms, which requires `asked` itself."""
+        if not self._is_witness(member, asked, finding, incident):
+            return finding
+        same_fault = self._is_same_fault(member, finding)
+        return life.confirm_finding(finding, by, asked.action, same_fault=same_fault)
+
+    def _is_same_fault(self, member: Member, finding: Finding) -> bool:
+        rule, other = map(self._state.catalog.find_rule, (member.code, finding.code))
+        return rule.fault == other.fault
 
     def _find_unconfirmed(self, incident: Incident) -> list[Finding]:
         """Its findings that a second source may confirm. A finding that replaces many is never
@@ -81,19 +105,6 @@ class Confirmation:
             if not (finding.is_confirmed or finding.is_hearsay or finding.code == TOO_MANY)
         ]
 
-    def _find_witness(self, finding: Finding, incident: Incident) -> str:
-        """What confirmed another finding of the incident that agrees with this one; empty if
-        nothing did.
-        """
-        for other in self._state.findings.list_of_incident(incident.id):
-            member = incident.find_member(other.component, other.code)
-            if member is None or not other.is_confirmed or other.key == finding.key:
-                continue
-            if self._is_witness(member, other.base, finding, incident):
-                by = other.confirmed_by
-                return by if by.endswith(")") else f"{by} ({other.code})"
-        return ""
-
     def _is_witness(
         self, member: Member, requirement: Requirement, finding: Finding, incident: Incident
     ) -> bool:
@@ -103,10 +114,10 @@ class Confirmation:
         A fault of an application confirms nothing, since any user can cause it; nor does one that
         only requires an inspection, since the fault itself was not observed.
         """
-        rule = self._state.catalog.find_rule(member.code)
-        same = rule.fault == self._state.catalog.find_rule(finding.code).fault
-        if not (same and requirement.action is not Action.NONE) and not (
-            rule.fault_class is not FaultClass.APPLICATION
+        fault_class = self._state.catalog.find_rule(member.code).fault_class
+        same_fault = self._is_same_fault(member, finding)
+        if not (same_fault and requirement.action is not Action.NONE) and not (
+            fault_class is not FaultClass.APPLICATION
             and requirement.when is not When.MAINTENANCE
             and (requirement.action.makes_unfit or requirement.unusable)
         ):

@@ -151,6 +151,7 @@ class Correlation:
                 continue
             changed = self.apply_cooccurrence(finding)
             if changed is not finding:
+                changed = life.limit_confirmation(finding, changed, event)
                 self._state.findings.put_finding(changed)
                 changes.append(life.make_transition(finding, changed, event))
         return changes

@@ -44,7 +44,12 @@ class DriverRecommendation:
             if not life.find_rule(finding, self._state.catalog).driver_recommendation:
                 recommended = self._find_difference(finding, event, ruling)
                 if recommended != finding.driver:
-                    changed = replace(finding, driver=recommended)
+                    changed = life.limit_confirmation(
+                        finding, replace(finding, driver=recommended), event
+                    )
+                    if event.vouched_by and finding.confirmed_by:
+                        by = f"{event.source} ({event.code})"
+                        changed = life.confirm_finding(changed, by, ruling.action, same_fault=False)
                     self._state.findings.put_finding(changed)
                     changes.append(life.make_transition(finding, changed, event))
             elif finding.code != event.code:

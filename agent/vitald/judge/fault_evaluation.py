@@ -69,7 +69,7 @@ class FaultEvaluation:
             if self._is_suppressed(incident, event, ruling)
         ]
         confirmable = (
-            self._confirmation.find_borne_out(incident, event, ruling) for incident in causes
+            self._confirmation.is_confirmable_by(incident, event, ruling) for incident in causes
         )
         return bool(causes) and not any(confirmable)
 
@@ -200,7 +200,7 @@ class FaultEvaluation:
         more = finding.count > current.count or finding.base != current.base
         if fresh or more:
             finding = self._escalation.escalate_finding(finding, rule, event)
-        finding = self._finish_finding(finding, key)
+        finding = self._finish_finding(finding)
         self._state.findings.put_finding(finding)
         if current.is_hearsay and not finding.is_hearsay:
             self._escalation.note_fault(finding, rule, event)
@@ -214,7 +214,7 @@ class FaultEvaluation:
         finding = life.open_finding(self._state.findings.take_id(), key, event, ruling, incident)
         self._escalation.note_process(finding, rule, event)
         finding = self._escalation.escalate_finding(finding, rule, event)
-        finding = self._finish_finding(finding, key)
+        finding = self._finish_finding(finding)
         again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"
         cause += f"; {because}" if because else ""
@@ -229,12 +229,12 @@ class FaultEvaluation:
             time=event.time, finding=finding, cause=cause, event=event.identity, opened=True
         )
 
-    def _finish_finding(self, finding: Finding, key: FindingKey) -> Finding:
+    def _finish_finding(self, finding: Finding) -> Finding:
         """Apply co-occurrence. A finding that replaces many is not confirmed, because some of
         them may rest on text only.
         """
         finding = self._correlation.apply_cooccurrence(finding)
-        return replace(finding, confirmed_by="") if key[1] == TOO_MANY else finding
+        return replace(finding, confirmed_by="") if finding.code == TOO_MANY else finding
 
     def _is_ignored(self, event: Event, ruling: Ruling, current: Finding | None) -> bool:
         """Whether the event changes no finding: it is hearsay about a fault that was observed, or

@@ -102,7 +102,6 @@ def update_finding(
         boot_id=boot_id,
         heard_since=max(current.heard_since, _read_gap_end(event)),
         simulated_until=event.simulated_until,
-        confirmed_by=current.confirmed_by or event.vouched_by,
     )
     if current.remedy_at is not None and event.time >= current.remedy_at:
         seen = replace(seen, state=FindingState.OPEN, remedy_at=None)
@@ -116,7 +115,33 @@ def update_finding(
     if seen.driver is not None and seen.driver.action.rank < seen.catalog_requirement.action.rank:
         # The driver recommended it before this event, and the recommendation no longer applies.
         seen = replace(seen, driver=None)
+    seen = limit_confirmation(current, seen, event)
+    if event.vouched_by:
+        seen = confirm_finding(seen, event.vouched_by, ruling.action, same_fault=True)
     return seen
+
+
+def limit_confirmation(before: Finding, after: Finding, event: Event) -> Finding:
+    """The finding after an event that is not an observation. If it raised what is required, only
+    what was required before stays confirmed.
+    """
+    former = before.requirement_before_escalation.action
+    if event.vouched_by or after.requirement_before_escalation.action.rank <= former.rank:
+        return after
+    limit = min(after.confirmed_action, former, key=lambda action: action.rank)
+    return replace(after, confirmed_action=limit)
+
+
+def confirm_finding(finding: Finding, by: str, action: Action, *, same_fault: bool) -> Finding:
+    """The finding after an observation that requires `action` itself, which is as much as it
+    confirms. `same_fault`: the fault itself was observed, so that what its history adds is
+    confirmed, too, unless text requires more than the observation.
+    """
+    if same_fault and action.rank >= finding.requirement_before_escalation.action.rank:
+        action = Action.REPLACE_NODE
+    if finding.confirmed_by and action.rank <= finding.confirmed_action.rank:
+        return finding
+    return replace(finding, confirmed_by=by, confirmed_action=action)
 
 
 def _apply_ruling(
@@ -188,6 +213,7 @@ def parse_acceptance(detail: str, time: float) -> Acceptance:
 def join_findings(former: Finding, current: Finding) -> Finding:
     """One finding from two of the same fault, with the stronger requirement and both counts."""
     base = former if former.requirement.is_stronger_than(current.requirement) else current
+    confirmed = current if current.confirmed_by else former
     return replace(
         base,
         id=current.id,
@@ -196,7 +222,8 @@ def join_findings(former: Finding, current: Finding) -> Finding:
         last=max(former.last, current.last),
         count=former.count + current.count,
         boot_id=current.boot_id,
-        confirmed_by=current.confirmed_by or former.confirmed_by,
+        confirmed_by=confirmed.confirmed_by,
+        confirmed_action=confirmed.confirmed_action,
         state=current.state,
         remedy_at=current.remedy_at,
     )
@@ -256,6 +283,7 @@ def _is_only_counted(before: Finding, after: Finding) -> bool:
         and others
         and before.state is after.state
         and before.confirmed_by == after.confirmed_by
+        and before.confirmed_action is after.confirmed_action
     )
 
 

@@ -52,6 +52,7 @@ _LAYERS = {
     "driver": "driver",
     "escalation": "escalated",
 }
+_CONFIRMED = "confirmed"  # key in the same column of a finding of which not all is confirmed
 _NO_DATE = 62_135_596_800.0  # seconds to the year 1, and fewer than to the year 9999
 # What reading a row raises if it is damaged or not the daemon's.
 UNREADABLE = (
@@ -204,6 +205,8 @@ def event_of(row: sqlite3.Row) -> Event:
 def finding_row(finding: Finding) -> Row:
     layers = {key: getattr(finding, name) for name, key in _LAYERS.items()}
     asked = {key: _list_requirement(layer) for key, layer in layers.items() if layer is not None}
+    if finding.confirmed_action is not Action.REPLACE_NODE:
+        asked[_CONFIRMED] = [finding.confirmed_action.value]
     row: Row = {
         "id": finding.id,
         "component": finding.component.name,
@@ -239,7 +242,9 @@ def finding_row(finding: Finding) -> Row:
 
 def finding_of(row: sqlite3.Row) -> Finding:
     _FINDINGS.check_sum(row)
-    layers = {name: _make_requirement(*layer) for name, layer in _read_layers(row["asked"]).items()}
+    asked = _read_layers(row["asked"])
+    (confirmed,) = asked.pop(_CONFIRMED, [Action.REPLACE_NODE])
+    layers = {name: _make_requirement(*layer) for name, layer in asked.items()}
     return Finding(
         id=_read_number(row["id"], 1),
         component=_read_component(row["component"]),
@@ -264,6 +269,7 @@ def finding_of(row: sqlite3.Row) -> Finding:
         confirmed_by=_read_text(row["confirmed_by"])
         if row["confirmed_by"] is not None
         else _default_confirmation(row["source"]),
+        confirmed_action=Action(confirmed),
         on_trial=_read_flag(row["shadow"]),
         accepted=_make_acceptance(**json.loads(_read_text(row["accepted"])))
         if row["accepted"] is not None
@@ -278,7 +284,7 @@ def finding_of(row: sqlite3.Row) -> Finding:
 
 def _read_layers(value: object) -> dict[str, list[Any]]:
     made = json.loads(_read_text(value)) if value is not None else {}
-    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS.values()}:
+    if not isinstance(made, dict) or not made.keys() <= {*_LAYERS.values(), _CONFIRMED}:
         raise RowDamaged("what it asks for is not what a finding has")
     return made
 

@@ -89,6 +89,9 @@ class Finding:
     # The source that observed it, or the second one that agrees with the log; empty while it rests
     # on text only
     confirmed_by: str = ""
+    # The strongest action that this confirms: any if the fault itself was observed, else the
+    # witness's own
+    confirmed_action: Action = Action.REPLACE_NODE
     remedy_at: float | None = None  # when its remedy was begun
     on_trial: bool = False  # its rule is on trial: shown, without effect
     state: FindingState = FindingState.OPEN
@@ -100,9 +103,7 @@ class Finding:
     @property
     def requirement(self) -> Requirement:
         """What the finding requires, by all layers."""
-        asked = self.catalog_requirement
-        if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
-            asked = self.driver
+        asked = self.requirement_before_escalation
         if self.has_failed_remedy and self.escalation is not None:
             return self.escalation
         if self.escalation is not None and self.escalation.action.rank > asked.action.rank:
@@ -114,6 +115,14 @@ class Finding:
             asked = Requirement(self.escalation.action, due, self.escalation.because)
         elif self.escalation is not None and self.escalation.is_stronger_than(asked):
             asked = self.escalation
+        return asked
+
+    @property
+    def requirement_before_escalation(self) -> Requirement:
+        """What the catalogue and the driver require, whatever the device's history is."""
+        asked = self.catalog_requirement
+        if self.driver is not None and asked.action in _DRIVERS_TO_SAY:
+            return self.driver
         return asked
 
     @property
@@ -168,8 +177,10 @@ class Finding:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the node may be repaired for it: it does not rest on the text of a log alone."""
-        return bool(self.confirmed_by)
+        """Whether the node may be repaired for it: what it requires does not rest on the text of a
+        log alone.
+        """
+        return bool(self.confirmed_by) and self.action.rank <= self.confirmed_action.rank
 
     @property
     def is_hearsay(self) -> bool:

@@ -97,6 +97,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
         "clears": [*find_clears(found, catalog).list_phrases(), "a named person, with a reason"],
         "confirmed": found.is_confirmed,
         "confirmedBy": found.confirmed_by or None,
+        "confirmedAction": found.confirmed_action.value if found.confirmed_by else None,
         "witnesses": (
             []
             if found.is_confirmed

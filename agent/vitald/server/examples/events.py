@@ -51,6 +51,7 @@ WATCH: tuple[schema.WatchLine, ...] = (
             **FINDING,
             "confirmed": False,
             "confirmedBy": None,
+            "confirmedAction": None,
             "witnesses": ["expect", "nvml", "pci"],
         },
     },

@@ -49,6 +49,7 @@ FINDING: schema.ApiFinding = {
     "clears": ["a reboot", "a named person, with a reason"],
     "confirmed": True,
     "confirmedBy": "nvml (nvml/gpu_lost)",
+    "confirmedAction": "replace_node",
     "witnesses": [],
     "writtenByProcess": False,
     "simulated": False,

@@ -79,11 +79,14 @@ class ApiFinding(_FaultClassed):
     clears: list[str]
     """What will close it."""
     confirmed: bool
-    """It rests on more than the text of the kernel log: another source saw it, or agrees. What
-    repairs a node by itself goes by this."""
+    """What it requires rests on more than the text of the kernel log: another source saw it, or
+    agrees. What repairs a node by itself goes by this."""
     confirmedBy: Annotated[str | None, Keywords(examples=("nvml", "nvml (nvml/gpu_lost)"))]
-    """The source that saw it itself, or the second one with what it saw. Null while it is
-    unconfirmed."""
+    """The source that saw it itself, or the second one with what it saw. Null where it rests on
+    text only."""
+    confirmedAction: Action | None
+    """The strongest action that this confirms: `replace_node` where the fault itself was seen, else
+    what the second source requires. A finding that requires more is not `confirmed`."""
     witnesses: list[str]
     """Kinds of codes of which one would confirm it. Empty where it is confirmed, and where no other
     source can see it."""
