@@ -270,7 +270,7 @@ class Daemon:
         applied, restart = configs.changed(self.config, loaded)
         logs.configure_log(loaded.log.level, self.config.log.format)
         self.node_state.set_policy(device_reset=loaded.policy.device_reset)
-        self.sources.configure(catalog, userspace=loaded.kernel_log.userspace)
+        self.sources.configure(catalog, loaded.collectors)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
         self.api.replace_catalog(catalog)

@@ -141,7 +141,7 @@ class Looking:
         *,
         after: Looking | None = None,
         boot: str = BOOT,
-        expected: int = 0,
+        of_type: int = 0,
         library: Path | None = None,
         **settings: Any,
     ) -> None:
@@ -161,7 +161,7 @@ class Looking:
             PciInventory(node.sysfs),
             boot,
             WorkerThread("nvml test"),
-            expected=expected,
+            of_type=of_type,
         )
         self.judge = after.judge if after is not None else Judge(catalog)
         self.position: Position | None = after.position if after is not None else None
@@ -303,7 +303,7 @@ class Driven:
 
     def __init__(self, catalog: Catalog, attached: Mapping[str, Any], gpus: Iterable[str]) -> None:
         self.judge = Judge(catalog)
-        self.node = GpuNode(catalog, BOOT, expected=0, configured=0)
+        self.node = GpuNode(catalog, BOOT, of_type=0, configured=0)
         self.node.note_library(simulated=True)
         self.now, self.began = 0.0, time.time()
         self.events: list[Event] = []

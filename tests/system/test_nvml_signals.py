@@ -1019,9 +1019,9 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
         ({"expected_gpus": 4}, {("nvml/gpu_missing", "reboot_node")}),
         (
             {"expected_gpus": 5},
-            {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")},
+            {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "inspect")},
         ),
-        ({"expected": 8}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
+        ({"of_type": 8}, {("nvml/gpu_missing", "reboot_node"), ("nvml/gpu_count", "reboot_node")}),
     ],
     ids=["the bus", "3 expected", "2 expected", "4 expected", "5 expected", "8 by the instance"],
 )
@@ -1029,7 +1029,9 @@ async def test_where_a_dead_gpu_lets_the_others_move_up_only_it_is_missing(tmp_p
 async def test_how_many_there_should_be(
     settings: dict[str, Any], found: set[tuple[str, str]], tmp_path: Path
 ) -> None:
-    """What the site says counts more than who was here; what the instance type says does not."""
+    """What the site says counts more than who was here; what the instance type says does not. What
+    nobody but the site says is to be looked at: this node never had five.
+    """
     node = SimulatedNode(tmp_path, "t4", 4)
     async with Looking(node, hasty()) as first:
         await first.looks(2)
@@ -1038,6 +1040,20 @@ async def test_how_many_there_should_be(
     async with Looking(node, hasty(), after=first, boot=OTHER_BOOT, **settings) as second:
         await second.looks(3)
         assert {(code, asks) for _, code, asks in second.found()} == found
+
+
+@story
+async def test_a_number_that_is_no_longer_configured_ends_its_finding(tmp_path: Path) -> None:
+    """At a reload, and at a start."""
+    node = SimulatedNode(tmp_path, "t4", 4)
+    async with Looking(node, hasty(), expected_gpus=5) as first:
+        await first.until(lambda: first.found() == {("node", "nvml/gpu_count", "inspect")})
+        first.source.configure_expected(0, ())
+        await first.until(lambda: not first.found())
+        first.source.configure_expected(6, ())
+        await first.until(lambda: first.found() == {("node", "nvml/gpu_count", "inspect")})
+    async with Looking(node, hasty(), after=first) as second:
+        await second.until(lambda: not second.found())
 
 
 @story

@@ -46,7 +46,9 @@ def test_an_address_that_is_not_here_is_borne_out_by_itself_only() -> None:
 def test_a_count_bears_out_the_loss_of_a_device_that_was_here() -> None:
     judge = empty()
     judge.apply_event(event("xid/79", gpu(1), 0.0, fields={"on_pci": True}))
-    judge.apply_event(seen("expect/gpus", NODE))
+    judge.apply_event(seen("expect/gpus", NODE, gpus_proven=0))
+    assert "xid/79" not in confirmed(judge), "the configuration is no witness"
+    judge.apply_event(seen("expect/gpus", NODE, gpus_proven=1))
     assert confirmed(judge)["xid/79"] == "nvml (expect/gpus)"
 
 

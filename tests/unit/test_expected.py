@@ -21,6 +21,7 @@ from vitald.catalog.catalog import InstanceType
 from vitald.catalog.tables import read_instances
 from vitald.collectors.inventory.collector import CountsNotSettled, ExpectedInventory
 from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count
+from vitald.collectors.inventory.readings import KINDS
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml.node import GpuNode
 from vitald.collectors.pci.inventory import PciInventory
@@ -203,6 +204,49 @@ def test_the_configuration_says_so(machine: Machine) -> None:
         ("expect/nics", "node"),
         ("expect/nvme", "node"),
     }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_configuration_is_no_witness(kind: str) -> None:
+    """What only it says is looked at; what the node once had, or its type has, asks for a reboot."""
+    rule = CATALOG.find_rule(f"expect/{kind}")
+    asked = [rule.apply_to({f"{kind}_proven": proven}).action for proven in (0, 1)]
+    assert asked == [Action.INSPECT, Action.REBOOT_NODE]
+
+
+def test_what_the_node_once_had_is_missed(machine: Machine) -> None:
+    """Also where nothing is learned, and after a restart."""
+
+    def proven(boot: str) -> list[object]:
+        machine.subject = machine.expected(boot, neuron=16, boots=0)
+        with Looking(polled(machine.subject, boot_id=boot), machine.position) as looking:
+            looking.look(5)
+            machine.position = looking.position
+            return [event.fields["neuron_proven"] for event in looking.events]
+
+    machine.neuron(15)
+    assert proven("boot-1") == [0]
+    machine.neuron(1, first=15)
+    machine.boots("boot-2", neuron=16, boots=0)
+    machine.unplug(3)
+    assert proven("boot-3") == [1]
+
+
+def test_a_number_that_is_no_longer_configured_ends_its_finding(machine: Machine) -> None:
+    """At a reload, and at a start."""
+    machine.neuron(15)
+    subject = machine.expected(neuron=16, nvme=2)
+    with Looking(polled(subject)) as looking:
+        looking.look(5)
+        assert told(looking.events) == {("expect/neuron", "node"), ("expect/nvme", "node")}
+        subject.configure(ExpectSettings(nvme=2), 0)
+        (ended,) = looking.look()
+        assert (ended.code, ended.fields["recovered"]) == ("expect/neuron", True)
+        machine.position = looking.position
+    with Looking(polled(machine.expected()), machine.position) as looking:
+        looking.look(5)
+        (ended,) = looking.events
+        assert (ended.code, ended.fields["recovered"]) == ("expect/nvme", True)
 
 
 def test_the_instance_type_says_so(machine: Machine) -> None:
@@ -510,7 +554,7 @@ def test_a_driver_that_is_not_loaded_has_no_version(machine: Machine) -> None:
 def test_a_vbios_that_the_fleet_does_not_have() -> None:
     gpu, said = "0000:65:00.0", {}
     for may_have in ((), ("96.1", "96.2"), ("96.2",)):
-        node = GpuNode(CATALOG, "boot-1", expected=0, configured=0, vbios=may_have)
+        node = GpuNode(CATALOG, "boot-1", of_type=0, configured=0, vbios=may_have)
         events = node.process_answers(
             {gpu: {"values": {"uuid": "GPU-a", "vbios": "96.1", "name": "H100"}}}, {gpu}
         )

@@ -662,7 +662,7 @@ class Node:
     """GPUs of one model, with a clock that is set by hand."""
 
     def __init__(self, count: int = 8, boot: str = "boot-1", memory: str = "") -> None:
-        self.node = GpuNode(CATALOG, boot, expected=0, configured=0, overdue_s=OVERDUE)
+        self.node = GpuNode(CATALOG, boot, of_type=0, configured=0, overdue_s=OVERDUE)
         if memory:
             self.node.restore_memory(memory, "boot-1")
         self.node.note_attached({"driver": "580.95.05", "nvml": "13.580"}, set(GPUS[:count]))
@@ -1124,7 +1124,7 @@ def test_what_is_remembered_of_lifetime_counters_may_make_no_sense() -> None:
         "lifetime": {"GPU-0": {"ecc_uncorrected_lifetime": [1, 2]}}
     }
     with pytest.raises(ValueError, match="lifetime"):
-        GpuNode(CATALOG, "boot-1", expected=0, configured=0).restore_memory(
+        GpuNode(CATALOG, "boot-1", of_type=0, configured=0).restore_memory(
             json.dumps(memory), "boot-1"
         )
 

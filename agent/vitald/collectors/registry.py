@@ -22,6 +22,7 @@ from vitald.collectors.host.fstab import Fstab
 from vitald.collectors.host.nvme import NvmeDrives
 from vitald.collectors.host.settings import HostSettings
 from vitald.collectors.inventory.collector import ExpectedInventory
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.kernel_log import pstore
 from vitald.collectors.kernel_log.backfill import Backfill
 from vitald.collectors.kernel_log.drills import DrillRegistry
@@ -31,8 +32,10 @@ from vitald.collectors.kernel_log.journal import Journal
 from vitald.collectors.kernel_log.kmsg import KMSG, Kmsg
 from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.kernel_log.settings import KernelLogSettings
+from vitald.collectors.network.collector import Network
 from vitald.collectors.neuron.locations import NeuronLocations
 from vitald.collectors.nvml.collector import Nvml
+from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.collectors.polling import PollingSource
 from vitald.collectors.uevents import Uevents
@@ -84,6 +87,7 @@ class Sources:
         )
         collectors = _build_collectors(context)
         self.expected = _find_instance(collectors.values(), ExpectedInventory)
+        self._network = _find_instance(collectors.values(), Network)
         self.present: list[PresentSource] = _build_sources(context, collectors)
         log = settings[KernelLogSettings]
         drives = _find_instance(collectors.values(), Host).drives
@@ -104,11 +108,17 @@ class Sources:
     def all(self) -> list[Source]:
         return [self.kernel_log, *self.present]
 
-    def configure(self, catalog: Catalog, *, userspace: str) -> None:
+    def configure(self, catalog: Catalog, settings: SectionValues) -> None:
         """Use a configuration that was reloaded."""
-        self.interpreter.configure(catalog, userspace=userspace)
+        self.interpreter.configure(catalog, userspace=settings[KernelLogSettings].userspace)
+        gpus, expected = settings[NvmlSettings].expected_gpus, settings[ExpectSettings]
+        self.expected.configure(expected, gpus)
+        self._network.rates = expected.link_rate
+        if self.nvml is not None:
+            self.nvml.configure_expected(gpus, expected.vbios)
         for source in self.present:
             source.configure(catalog)
+            source.poll_now()
 
     def restore_memory(
         self, position: Callable[[str], Position | None], placed: Iterable[Event]

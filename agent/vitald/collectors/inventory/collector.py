@@ -37,12 +37,13 @@ class CountsNotSettled(Exception):
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """How many there should be. `confirmed`: fewer are a fault; else they are only worth a note.
-    `reason`: where the count comes from.
+    `reason`: where the count comes from. `proven`: more than the configuration says so.
     """
 
     count: int
     confirmed: bool
     reason: str
+    proven: bool = True
 
 
 class ExpectedInventory:
@@ -79,14 +80,18 @@ class ExpectedInventory:
         self._sysfs = sysfs
         self._instances = catalog_instances
         self._boot_id = boot_id
-        self._configured = _list_configured(settings, gpus)
-        self._allowed_versions = {name: tuple(getattr(settings, name)) for name in VERSIONS}
+        self.configure(settings, gpus)
         self._version_files = _list_version_files(sysfs, procfs)
         self._is_healthy = is_healthy
         self._healthy_at = time.monotonic() + healthy_s
         self._files = Files()
         self._counter = DeviceCounter(sysfs, inventory)
         self._identity = ""
+
+    def configure(self, settings: ExpectSettings, gpus: int) -> None:
+        """Use a configuration that was reloaded. `gpus`: the configured number."""
+        self._configured = _list_configured(settings, gpus)
+        self._allowed_versions = {name: tuple(getattr(settings, name)) for name in VERSIONS}
 
     # --- reading, in a thread
 
@@ -115,6 +120,7 @@ class ExpectedInventory:
             expectation = self.find_expectation(kind) or Expectation(0, False, "")
             raw.values[f"{kind}_expected"] = float(expectation.count)
             raw.values[f"{kind}_confirmed"] = float(expectation.confirmed)
+            raw.values[f"{kind}_proven"] = float(expectation.proven)
         self._add_max_efa(raw)
         return raw
 
@@ -134,7 +140,8 @@ class ExpectedInventory:
         """
         if configured := self._configured[kind]:
             key = "[nvml] expected_gpus" if kind == "gpus" else f"[expect] {kind}"
-            return Expectation(configured, True, f"configuration: {key}")
+            proven = configured <= max(self._get_most(kind), self._get_type_count(kind))
+            return Expectation(configured, True, f"configuration: {key}", proven)
         learned = self._find_judged(kind)
         if learned is not None and learned.by:
             day = time.strftime("%Y-%m-%d", time.localtime(learned.at))
@@ -193,6 +200,12 @@ class ExpectedInventory:
             return []
         return [address for address in stored if isinstance(address, str)]
 
+    def _get_most(self, kind: str) -> int:
+        """The most of a kind that were ever counted here together."""
+        most = self.memory.get("most") if self._is_same_machine() else None
+        count = most.get(kind) if isinstance(most, dict) else None
+        return max(count if isinstance(count, int) else 0, self._get_count(kind))
+
     def _find_learned(self, kind: str) -> LearnedCount | None:
         counts = self.memory.get("counts") if self._is_same_machine() else None
         return parse_learned(counts.get(kind)) if isinstance(counts, dict) else None
@@ -210,6 +223,7 @@ class ExpectedInventory:
         self.memory = {
             "machine": self._identity,
             "counts": {kind: asdict(learned) for kind, learned in counts.items()},
+            "most": {kind: self._get_most(kind) for kind in KINDS},
             "rdma": sorted(rdma if rdma is not None else self._list_remembered_rdma()),
         }
 

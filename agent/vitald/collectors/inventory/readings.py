@@ -7,6 +7,7 @@ from vitald.collectors.reading_definitions import (
     ReadingTable,
     gauges,
     text_reading,
+    unexported,
 )
 from vitald.model import ComponentKind
 
@@ -38,6 +39,14 @@ _EXPECT = ReadingTable(
             "kind",
             {kind: f"{kind}_confirmed" for kind in KINDS},
             unit=FLAG,
+        ),
+        *(
+            unexported(
+                f"{kind}_proven",
+                "1 where more than the configuration says that so many should be here.",
+                unit=FLAG,
+            )
+            for kind in KINDS
         ),
         *gauges(
             "devices_most",

@@ -24,15 +24,16 @@ class ExpectSettings:
     instance type, or what was seen at earlier boots.
     """
 
-    neuron: int = setting(0, read_count, "Neuron devices.")
-    efa: int = setting(0, read_count, "EFA adapters.")
-    nics: int = setting(0, read_count, "InfiniBand and RoCE adapters.")
-    nvme: int = setting(0, read_count, "NVMe drives.")
+    neuron: int = setting(0, read_count, "Neuron devices.", reload=True)
+    efa: int = setting(0, read_count, "EFA adapters.", reload=True)
+    nics: int = setting(0, read_count, "InfiniBand and RoCE adapters.", reload=True)
+    nvme: int = setting(0, read_count, "NVMe drives.", reload=True)
     link_rate: Mapping[str, float] = setting(
         dict,
         read_link_rates,
         "Gb/s at which ports in use must run, by names of RDMA devices, interfaces or PCI"
         " addresses; the first match counts.",
+        reload=True,
     )
     boots: int = setting(
         3,
@@ -41,12 +42,20 @@ class ExpectSettings:
         " learned.",
     )
     gpu_driver: tuple[str, ...] = setting(
-        (), read_names, "Versions of the NVIDIA driver that this node may run."
+        (), read_names, "Versions of the NVIDIA driver that this node may run.", reload=True
     )
-    vbios: tuple[str, ...] = setting((), read_names, "VBIOS versions that its GPUs may have.")
-    neuron_driver: tuple[str, ...] = setting((), read_names, "Versions of the Neuron driver.")
-    efa_driver: tuple[str, ...] = setting((), read_names, "Versions of the EFA driver.")
-    kernel: tuple[str, ...] = setting((), read_names, "Kernel releases, as reported by uname -r.")
+    vbios: tuple[str, ...] = setting(
+        (), read_names, "VBIOS versions that its GPUs may have.", reload=True
+    )
+    neuron_driver: tuple[str, ...] = setting(
+        (), read_names, "Versions of the Neuron driver.", reload=True
+    )
+    efa_driver: tuple[str, ...] = setting(
+        (), read_names, "Versions of the EFA driver.", reload=True
+    )
+    kernel: tuple[str, ...] = setting(
+        (), read_names, "Kernel releases, as reported by uname -r.", reload=True
+    )
 
 
 SECTION = Section(

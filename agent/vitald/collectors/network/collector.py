@@ -48,7 +48,7 @@ class Network:
         """
         self._root = str(sysfs)
         self._exclude = settings.exclude
-        self._rates = rates or {}
+        self.rates = rates or {}
         self._files = Files()
         self._history = PortHistory(lasts_s=2 * settings.every_s + settings.deadline_s)
         self._adapters: dict[str, NetworkAdapter] = {}
@@ -138,7 +138,7 @@ class Network:
         """In bits per second, of the first pattern that matches; 0 if none does."""
         matching = (
             rate
-            for pattern, rate in self._rates.items()
+            for pattern, rate in self.rates.items()
             if any(fnmatch(name, pattern) for name in adapter.names)
         )
         return next(matching, 0.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
@@ -51,16 +52,16 @@ class Nvml:
         boot_id: str,
         thread: WorkerThread,
         *,
-        expected: int = 0,
+        of_type: int = 0,
         vbios: Sequence[str] = (),
     ) -> None:
-        """`expected`: how many GPUs a node of this type has; 0 if unknown. `vbios`: the allowed
+        """`of_type`: how many GPUs the instance type has; 0 if unknown. `vbios`: the allowed
         VBIOS versions; empty allows any.
         """
         self.settings = settings
         self.boot_id = boot_id
         self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
-        self.expected = settings.expected_gpus or expected
+        self._of_type = of_type
         self._vbios = vbios
         self._catalog = catalog
         self._thread = thread
@@ -92,10 +93,22 @@ class Nvml:
         self._inbox.wake_up()
         return await asyncio.wait_for(asyncio.shield(answer), seconds)
 
+    @property
+    def expected(self) -> int:
+        """How many GPUs there should be, by the configuration or the instance type; 0 if
+        unknown.
+        """
+        return self.settings.expected_gpus or self._of_type
+
     def configure(self, catalog: Catalog) -> None:
         """Use a catalogue that was reloaded."""
         self._catalog = catalog
         self._state.node.configure(catalog)
+
+    def configure_expected(self, gpus: int, vbios: Sequence[str]) -> None:
+        """Use what a reloaded configuration expects; parameters as in the settings."""
+        self.settings, self._vbios = replace(self.settings, expected_gpus=gpus), vbios
+        self._state.node.configure_expected(gpus, vbios)
 
     def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """An asynchronous generator without end: close it to stop."""
@@ -135,7 +148,7 @@ class Nvml:
         return GpuNode(
             self._catalog,
             self.boot_id,
-            expected=self.expected,
+            of_type=self._of_type,
             configured=settings.expected_gpus,
             vbios=self._vbios,
             overdue_s={
@@ -192,7 +205,7 @@ def _build_nvml(context: CollectorContext) -> Nvml:
         context.inventory,
         context.boot_id,
         WorkerThread("nvml"),
-        expected=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
+        of_type=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
         vbios=settings[ExpectSettings].vbios,
     )
 

@@ -89,7 +89,7 @@ class CurrentReadings:
         self.by_gpu: dict[str, Readings] = {}
         self.links = Links()
         self.lifetime = LifetimeErrors()
-        self._vbios = vbios
+        self.vbios = vbios
         self._overdue_s = overdue_s
         # By address: look-ups that failed in succession with a code of no definite meaning.
         self._failed_lookups: dict[str, int] = {}
@@ -181,7 +181,7 @@ class CurrentReadings:
         if "vbios" in values:
             # If any version is allowed, its own is the expected one: that resolves a finding of an
             # earlier configuration.
-            known["vbios_expected"] = self._vbios or values["vbios"]
+            known["vbios_expected"] = self.vbios or values["vbios"]
 
     def _derive_readings(
         self,

@@ -43,24 +43,28 @@ class GpuNode:
         catalog: Catalog,
         boot_id: str,
         *,
-        expected: int,
+        of_type: int,
         configured: int,
         vbios: Sequence[str] = (),
         overdue_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`expected`: how many GPUs there should be, 0 if unknown; `configured`: the same, from the
-        configuration alone. `vbios`: the allowed versions; empty allows any. `overdue_s`: by tier,
-        the age at which a reading is no longer current.
+        """`of_type`: how many GPUs the instance type has, 0 if unknown; `configured`: the number of
+        the configuration, which takes precedence. `vbios`: the allowed versions; empty allows any.
+        `overdue_s`: by tier, the age at which a reading is no longer current.
         """
         self.boot_id = boot_id
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
-        self._expected = expected
-        self._configured = configured
-        self._vbios = ",".join(vbios)
+        self._of_type = of_type
         self._overdue_s = overdue_s or {}
         self._facts = EventFactory(NAME, boot_id)
+        self._configured, self._vbios = configured, ",".join(vbios)
         self._forget_all()
+
+    def configure_expected(self, configured: int, vbios: Sequence[str]) -> None:
+        """Use what a reloaded configuration expects; parameters as for a new instance."""
+        self._configured, self._vbios = configured, ",".join(vbios)
+        self.current.vbios = self._vbios
 
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
@@ -69,6 +73,7 @@ class GpuNode:
         self._resets = ResetDetector()
         self._hung = HungComponents()
         self._missing = MissingGpus()
+        self._most = 0  # GPUs that were here together
         self.holding: tuple[Event, ...] = ()
         self.calm: frozenset[tuple[Component, str]] = frozenset()
         self._driver: dict[str, Sample] = {}
@@ -95,6 +100,7 @@ class GpuNode:
             "lifetime": self.current.lifetime.memory,
             "hung": self._hung.memory,
             "missed": self._missing.memory,
+            "most": self._most,
             "simulated": self.simulated,
         }
         return json.dumps(remembered, separators=(",", ":"))
@@ -108,13 +114,14 @@ class GpuNode:
             gpus, links = GpuRegistry(stored["gpus"]), Links(stored["links"])
             missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
+            most = int(stored.get("most", 0))
             watcher = ThresholdEvaluator(self._catalog.find_thresholds(NAME), stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         self._gpus, self._evaluator, self._missing, self._hung = gpus, watcher, missing, hung
         self.current.links, self.current.lifetime = links, lifetime
-        self.current.simulated = simulated
+        self.current.simulated, self._most = simulated, most
         if boot_id == self.boot_id:
             self._resets = resets
         else:
@@ -264,9 +271,14 @@ class GpuNode:
         readings = [self.current.by_gpu[address] for address in updated]
         missing = self._list_missing(on_pci)
         readings += self._missing.derive_readings(missing, simulated=self.simulated)
-        node = {**self._driver, "gpus": float(len(on_pci) + len(missing))}
-        if self._expected:
-            node["gpus_expected"] = float(self._expected)
+        self._most = max(self._most, len(on_pci))
+        expected = self._configured or self._of_type
+        node = {
+            **self._driver,
+            "gpus": float(len(on_pci) + len(missing)),
+            "gpus_expected": float(expected),
+            "gpus_proven": float(max(self._of_type, self._most) >= expected),
+        }
         if versions := self.current.group_vbios_versions():
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))

@@ -364,7 +364,13 @@ _DRIVER = ReadingTable(
     readings=(
         unexported("unavailable", "NVML's error while it cannot be used, else 0.", unit=CODE),
         unexported("gpus", "GPUs that are here, and those that are missing."),
-        unexported("gpus_expected", "GPUs that this node should have."),
+        unexported("gpus_expected", "GPUs that this node should have; 0 if unknown."),
+        unexported(
+            "gpus_proven",
+            "1 where more than the configuration says so: this node had as many, or its instance"
+            " type has.",
+            unit=FLAG,
+        ),
         unexported("vbios_versions", "Most VBIOS versions among GPUs of one model."),
         text_reading("driver", "Version of the driver."),
         text_reading("nvml", "Version of NVML."),

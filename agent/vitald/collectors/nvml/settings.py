@@ -21,6 +21,7 @@ class NvmlSettings:
         read_count,
         "How many GPUs this node should have. 0: as its known instance type has, and as many as"
         " were here before.",
+        reload=True,
     )
     fast_s: float = setting(
         tomlfile.parse_duration("10s"),
