@@ -99,13 +99,6 @@ class Daemon:
         )
         self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
         self.ledger_thread, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
-        self.pipeline = Pipeline(
-            Ledger(config.paths.state),
-            self.ledger_thread,
-            self.node_state,
-            self.catalog,
-            self.boot_id,
-        )
         self.sources = Sources(
             config.paths,
             config.collectors,
@@ -114,6 +107,14 @@ class Daemon:
             self.reader,
             self._is_well,
             kmsg=take_stdin(),
+        )
+        self.pipeline = Pipeline(
+            Ledger(config.paths.state),
+            self.ledger_thread,
+            self.node_state,
+            self.catalog,
+            self.boot_id,
+            self.sources.inventory.list_siblings,
         )
         self.diagnostics_thread = WorkerThread("diagnostics")
         self.run_tally = RunTally()

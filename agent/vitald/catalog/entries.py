@@ -90,6 +90,7 @@ class EntryReader:
             of=self.read_kinds("of"),
             component=self.member("component", ComponentKind, ComponentKind.NODE),
             at_probe=self.read_flag("at_probe") or False,
+            shared_cause=self.read_flag("shared_cause") or False,
             fatal=self.read_flag("fatal"),
             among=self.member("among", DeviceListing, None),
             match=self.read_match(),
@@ -366,7 +367,7 @@ _KEYS = (
         "contains",
         "samples",
     ),
-    *("at_probe", "among", "unknown"),
+    *("at_probe", "among", "shared_cause", "unknown"),
     "diagnostic",
     "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )

@@ -14,6 +14,7 @@ from typing import Union
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.threshold import Threshold
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
+from vitald.model.event import ALIKE
 
 
 class FaultClass(Enum):
@@ -246,6 +247,8 @@ class Rule:
     component: ComponentKind = ComponentKind.NODE
     # Printed while the driver probes: the banner of the same load closes nothing
     at_probe: bool = False
+    # If all devices of the kind fail with it at once, the cause is what they share
+    shared_cause: bool = False
     fatal: bool | None = None  # for a line that contains no such field
     among: DeviceListing | None = None  # the list that must contain the device in the line
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
@@ -285,7 +288,23 @@ class Rule:
         for case in matching:
             if case.at_least is not None and case.at_least.rank > ruling.action.rank:
                 ruling = _apply_case(ruling, case)
+        if ALIKE in fields and ruling.action is not Action.NONE:
+            ruling = replace(
+                ruling,
+                action=Action.INSPECT,
+                when=When.NOW,
+                title=f"Every {fields[ALIKE]} of this node: {self.title}",
+                advice=_OF_SHARED_CAUSE,
+                escalation="none",
+                unusable=True,
+            )
         return ruling
+
+
+_OF_SHARED_CAUSE = (
+    "Devices do not break together. Look at what they share before any of them: the driver (was its"
+    " package built for this kernel?), its firmware, the board, its power; and compare other nodes."
+)
 
 
 def _rank_case(case: Case, rule: Rule) -> tuple[int, int, bool]:

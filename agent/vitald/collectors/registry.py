@@ -64,6 +64,7 @@ class Sources:
         """`well` says whether what is present may be taken for what should be present. `kmsg`: a
         file descriptor of /dev/kmsg that systemd passed.
         """
+        self._settings = settings
         self.inventory = PciInventory(paths.sysfs)
         self.places = NeuronLocations()
         fstab = Fstab(paths.fstab)
@@ -111,14 +112,17 @@ class Sources:
     def configure(self, catalog: Catalog, settings: SectionValues) -> None:
         """Use a configuration that was reloaded."""
         self.interpreter.configure(catalog, userspace=settings[KernelLogSettings].userspace)
+        before, self._settings = self._settings, settings
         gpus, expected = settings[NvmlSettings].expected_gpus, settings[ExpectSettings]
+        changed = (gpus, expected) != (before[NvmlSettings].expected_gpus, before[ExpectSettings])
         self.expected.configure(expected, gpus)
         self._network.rates = expected.link_rate
         if self.nvml is not None:
             self.nvml.configure_expected(gpus, expected.vbios)
         for source in self.present:
             source.configure(catalog)
-            source.poll_now()
+            if changed:
+                source.poll_now()
 
     def restore_memory(
         self, position: Callable[[str], Position | None], placed: Iterable[Event]

@@ -9,7 +9,7 @@ Refuses  I/O, the queue, and the ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger import AuditRecord, LedgerEntry
 from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Value
 from vitald.model.codes import REPLACED
+from vitald.model.event import SIBLINGS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
@@ -48,8 +49,15 @@ class OperatorAction:
 class Evaluator:
     """The judge of one node, with what was observed and not opened, and how findings ended."""
 
-    def __init__(self, judge: Judge, daemon_events: DaemonEvents) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        daemon_events: DaemonEvents,
+        list_siblings: Callable[[Component], list[str] | None],
+    ) -> None:
+        """`list_siblings`: as PciInventory has it."""
         self.judge = judge
+        self._list_siblings = list_siblings
         self._daemon_events = daemon_events
         self._endings: dict[_Fault, str] = {}  # how the last finding of each fault ended
         self._not_opened: set[_Fault] = set()  # observed, but no finding could be opened
@@ -61,6 +69,7 @@ class Evaluator:
     def evaluate_events(self, entry: LedgerEntry, *events: Event) -> LedgerEntry:
         """`entry` with these events and what they change in the findings."""
         transitions = [*entry.transitions]
+        events = tuple(map(self._add_siblings, events))
         for event in events:
             try:
                 transitions += self.judge.apply_event(event)
@@ -76,6 +85,15 @@ class Evaluator:
                 with suppress(Exception):
                     transitions += self.judge.apply_event(failed)
         return replace(entry, events=(*entry.events, *events), transitions=tuple(transitions))
+
+    def _add_siblings(self, event: Event) -> Event:
+        """The event with the other devices of its kind, if its rule asks for them."""
+        if not self.judge.catalog.find_rule(event.code).shared_cause:
+            return event
+        present = self._list_siblings(event.component)
+        if present is None or event.component == NODE:
+            return event
+        return replace(event, fields={**event.fields, SIBLINGS: ",".join(present)})
 
     def add_changes(self, entry: LedgerEntry) -> LedgerEntry:
         """`entry` with what its evaluation changed besides the findings; call it once, at the end

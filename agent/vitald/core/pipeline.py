@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -63,12 +63,14 @@ class Pipeline:
         node_state: NodeState,
         catalog: Catalog,
         boot_id: str,
+        list_siblings: Callable[[Component], list[str] | None] = lambda _: None,
     ) -> None:
+        """`list_siblings`: as PciInventory has it."""
         self.ledger_writer = LedgerWriter(ledger, worker_thread, node_state, self)
         self.node_state = node_state
         self.boot_id = boot_id
         self._daemon_events = DaemonEvents(boot_id)
-        self._evaluator = Evaluator(Judge(catalog), self._daemon_events)
+        self._evaluator = Evaluator(Judge(catalog), self._daemon_events, list_siblings)
         self._positions: dict[str, Position] = {}  # how far each source has handed in
         self.judged: dict[str, Position] = {}  # how far of that has been evaluated
         self._queue = WorkQueue(self._daemon_events, node_state.report_backlog)

@@ -43,6 +43,7 @@ Stages of one event
 
     expiry          everything that was due before it: quiet periods, drills, acceptances, waits
     evidence        what it proves beyond its own fault closes findings
+    shared cause    an event of the last device of its kind becomes one of the node
     correlation     finds the incident, and adds the event to it; an echo ends here
     finding         opened, updated, or closed by a state that no longer requires anything
     escalation      the device's history
@@ -93,6 +94,7 @@ from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import EvidenceEvaluation
 from vitald.judge.fault_evaluation import FaultEvaluation
 from vitald.judge.lifecycle import Expiry
+from vitald.judge.shared_cause import SharedCause
 from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
@@ -106,6 +108,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
+from vitald.model.event import ALIKE
 
 
 class Judge:
@@ -132,9 +135,15 @@ class Judge:
             self._correlation,
             self._driver_word,
             self._escalation,
+            SharedCause(state),
         )
 
     # --- queries
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue in force."""
+        return self._state.catalog
 
     @property
     def open_findings(self) -> tuple[Finding, ...]:
@@ -202,7 +211,10 @@ class Judge:
             for finding in self._state.findings
             if finding.source == source
             and not finding.on_trial
-            and (finding.component, finding.code) in calm
+            and (
+                (finding.component, finding.code) in calm
+                or (ALIKE in finding.fields and finding.code in {code for _, code in calm})
+            )
         ]
 
     # --- changes

@@ -42,6 +42,7 @@ from vitald.model.codes import (
     REPLACED,
     SOURCE_FAILED,
 )
+from vitald.model.event import ALIKE
 
 _LOAD_S = 30.0  # time to load a driver, from its first probe to its banner
 
@@ -126,7 +127,8 @@ class EvidenceEvaluation:
         if is_reset and finding.component == NODE and rule.component is event.component.kind:
             # Its line named no device: the first device of the kind that is reset is taken for it
             return True
-        return finding.component == event.component or (on_node and finding.component.kind in of)
+        kind = rule.component if ALIKE in finding.fields else finding.component.kind
+        return finding.component == event.component or (on_node and kind in of)
 
     def _describe_evidence(self, event: Event, cure: Evidence) -> str:
         if cure is Evidence.REBOOT:

@@ -15,6 +15,7 @@ from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation, is_below
 from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
+from vitald.judge.shared_cause import SharedCause
 from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
@@ -42,6 +43,7 @@ class FaultEvaluation:
         correlation: Correlation,
         driver_word: DriverRecommendation,
         escalation: Escalation,
+        shared_cause: SharedCause,
     ) -> None:
         self._state = state
         self._acceptances = acceptances
@@ -49,6 +51,7 @@ class FaultEvaluation:
         self._correlation = correlation
         self._driver_word = driver_word
         self._escalation = escalation
+        self._shared_cause = shared_cause
 
     def accounts_for(self, event: Event) -> bool:
         """Whether a state that is observed needs no event: its finding is open, or suppressed, or
@@ -57,6 +60,8 @@ class FaultEvaluation:
         rule = self._state.catalog.find_rule(event.code)
         key = (event.component, event.code, event.is_simulated, False)
         if key in self._state.findings or self._state.findings.is_full:
+            return True
+        if self._shared_cause.has_finding(event):
             return True
         ruling = rule.apply_to(event.fields)
         if ruling.action is Action.NONE or self._is_ignored(event, ruling, None):
@@ -78,18 +83,19 @@ class FaultEvaluation:
 
         `on_trial`: the rule is on trial.
         """
-        key = (event.component, event.code, event.is_simulated, on_trial)
-        current = self._state.findings.get_finding(key)
-        ruling = rule.apply_to(life.merge_fields(event, current))
+        key, current, ruling = self._find_current(event, rule, on_trial=on_trial)
         if self._is_ignored(event, ruling, current):
             return []
+        of_node, changes = (event, []) if on_trial else self._shared_cause.lift_event(event, rule)
+        if of_node is not event:
+            event = of_node
+            key, current, ruling = self._find_current(event, rule, on_trial=on_trial)
         if rule.state and current is not None and event.time < current.last:
             return self._count_late(event, ruling, current)
         requires_action = ruling.action is not Action.NONE
         if current is None and requires_action and self._state.findings.is_full:
             key = (NODE, TOO_MANY, event.is_simulated, on_trial)
             current = self._state.findings.get_finding(key)
-        changes: list[Transition] = []
         grown = self._grow_incident(event, current, ruling, on_trial=on_trial)
         if rule.driver_recommendation and not (on_trial or event.is_hearsay):
             changes += self._driver_word.apply_event(event, ruling)
@@ -103,6 +109,14 @@ class FaultEvaluation:
             changes += self._confirmation.confirm_findings(grown, event, ruling, changes)
             changes += self._correlation.regroup_findings(grown, event)
         return changes
+
+    def _find_current(
+        self, event: Event, rule: Rule, *, on_trial: bool
+    ) -> tuple[FindingKey, Finding | None, Ruling]:
+        """The event's finding, if one is open, and what the rule requires for the event."""
+        key = (event.component, event.code, event.is_simulated, on_trial)
+        current = self._state.findings.get_finding(key)
+        return key, current, rule.apply_to(life.merge_fields(event, current))
 
     def _grow_incident(
         self, event: Event, current: Finding | None, ruling: Ruling, *, on_trial: bool
@@ -153,6 +167,7 @@ class FaultEvaluation:
         findings, ended = self._state.findings, list[Finding]()
         if current is not None and rule.state and current.component == event.component:
             ended.append(current)
+        ended += self._shared_cause.find_finding(event, rule)
         keys = ((event.component, code, event.is_simulated, False) for code in rule.clears_codes)
         ended += [found for key in keys if (found := findings.get_finding(key)) is not None]
         if event.component.kind is ComponentKind.PCI and rule.clears_codes:

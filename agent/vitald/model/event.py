@@ -72,6 +72,10 @@ class Event:
         return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
 
 
+# Field of an event about a device: the others of its kind that are present, separated by commas
+SIBLINGS = "siblings"
+# Field of an event that stands for all devices of a kind: the kind
+ALIKE = "alike"
 # Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault
 VOUCHED = "vouched"
 

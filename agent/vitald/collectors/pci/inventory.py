@@ -40,6 +40,10 @@ class PciDevice:
     virtual: bool = False  # a virtual function of a device that this node has too
 
     @property
+    def model(self) -> tuple[int, int]:
+        return self.vendor, self.device
+
+    @property
     def kind(self) -> ComponentKind:
         base = self.pci_class >> 16
         if self.vendor == NVIDIA and base == 0x03:
@@ -138,6 +142,27 @@ class PciInventory:
         if kind is ComponentKind.PCI and device is not None:
             kind = device.kind
         return Component(kind, address)
+
+    def list_siblings(self, component: Component) -> list[str] | None:
+        """The addresses of the other present devices of its kind: of its model if that is known,
+        else, of adapters, those with an RDMA device. None before the first successful read.
+        """
+        if self.error or not (self.devices or self.departed):
+            return None
+        own = self.find_device(component.id)
+        return [
+            device.address
+            for device in self.devices.values()
+            if device.kind is component.kind
+            and device.address != component.id
+            and not device.virtual
+            and (self._has_rdma(device) if own is None else device.model == own.model)
+        ]
+
+    def _has_rdma(self, device: PciDevice) -> bool:
+        """Whether it is no adapter, or one with an RDMA device."""
+        folder = self.get_folder(device.address)
+        return device.kind is not ComponentKind.NIC or (folder / "infiniband").exists()
 
     def list_watched(self) -> list[PciDevice]:
         """The accelerators, switches and adapters: the devices that can have findings."""
