@@ -125,6 +125,9 @@ class Node:
         for section in POLLED:
             if f"[{section}]" not in extra:
                 extra += f'\n[{section}]\nenabled = {str(section in looks).lower()}\nevery = "1s"\n'
+        if "settle" not in extra:  # tests begin with the fault that they are about
+            header = "" if "[expect]\n" in extra else "[expect]\n"
+            extra = f"{header}{extra}".replace("[expect]\n", '[expect]\nsettle = "0s"\n', 1)
         if gpus is not None:
             extra = (
                 f'[nvml]\nlibrary = "{gpus.library}"\nfast = "1s"\nslow = "2s"\ninventory ='

@@ -142,6 +142,7 @@ class Looking:
         after: Looking | None = None,
         boot: str = BOOT,
         of_type: int = 0,
+        settle_s: float = 0.0,
         library: Path | None = None,
         **settings: Any,
     ) -> None:
@@ -162,6 +163,7 @@ class Looking:
             boot,
             WorkerThread("nvml test"),
             of_type=of_type,
+            settle_s=settle_s,
         )
         self.judge = after.judge if after is not None else Judge(catalog)
         self.position: Position | None = after.position if after is not None else None

@@ -1043,6 +1043,19 @@ async def test_how_many_there_should_be(
 
 
 @story
+async def test_gpus_that_come_late_cost_no_node(tmp_path: Path) -> None:
+    """NVML lists one of four GPUs later than the others; then one is lost that was seen."""
+    node = SimulatedNode(tmp_path, "t4", 4)
+    node.set_values(2, {"absent": 1})
+    async with Looking(node, hasty(), settle_s=3600.0) as looking:
+        await looking.until(lambda: looking.asks(2, "nvml/gpu_not_initialised", "inspect"))
+        node.set_values(2, {"absent": None})
+        await looking.until(lambda: looking.found() == set())
+        node.set_values(1, {"lost": 1})
+        await looking.until(lambda: looking.asks(1, "nvml/gpu_lost", "reboot_node"))
+
+
+@story
 async def test_a_number_that_is_no_longer_configured_ends_its_finding(tmp_path: Path) -> None:
     """At a reload, and at a start."""
     node = SimulatedNode(tmp_path, "t4", 4)

@@ -111,7 +111,7 @@ class Story:
         self.watcher = ThresholdEvaluator([self.watched])
         self.facts = EventFactory(self.source, BOOT_A)
         self.daemon_events = DaemonEvents(BOOT_A)
-        self.evaluator = Evaluator(Judge(self.catalog), self.daemon_events)
+        self.evaluator = Evaluator(Judge(self.catalog), self.daemon_events, lambda _: None)
         self.ledger: list[Event] = []
         self.judge(booted(BOOT_A, self.now))
         self.unread = False

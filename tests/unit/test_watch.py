@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -359,3 +360,76 @@ def test_a_counter_that_goes_up_and_down_all_day_has_an_end_too() -> None:
         look(watcher, number * 30.0, reading(errors=float(number % 2)))
     (known,) = watcher.memory.values()
     assert len(known["grown"]["errors"]) <= 1025
+
+
+# --- settling
+
+
+def settling(*, identity: str = "GPU-0", **values: Sample) -> Readings:
+    return replace(reading(**values), identity=identity)
+
+
+def begin(watches: ThresholdGroup, memory: object = None) -> ThresholdEvaluator:
+    stored = json.loads(json.dumps(memory)) if memory else None
+    return ThresholdEvaluator([watches], stored, settle_s=300.0)
+
+
+PENDING = watched({"of": "pending", "is": 1})
+
+
+def fields_of(crossings: list[Crossing]) -> list[dict[str, object]]:
+    return [dict(crossing.fields) for crossing in crossings]
+
+
+def test_what_holds_at_the_first_look_settles_and_is_said_again() -> None:
+    watcher = begin(PENDING)
+    assert fields_of(look(watcher, 0, reading(pending=1.0))) == [{"pending": 1, "settling": True}]
+    assert look(watcher, 299, reading(pending=1.0)) == []
+    assert fields_of(watcher.holding) == [{"pending": 1, "settling": True}]
+    assert fields_of(look(watcher, 300, reading(pending=1.0))) == [{"pending": 1}]
+    assert look(watcher, 400, reading(pending=1.0)) == []
+    assert fields_of(watcher.holding) == [{"pending": 1}]
+
+
+def test_what_was_seen_well_needs_no_time() -> None:
+    watcher = begin(PENDING)
+    look(watcher, 0, reading(pending=0.0))
+    assert fields_of(look(watcher, 1, reading(pending=1.0))) == [{"pending": 1}]
+
+
+def test_what_settled_well_is_seen_well() -> None:
+    watcher = begin(PENDING)
+    look(watcher, 0, reading(pending=1.0))
+    assert fields_of(look(watcher, 10, reading(pending=0.0))) == [{"recovered": True, "pending": 0}]
+    assert fields_of(look(watcher, 20, reading(pending=1.0))) == [{"pending": 1}]
+
+
+def test_a_restart_while_it_settles_says_it_again() -> None:
+    first = begin(PENDING)
+    look(first, 0, reading(pending=1.0))
+    second = begin(PENDING, first.memory)
+    assert fields_of(look(second, 0, reading(pending=1.0))) == [{"pending": 1, "settling": True}]
+    assert fields_of(look(second, 300, reading(pending=1.0))) == [{"pending": 1}]
+    third = begin(PENDING, second.memory)
+    assert look(third, 0, reading(pending=1.0)) == [], "it was said, and is open"
+
+
+def test_a_reset_and_a_driver_load_begin_anew() -> None:
+    watcher = begin(PENDING)
+    look(watcher, 0, reading(pending=0.0))
+    watcher.forget_component("GPU-0")
+    assert fields_of(look(watcher, 400, reading(pending=1.0))) == [{"pending": 1, "settling": True}]
+    watcher = begin(PENDING)
+    look(watcher, 0, reading(pending=0.0))
+    watcher.restart_settling()
+    assert fields_of(look(watcher, 400, reading(pending=1.0))) == [{"pending": 1, "settling": True}]
+
+
+def test_a_device_that_was_seen_is_missed_at_once() -> None:
+    missing = watched({"of": "missing", "is": 1})
+    watcher = ThresholdEvaluator([PENDING, missing], settle_s=300.0)
+    look(watcher, 0, reading(pending=0.0))
+    gone = settling(identity="missing GPU-0", missing=1.0)
+    assert fields_of(look(watcher, 10, gone)) == [{"missing": 1}]
+    never_seen = settling(identity="missing GPU-1", missing=1.0)
+    assert fields_of(look(watcher, 20, never_seen)) == [{"missing": 1, "settling": True}]

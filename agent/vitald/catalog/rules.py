@@ -14,7 +14,7 @@ from typing import Union
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.threshold import Threshold
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
-from vitald.model.event import ALIKE
+from vitald.model.event import ALIKE, SETTLING
 
 
 class FaultClass(Enum):
@@ -288,6 +288,8 @@ class Rule:
         for case in matching:
             if case.at_least is not None and case.at_least.rank > ruling.action.rank:
                 ruling = _apply_case(ruling, case)
+        if SETTLING in fields and ruling.action.makes_unfit:
+            ruling = _limit_settling(ruling)
         if ALIKE in fields and ruling.action is not Action.NONE:
             ruling = replace(
                 ruling,
@@ -299,6 +301,19 @@ class Rule:
                 unusable=True,
             )
         return ruling
+
+
+def _limit_settling(ruling: Ruling) -> Ruling:
+    """What is required while the state may still change: nothing that costs the node."""
+    if ruling.when is When.MAINTENANCE:
+        return ruling  # it costs nothing now
+    return replace(
+        ruling,
+        action=Action.INSPECT,
+        title=f"{ruling.title} (since the start; settling)",
+        escalation="none",
+        unusable=ruling.unusable or ruling.when is When.NOW,
+    )
 
 
 _OF_SHARED_CAUSE = (

@@ -62,12 +62,13 @@ class PollingSource:
         timeout_s: float,
         kinds: Sequence[str] = (),
         has_enough: Callable[[], bool] = lambda: False,
+        settle_s: float = 0.0,
     ) -> None:
         """`timeout_s`: how long a read may take. `kinds`: kinds of the catalogue's entries whose
         thresholds apply to this collector; by default, its name.
 
         `has_enough`: the configured number of devices is present, so what is missing was removed on
-        purpose.
+        purpose. `settle_s`: as for ThresholdEvaluator.
         """
         self.name = collector.name
         self.collector = collector
@@ -76,6 +77,7 @@ class PollingSource:
         self._every_s = every_s
         self._kinds = kinds or (collector.name,)
         self._has_enough = has_enough
+        self._settle_s = settle_s
         self._poller = DevicePoller(collector, timeout_s)
         self._due = 0.0  # of the next round, on the monotonic clock
         self._facts = EventFactory(collector.name, boot_id)
@@ -127,7 +129,9 @@ class PollingSource:
             self._poller.hung.clear()
 
     def _restore_state(self, memory: Mapping[str, Any]) -> None:
-        self._evaluator = ThresholdEvaluator(self._list_thresholds(), memory.get("said"))
+        self._evaluator = ThresholdEvaluator(
+            self._list_thresholds(), memory.get("said"), settle_s=self._settle_s
+        )
         self._registry = DeviceRegistry(memory)
         self._events = PollingEvents(self.name, self._facts, self._registry)
         self.collector.memory = dict(memory.get("subject", {}))
@@ -212,6 +216,8 @@ class PollingSource:
         for raw in read.values():
             raw.make_presentable()
         self._registry.drop_shared_serials(read, devices, poller.readers.under_way)
+        if devices and not self._readings:  # the driver was loaded
+            self._evaluator.restart_settling()
         fresh, events = self._record_results(results, devices)
         self._readings = {
             component: readings

@@ -226,4 +226,5 @@ def _build_polling_source(
         timeout_s=definition.deadline_s or settings.deadline_s,
         kinds=definition.catalog_kinds,
         has_enough=partial(context.has_enough, *definition.counted),
+        settle_s=context.settings[ExpectSettings].settle_s,
     )

@@ -25,8 +25,10 @@ from vitald.collectors.crossing import (
     make_crossing,
     to_field_value,
 )
+from vitald.collectors.device_registry import MISSED
 from vitald.collectors.threshold_memory import ComponentMemory
 from vitald.model import Readings
+from vitald.model.event import SETTLING
 
 _SIGMA = 1.4826  # ratio of standard deviation to median absolute deviation
 _MIN_SIBLINGS = 3  # a median of fewer means little
@@ -44,6 +46,7 @@ class StateEvaluator:
     siblings: Sequence[Readings]
     now: float
     observed: ObservedStates
+    settle_s: float
 
     def evaluate_group(
         self, group: ThresholdGroup, readings: Readings, memory: ComponentMemory
@@ -66,6 +69,7 @@ class StateEvaluator:
         memory.pending_since.pop(group.code, None)
         if not unknown:
             self.observed.calm.add((readings.component, group.code))
+            memory.well.add(group.code)
         return []
 
     def _report_holding(
@@ -77,8 +81,14 @@ class StateEvaluator:
         memory: ComponentMemory,
     ) -> list[Crossing]:
         fields, text = found
+        is_settling = self._is_settling(group.code, readings, memory)
+        if is_settling:
+            fields[SETTLING] = True
         if group.code in memory.open_states:
             memory.pending_since.pop(group.code, None)
+            if group.code in memory.settling and not is_settling:
+                memory.settling.discard(group.code)
+                return [make_crossing(readings, group.code, fields, text)]
             # What grew in a window may have been resolved since, unless it still grows.
             if not threshold.over_s or memory.growth.grew_at(threshold.of, self.now):
                 crossing = make_crossing(readings, group.code, fields, text)
@@ -88,6 +98,8 @@ class StateEvaluator:
             return []
         memory.former_states.pop(group.code, None)
         memory.open_states[group.code] = threshold.of
+        if is_settling:
+            memory.settling.add(group.code)
         if threshold.for_s:
             text += f" for {threshold.for_s:g} s"
         return [make_crossing(readings, group.code, fields, text)]
@@ -127,6 +139,17 @@ class StateEvaluator:
         value = readings.values.get(shown_by)
         fields = {"recovered": True, shown_by: to_field_value(value)}
         return [make_crossing(readings, code, fields, f"{shown_by} is {format_value(value)} again")]
+
+    def _is_settling(self, code: str, readings: Readings, memory: ComponentMemory) -> bool:
+        """Whether it may still change: the component has not been watched for long, and was not
+        seen without it. A device that is missing was seen if its other readings were.
+        """
+        if code in memory.well or memory.watched_since is None:
+            return False
+        was_here = self.components.get(readings.identity.removeprefix(MISSED), memory).well
+        if readings.identity.startswith(MISSED) and was_here:
+            return False
+        return self.now - memory.watched_since < self.settle_s
 
     def _has_lasted(self, group: ThresholdGroup, seconds: float, memory: ComponentMemory) -> bool:
         """Whether the group has been as it is now for so long."""

@@ -36,6 +36,12 @@ class ComponentMemory:
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     # code:reading of counters that were not read since a boot or a reset
     restarted: set[str] = field(default_factory=set)
+    # Since when it is watched, since a start or a reset (monotonic); None before the first look
+    watched_since: float | None = None
+    # Codes of states that did not hold at a look since then
+    well: set[str] = field(default_factory=set)
+    # Codes of open states that were reported as settling
+    settling: set[str] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -53,6 +59,8 @@ class ComponentMemory:
 
     def remove_state(self, code: str) -> None:
         """The state is over."""
+        self.settling.discard(code)
+        self.well.add(code)
         if not self.open_states.pop(code, ""):
             del self.former_states[code]
 
@@ -74,9 +82,13 @@ class ThresholdMemory:
         for identity, memory in self.components.items():
             growth = memory.growth.build_memory(index.windows)
             if growth or not memory.is_empty:
-                stored = {"on": memory.open_states, "said": memory.reported}
-                former = {"stood": memory.former_states} if memory.former_states else {}
-                kept[identity] = {**stored, **former, **growth}
+                # What settles is reported again after a restart.
+                states = memory.open_states
+                settling = {code: states[code] for code in states if code in memory.settling}
+                settled = {code: states[code] for code in states if code not in settling}
+                stored = {"on": settled, "said": memory.reported}
+                former = {**memory.former_states, **settling}
+                kept[identity] = {**stored, **({"stood": former} if former else {}), **growth}
         return kept
 
     def find_or_add(self, identity: str) -> ComponentMemory:
@@ -101,6 +113,12 @@ class ThresholdMemory:
             reported=reported,
             restarted=set(reported),
         )
+
+    def restart_settling(self) -> None:
+        """What was seen so far says nothing about what is seen from now on."""
+        for memory in self.components.values():
+            memory.watched_since = None
+            memory.well.clear()
 
     def report_again(self, codes: Collection[str]) -> None:
         """Report the open states of these codes again."""

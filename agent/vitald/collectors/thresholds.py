@@ -23,11 +23,17 @@ class ThresholdEvaluator:
     """The thresholds of one source, over all its components."""
 
     def __init__(
-        self, groups: Iterable[ThresholdGroup], memory: Mapping[str, Any] | None = None
+        self,
+        groups: Iterable[ThresholdGroup],
+        memory: Mapping[str, Any] | None = None,
+        *,
+        settle_s: float = 0.0,
     ) -> None:
         """`memory`: as that property gave it. Raises TypeError, ValueError or AttributeError for
-        anything else.
+        anything else. `settle_s`: for so long after the start, or a reset of the component, a state
+        that was not seen otherwise is reported as settling.
         """
+        self._settle_s = settle_s
         self._index = ThresholdIndex.build(groups)
         self._memory = ThresholdMemory(memory or {}, self._index)
         self._observed = ObservedStates()
@@ -63,6 +69,10 @@ class ThresholdEvaluator:
         for identity in self._memory.components:
             self._memory.forget_component(identity, self._index)
 
+    def restart_settling(self) -> None:
+        """A driver was loaded: what it says first may change, as after a start."""
+        self._memory.restart_settling()
+
     def report_again(self, codes: Collection[str]) -> None:
         """Report the open states of these codes again: their entries require an action now."""
         self._memory.report_again(codes)
@@ -82,10 +92,16 @@ class ThresholdEvaluator:
         index, memory = self._index, self._memory
         observed = self._observed = ObservedStates()
         for readings in polled:
-            growth = memory.find_or_add(readings.identity).growth
-            growth.record_readings(readings, index.windows, now)
+            component = memory.find_or_add(readings.identity)
+            component.growth.record_readings(readings, index.windows, now)
+            if component.watched_since is None:
+                component.watched_since = now
         states = StateEvaluator(
-            components=memory.components, siblings=siblings, now=now, observed=observed
+            components=memory.components,
+            siblings=siblings,
+            now=now,
+            observed=observed,
+            settle_s=self._settle_s,
         )
         crossings: list[Crossing] = []
         for readings in polled:

@@ -16,6 +16,7 @@ from vitald.judge.device_history import format_process, list_location_fields
 from vitald.judge.state import JudgeState
 from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
+from vitald.model.event import SETTLING
 
 # Classes of faults that count in a device's history: not those of applications.
 _OF_THE_DEVICE = (FaultClass.HARDWARE, FaultClass.DRIVER, FaultClass.FABRIC, FaultClass.THERMAL)
@@ -60,7 +61,7 @@ class Escalation:
         """Add a mark for the incident, and one more if a remedy failed."""
         if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
-        if rule.fault_class not in _OF_THE_DEVICE:
+        if rule.fault_class not in _OF_THE_DEVICE or SETTLING in finding.fields:
             return
         if "again" in event.fields:
             # The same fault, which a person cleared while it persisted: no second mark

@@ -28,6 +28,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import TOO_MANY
+from vitald.model.event import SETTLING
 
 _APPROXIMATE_S = 60.0  # largest error of the time of a record that was found at a start
 
@@ -210,14 +211,20 @@ class FaultEvaluation:
         joined = (
             replace(current, incident=incident) if incident and not current.incident else current
         )
-        finding = life.update_finding(joined, event, ruling, boot_id=boot_id, latest=rule.state)
+        # What may still change takes nothing back.
+        is_weaker = SETTLING in event.fields and SETTLING not in current.fields
+        if is_weaker:
+            ruling = rule.apply_to(current.fields)
+        latest = rule.state and not is_weaker
+        finding = life.update_finding(joined, event, ruling, boot_id=boot_id, latest=latest)
         fresh = self._escalation.note_process(finding, rule, event)
         more = finding.count > current.count or finding.base != current.base
         if fresh or more:
             finding = self._escalation.escalate_finding(finding, rule, event)
         finding = self._finish_finding(finding)
         self._state.findings.put_finding(finding)
-        if current.is_hearsay and not finding.is_hearsay:
+        was_settling = SETTLING in current.fields and SETTLING not in finding.fields
+        if was_settling or (current.is_hearsay and not finding.is_hearsay):
             self._escalation.note_fault(finding, rule, event)
         return life.make_transition(current, finding, event)
 

@@ -74,6 +74,8 @@ class Event:
 
 # Field of an event about a device: the others of its kind that are present, separated by commas
 SIBLINGS = "siblings"
+# Field of an observed state that nobody saw otherwise since the start, while it may still change
+SETTLING = "settling"
 # Field of an event that stands for all devices of a kind: the kind
 ALIKE = "alike"
 # Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault

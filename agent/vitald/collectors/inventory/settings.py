@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vitald import tomlfile
 from vitald.settings import Section, read_count, read_names, read_table, setting
 
 
@@ -40,6 +41,12 @@ class ExpectSettings:
         read_count,
         "What was the same at so many healthy boots is expected from then on. 0: nothing is"
         " learned.",
+    )
+    settle_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        tomlfile.parse_duration,
+        "For so long after a start or a driver load, a state that was never seen otherwise asks for"
+        " nothing that costs the node: drivers bring devices up one after another.",
     )
     gpu_driver: tuple[str, ...] = setting(
         (), read_names, "Versions of the NVIDIA driver that this node may run.", reload=True

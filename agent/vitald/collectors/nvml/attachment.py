@@ -107,6 +107,7 @@ class Attachment:
             await self._report_round(answers, gpus, first=first)
             if any(answer.get("stale") for answer in answers.values()):
                 log.warning("nvml_handles_stale", effect="a new process takes hold of the driver")
+                self._state.node.note_driver_left()
                 return
             first = False
             if not await self._wait_for_round(session, rounds, gpus):

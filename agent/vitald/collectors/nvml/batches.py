@@ -92,6 +92,7 @@ class GpuState:
         )
 
     def build_released_batch(self) -> Batch:
+        self.node.note_driver_left()
         return self.build_batch([], SourceState.RELEASED, self.releases.description)
 
     def build_failed_batch(self, reason: str) -> Batch:

@@ -54,10 +54,12 @@ class Nvml:
         *,
         of_type: int = 0,
         vbios: Sequence[str] = (),
+        settle_s: float = 0.0,
     ) -> None:
         """`of_type`: how many GPUs the instance type has; 0 if unknown. `vbios`: the allowed
-        VBIOS versions; empty allows any.
+        VBIOS versions; empty allows any. `settle_s`: as for ThresholdEvaluator.
         """
+        self._settle_s = settle_s
         self.settings = settings
         self.boot_id = boot_id
         self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
@@ -151,6 +153,7 @@ class Nvml:
             of_type=self._of_type,
             configured=settings.expected_gpus,
             vbios=self._vbios,
+            settle_s=self._settle_s,
             overdue_s={
                 tier: 2 * period + settings.deadline_s + 5.0 for tier, period in periods.items()
             },
@@ -207,6 +210,7 @@ def _build_nvml(context: CollectorContext) -> Nvml:
         WorkerThread("nvml"),
         of_type=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
         vbios=settings[ExpectSettings].vbios,
+        settle_s=settings[ExpectSettings].settle_s,
     )
 
 

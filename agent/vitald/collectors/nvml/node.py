@@ -47,16 +47,19 @@ class GpuNode:
         configured: int,
         vbios: Sequence[str] = (),
         overdue_s: Mapping[str, float] | None = None,
+        settle_s: float = 0.0,
     ) -> None:
         """`of_type`: how many GPUs the instance type has, 0 if unknown; `configured`: the number of
         the configuration, which takes precedence. `vbios`: the allowed versions; empty allows any.
-        `overdue_s`: by tier, the age at which a reading is no longer current.
+        `overdue_s`: by tier, the age at which a reading is no longer current. `settle_s`: as for
+        ThresholdEvaluator.
         """
         self.boot_id = boot_id
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
         self._catalog = catalog
         self._of_type = of_type
         self._overdue_s = overdue_s or {}
+        self._settle_s = settle_s
         self._facts = EventFactory(NAME, boot_id)
         self._configured, self._vbios = configured, ",".join(vbios)
         self._forget_all()
@@ -69,14 +72,19 @@ class GpuNode:
     def _forget_all(self) -> None:
         self.current = CurrentReadings(self._vbios, self._overdue_s)
         self._gpus = GpuRegistry()
-        self._evaluator = ThresholdEvaluator(self._catalog.find_thresholds(NAME))
+        self._evaluator = self._create_evaluator({})
         self._resets = ResetDetector()
         self._hung = HungComponents()
         self._missing = MissingGpus()
         self._most = 0  # GPUs that were here together
+        self._may_be_new = True  # the driver, when a worker next attaches to it
         self.holding: tuple[Event, ...] = ()
         self.calm: frozenset[tuple[Component, str]] = frozenset()
         self._driver: dict[str, Sample] = {}
+
+    def _create_evaluator(self, memory: Mapping[str, Any]) -> ThresholdEvaluator:
+        groups = self._catalog.find_thresholds(NAME)
+        return ThresholdEvaluator(groups, memory, settle_s=self._settle_s)
 
     @property
     def simulated(self) -> bool:
@@ -115,7 +123,7 @@ class GpuNode:
             missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
             most = int(stored.get("most", 0))
-            watcher = ThresholdEvaluator(self._catalog.find_thresholds(NAME), stored["watch"])
+            watcher = self._create_evaluator(stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -145,6 +153,9 @@ class GpuNode:
         `switched`: there are NVSwitches on PCI.
         """
         self.current.switched = switched
+        if self._may_be_new:
+            self._evaluator.restart_settling()
+        self._may_be_new = False
         self.current.by_gpu = {
             address: readings
             for address, readings in self.current.by_gpu.items()
@@ -157,10 +168,15 @@ class GpuNode:
         }
         self._gpus.note_attached()
 
+    def note_driver_left(self) -> None:
+        """The driver may be another, or loaded again, when a worker attaches to it next."""
+        self._may_be_new = True
+
     def report_unavailable(self, code: int, reason: str, on_pci: set[str]) -> list[Event]:
         """The driver cannot be asked. `code`: NVML's, GONE, or 0 if there is no GPU."""
         self._driver = {"unavailable": float(code)}
         self._gpus.note_attached()  # GPUs that were seen may be gone
+        self._may_be_new |= code != GONE
         self.current.by_gpu = {}
         text = self._add_prefix(reason)
         return [
