@@ -42,6 +42,7 @@ from tests.conftest import require
 from tests.harness import Json, Node
 from tests.system.disk import open_codes, stored
 from tests.system.lines import pids, wait_for_pid, xid
+from tests.system.nvml import as_if_real
 from tests.unit.builders import catalogue, event, gpu
 from tests.waiting import until
 from tests.whole_tree import WholeTree
@@ -672,6 +673,25 @@ def test_the_clock_is_stepped_a_day_and_back(
             assert len(node.events("&code=vitald/clock_stepped")) == 1
     assert pids(node.events()) == [1, 2, 10, 11]
     assert node.status()["rebootRequired"]
+
+
+@pytest.mark.core
+def test_a_line_without_a_date_is_settled_by_who_sees_the_device(
+    make_node: Make, tmp_path: Path
+) -> None:
+    """The file may be weeks old; a driver that answers for the GPU knows better."""
+    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100"))
+    node = make_node(gpus=gpus)
+    present, absent = gpus.addresses[0].rpartition(".")[0], "0000:ee:00"
+    node.log.write_text(f"{xid(1, pci=present)}\n{xid(2, pci=absent)}\n")
+    node.start()
+    node.wait(lambda status: status["action"] == "inspect")
+    until(lambda: len(node.findings()) == 1, "NVML settles the one of its GPU")
+    (other,) = node.findings()
+    assert (other["component"], other["action"]) == (f"gpu/{absent}.0", "inspect")
+    (settled,) = node.get("/v1/findings?state=cleared")["findings"]
+    assert settled["clearedBy"] == "cleared by nvml: nvml observes it without this fault"
+    assert not node.status()["rebootRequired"]
 
 
 def test_the_clock_jumps_again_and_again(make_node: Make, shim: Shim) -> None:

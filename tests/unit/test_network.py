@@ -998,6 +998,24 @@ def test_devices_that_may_be_lent_to_a_container_are_not_missed(
     assert node.rounds(8) == []
 
 
+def test_a_device_in_another_network_namespace_is_not_gone(
+    tree: NetworkTree, make_node: MakeNode
+) -> None:
+    """Its function stays bound, and the auxiliary bus shows it. Taken from there too, it is gone."""
+    infiniband(tree)
+    auxiliary = f"{MLX5[3]}/mlx5_core.rdma.3"
+    tree.write(f"devices/{auxiliary}/uevent", "")
+    tree.link("bus/auxiliary/devices/mlx5_core.rdma.3", f"devices/{auxiliary}")
+    node = make_node(tree)
+    node.rounds(3)
+    tree.without_rdma("mlx5_3")
+    assert node.rounds(8) == []
+    readings = node.looking.readings(f"nic/{MLX5[3]}")
+    assert readings.missing["rdma_missing"] == "mlx5_3 is not visible in this network namespace"
+    tree.remove("bus/auxiliary/devices/mlx5_core.rdma.3")
+    assert [event.code for event in node.rounds(8)] == ["network/missing"]
+
+
 # --- the reference's own trees
 
 

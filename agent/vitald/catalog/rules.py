@@ -14,7 +14,7 @@ from typing import Union
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.threshold import Threshold
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
-from vitald.model.event import ALIKE, SETTLING
+from vitald.model.event import ALIKE, SETTLING, UNDATED
 
 
 class FaultClass(Enum):
@@ -290,6 +290,14 @@ class Rule:
                 ruling = _apply_case(ruling, case)
         if SETTLING in fields and ruling.action.makes_unfit:
             ruling = _limit_settling(ruling)
+        if UNDATED in fields and ruling.action.makes_unfit:
+            ruling = replace(
+                ruling,
+                action=Action.INSPECT,
+                title=f"{ruling.title} (read late, without a date)",
+                escalation="none",
+                unusable=False,
+            )
         if ALIKE in fields and ruling.action is not Action.NONE:
             ruling = replace(
                 ruling,

@@ -22,7 +22,7 @@ from vitald.judge.findings import BY_PERSON, SUPPRESSED
 from vitald.judge.open_findings import MAX_RESOLVED
 from vitald.ledger import AuditRecord, LedgerEntry
 from vitald.model import NODE, Batch, Component, Event, Fields, Finding, Transition, Value
-from vitald.model.codes import REPLACED
+from vitald.model.codes import CLEARED, REPLACED
 from vitald.model.event import SIBLINGS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
@@ -105,7 +105,11 @@ class Evaluator:
         """True if a source observes something else than the open findings state."""
         unknown = any(not self.judge.accounts_for(event) for event in batch.holding)
         return unknown or bool(
-            batch.calm and self.judge.find_contradicted(batch.source, batch.calm)
+            batch.calm
+            and (
+                self.judge.find_contradicted(batch.source, batch.calm)
+                or self.judge.find_refuted(batch.calm)
+            )
         )
 
     def reconcile(self, entry: LedgerEntry, batch: Batch) -> LedgerEntry:
@@ -126,6 +130,13 @@ class Evaluator:
                 simulated_until=finding.simulated_until,
             )
             entry = self.evaluate_events(entry, recovery)
+        for finding in self.judge.find_refuted(batch.calm) if batch.calm else ():
+            reason = f"{batch.source} observes it without this fault"
+            fields: Fields = {"code": finding.code, "by": batch.source, "reason": reason}
+            settled = self._daemon_events.make_event(
+                CLEARED, fields, finding.component, f"{batch.source}: {reason}"
+            )
+            entry = self.evaluate_events(entry, settled)
         return entry
 
     def _open_observed(self, entry: LedgerEntry, event: Event) -> LedgerEntry:

@@ -108,7 +108,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
-from vitald.model.event import ALIKE
+from vitald.model.event import ALIKE, UNDATED
 
 
 class Judge:
@@ -214,6 +214,21 @@ class Judge:
             and (
                 (finding.component, finding.code) in calm
                 or (ALIKE in finding.fields and finding.code in {code for _, code in calm})
+            )
+        ]
+
+    def find_refuted(self, calm: Collection[tuple[Component, str]]) -> list[Finding]:
+        """Open findings of lines without a date whose fault a source observes not to hold."""
+        find_rule = self._state.catalog.find_rule
+        return [
+            finding
+            for finding in self._state.findings
+            if UNDATED in finding.fields
+            and not (finding.is_simulated or finding.on_trial)
+            and any(
+                component == finding.component
+                and find_rule(code).fault == find_rule(finding.code).fault
+                for component, code in calm
             )
         ]
 

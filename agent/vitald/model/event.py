@@ -76,6 +76,8 @@ class Event:
 SIBLINGS = "siblings"
 # Field of an observed state that nobody saw otherwise since the start, while it may still change
 SETTLING = "settling"
+# Field of a line that was read late, and of which nothing shows when it was written
+UNDATED = "undated"
 # Field of an event that stands for all devices of a kind: the kind
 ALIKE = "alike"
 # Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault

@@ -23,6 +23,7 @@ import anyio
 import anyio.lowlevel
 
 from vitald.collectors.kernel_log.interpret import NAME, Interpreter, make_lost_event
+from vitald.collectors.kernel_log.line_dating import LineDating
 from vitald.collectors.kernel_log.lines import (
     MAX_CONTINUATIONS,
     ContinuationDetector,
@@ -77,6 +78,7 @@ class LogFile:
         self.interpreter = interpreter
         self.boot_id = boot_id
         self._live = False  # the lines found at the start have been read
+        self._dating = LineDating(boot_id, "")
         self._detector = ContinuationDetector()
 
     async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
@@ -84,6 +86,7 @@ class LogFile:
         beginning of the file at the path. Raises SourceFailed.
         """
         stored = _parse_position(after)
+        self._dating = LineDating(self.boot_id, after.boot_id if after is not None else "")
         fd = self._open_file(self.path)
         try:
             if stored is not None and os.fstat(fd).st_ino != stored.inode:
@@ -94,6 +97,7 @@ class LogFile:
                 else:
                     fd = _replace_fd(fd, self._open_file(rotated))
             position = stored if stored is not None else _FilePosition(os.fstat(fd).st_ino)
+            await self._dating.find_banner(fd, position.offset)
             last_batch_at, last_end = -1.0, -1
             while True:
                 if not _is_unchanged(fd, position):  # truncated, and perhaps grown again
@@ -109,7 +113,7 @@ class LogFile:
                         caught_up=not more,
                     )
                 last_end = -1 if more else end
-                self._live = self._live or not more
+                self._live = self._live or not (more or self._find_newer(fd, position))
                 if more:
                     await anyio.lowlevel.checkpoint()
                 elif end > position.offset:
@@ -117,6 +121,8 @@ class LogFile:
                 elif (newer := self._find_newer(fd, position)) is not None:
                     fd = _replace_fd(fd, self._open_file(newer))
                     position, last_end = _FilePosition(os.fstat(fd).st_ino), -1
+                    if not self._live:
+                        await self._dating.find_banner(fd, 0)
                 else:
                     await anyio.sleep(_POLL_S)
         finally:
@@ -267,16 +273,18 @@ class LogFile:
         parsed = self.interpreter.parse_record(line.message)
         if parsed is None:
             return None
+        written = self._dating.date_line(line, raw, offset, live=self._live)
         return self.interpreter.make_event(
             parsed,
             line.message,
             line.facility,
             identity=f"file:{inode:x}:{offset}:{zlib.crc32(raw):08x}",
-            time=time.time(),
-            boot_id=self.boot_id,
+            time=written.time,
+            boot_id=written.boot_id,
             usec=None,
             live=self._live,
-            doubt=doubt,
+            doubt=doubt or written.doubt,
+            undated=written.is_undated,
         )
 
 

@@ -115,12 +115,14 @@ class Interpreter:
         approximate: bool = False,
         live: bool = False,
         doubt: str = "",
+        undated: bool = False,
     ) -> Event:
         """The event of a parsed record. `time` is in seconds since the epoch, `approximate` if it
         was computed from `usec`, the kernel's own clock in microseconds.
 
         `live`: the record was written while the daemon was reading, so the device it names must
-        have been listed. `doubt`: why it may not be a record of its own.
+        have been listed. `doubt`: why it may not be a record of its own, or none of this boot.
+        `undated`: when it was written is unknown.
         """
         trust, simulated_until = self._determine_trust(text, facility, identity, time)
         on_node, absent = self._check_presence(parsed)
@@ -134,6 +136,7 @@ class Interpreter:
             parsed,
             usec=usec,
             approximate=approximate or None,
+            undated=undated or None,
             on_node=on_node,
             untrusted=untrusted or None,
             facility=facility or None,

@@ -8,8 +8,11 @@ counters only.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vitald.collectors import small_files
 from vitald.collectors.network import port as ports
@@ -20,6 +23,8 @@ from vitald.collectors.network.port_history import AdapterObservation, PortHisto
 from vitald.collectors.network.port_summary import PortSummary, join_ports
 from vitald.collectors.small_files import Files, RawReadings
 
+# As mlx5_core, bnxt_en, mana and ice name theirs
+_AUXILIARY_RDMA = re.compile(r"\w+\.(?:rdma|roce|iwarp)\.\d+")
 _KIND_NAMES = {"efa": "EFA", "ib": "InfiniBand", "roce": "RoCE", "net": "interface"}
 
 
@@ -42,7 +47,6 @@ class NetworkAdapter:
     lent: bool = False  # RDMA devices of this node may be moved into a container
     # Bits per second that the configuration expects of each port; 0: not configured.
     rate: float = 0.0
-    # A port that was down for so long requires a replacement; 0: never.
     _serial: str = ""
     _counters: PortCounters = field(init=False)
     _efa: EfaDevice = field(init=False)
@@ -155,15 +159,27 @@ class NetworkAdapter:
 
     def _detect_missing(self, raw: RawReadings) -> None:
         """Detects a function whose RDMA device is gone. If another driver is bound to it, that was
-        intended.
+        intended. One that is in another network namespace is not visible here; its function, and
+        its device on the auxiliary bus, are in none.
         """
         had, driver = self.history.find_rdma(self.address)
-        if self.rdma or not had or self.virtual or self.lent or self.driver not in ("", driver):
+        if self.rdma or not had or self.virtual or self.driver not in ("", driver):
             raw.values["rdma_missing"] = 0.0
+        elif self.lent or self._has_auxiliary_rdma():
+            raw.missing["rdma_missing"] = f"{had} is not visible in this network namespace"
         elif not self.driver and driver not in small_files.list_names(f"{self.root}/module"):
             raw.unreadable_reason = f"the driver {driver} is not loaded"
         else:
             raw.values["rdma_missing"] = 1.0
+
+    def _has_auxiliary_rdma(self) -> bool:
+        """Whether the driver has an RDMA device of this function on the auxiliary bus."""
+        bus = f"{self.root}/bus/auxiliary/devices"
+        return any(
+            Path(os.path.realpath(f"{bus}/{name}")).parent.name == self.address
+            for name in small_files.list_names(bus)
+            if _AUXILIARY_RDMA.fullmatch(name)
+        )
 
     # --- InfiniBand and RoCE
 
