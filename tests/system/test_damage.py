@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 
 import pytest
 
@@ -41,8 +42,10 @@ def checks(node: Node) -> tuple[int, int]:
 
 @pytest.fixture
 def stopped(node: Node) -> Node:
-    """It knew of 30 GPUs off the bus."""
-    node.write(*(xid(number, pci=f"0000:{number:02x}:00") for number in range(1, GPUS + 1)))
+    """It knew of 30 GPUs off the bus. The lines are dated, so that they count if read again."""
+    dated = f"{datetime.now().astimezone().isoformat()} node kernel: "
+    lines = (xid(number, pci=f"0000:{number:02x}:00") for number in range(1, GPUS + 1))
+    node.write(*(dated + line for line in lines))
     wait_for_pid(node, GPUS)
     node.stop()
     return node
