@@ -676,6 +676,26 @@ def test_the_clock_is_stepped_a_day_and_back(
 
 
 @pytest.mark.core
+def test_gpus_that_the_driver_does_not_know_are_unhealthy_though_the_node_has_the_finding(
+    make_node: Make, tmp_path: Path
+) -> None:
+    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100"))
+    for number in range(len(gpus.addresses)):
+        gpus.set_values(number, {"absent": 1})
+    node = make_node(gpus=gpus)
+    node.start()
+    status = node.wait(lambda status: status["action"] == "inspect")
+    assert not status["rebootRequired"]
+    (finding,) = node.findings()
+    shown = node.get("/v1/gpus")["gpus"]
+    assert [(one["status"], one["findings"]) for one in shown] == [
+        ("unhealthy", [finding["id"]]) for _ in gpus.addresses
+    ]
+    by_name = {one["name"]: one for one in node.get("/v1/components")["components"]}
+    assert {by_name[one["component"]]["status"] for one in shown} == {"unhealthy"}
+
+
+@pytest.mark.core
 def test_a_line_without_a_date_is_settled_by_who_sees_the_device(
     make_node: Make, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.looking import batches_of
 from tests.unit.builders import catalogue, empty, event, gpu
 from vitald.collectors.kernel_log.drills import DrillRegistry
 from vitald.collectors.kernel_log.file import LogFile
@@ -89,6 +90,30 @@ def test_the_banner_parts_the_boots_of_stamps(tmp_path: Path) -> None:
     assert dating.date_line(line, stamp(5.0) + MESSAGE, 0, live=False).boot_id == FORMER
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        stamp(9.0) + b"Linux version 6[4242]: segfault at 0 ip 0 sp 0 error 4\n",
+        stamp(9.0) + b'EXT4-fs (sda1): unrecognized mount option "Linux version 6.8.0"\n',
+        b"2026-11-27T10:00:00+00:00 node sudo[7]: Linux version 6.8.0\n",
+    ],
+)
+def test_a_user_does_not_begin_a_boot(forged: bytes, tmp_path: Path) -> None:
+    """Its name, its mount option or another program's line would make what stands before it
+    history.
+    """
+    path = tmp_path / "kern.log"
+    fault = stamp(5.0) + MESSAGE
+    path.write_bytes(fault + forged)
+    dating, fd = LineDating(BOOT, BOOT), os.open(path, os.O_RDONLY)
+    asyncio.run(dating.find_banner(fd, 0))
+    os.close(fd)
+    line = strip_prefix(fault)
+    assert line is not None
+    written = dating.date_line(line, fault, 0, live=False)
+    assert (written.boot_id, written.doubt, written.is_undated) == (BOOT, "", False)
+
+
 def test_a_stamp_that_this_boot_has_not_reached_is_of_another(tmp_path: Path) -> None:
     assert dated(tmp_path, stamp(uptime() + 7200.0) + MESSAGE, former=FORMER).boot_id == FORMER
 
@@ -125,7 +150,7 @@ async def read(
 ) -> tuple[list[Event], Position | None]:
     """So many events and a position; `append` is called before the last one of several."""
     reader = Interpreter(catalogue(), DrillRegistry(), None, userspace="ignore")
-    batches = LogFile(str(path), reader, BOOT).read_batches(after)
+    batches = batches_of(LogFile(str(path), reader, BOOT), after)
     events, position = list[Event](), None
     async for batch in batches:
         events += batch.events
@@ -134,7 +159,7 @@ async def read(
             append()
         if len(events) >= want and position is not None:
             break
-    await batches.aclose()  # type: ignore[attr-defined]
+    await batches.aclose()
     return events, position
 
 

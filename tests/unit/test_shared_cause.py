@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.trees import NVIDIA, Tree
@@ -46,7 +48,11 @@ def test_all_at_once_is_the_node_and_climbs_no_ladder(rule: Rule) -> None:
         (found,) = judge.open_findings
         assert (found.component, found.action, found.unusable) == (NODE, Action.INSPECT, True)
         assert judge.accounts_for(report(rule, 1, start + 70))
-        assert found.title.startswith(f"Every {rule.component.value} of this node")
+        assert found.title.startswith(rule.title)
+        assert found.title.endswith(
+            "(3 devices of kind " + found.components[1].kind.value + " alike)"
+        )
+        assert [device.id for device in found.components[1:]] == [*ADDRESSES]
 
 
 @pytest.mark.parametrize("rule", SHARED, ids=lambda rule: rule.code)
@@ -108,6 +114,50 @@ def test_what_is_not_observed_any_more_contradicts_it() -> None:
     assert judge.find_contradicted("kernel_log", calm) == [*judge.open_findings]
 
 
+def test_another_device_of_the_kind_is_its_own() -> None:
+    """An adapter of another model: neither its fault nor its health is that of the others."""
+    judge = empty()
+    rule = catalogue().find_rule("network/missing")
+    for number in range(3):
+        judge.apply_event(report(rule, number, 1.0))
+    (shared,) = judge.open_findings
+    other = Component(ComponentKind.NIC, "0000:ee:00.0")
+    assert judge.find_contradicted("kernel_log", {(other, rule.code)}) == []
+    fault = event(rule.code, other, 2.0, trust=Trust.DAEMON, fields={SIBLINGS: "0000:ef:00.0"})
+    assert not judge.accounts_for(fault)
+    judge.apply_event(fault)
+    assert list_open(judge) == [("node", Action.INSPECT), (other.name, Action.REBOOT_NODE)]
+    judge.apply_event(event(rule.code, other, 3.0, trust=Trust.DAEMON, fields={"recovered": True}))
+    assert judge.open_findings == (shared,)
+
+
+def test_a_second_code_of_one_of_them_is_the_node_too() -> None:
+    """The driver's line about one GPU, after NVML has shown that it knows none."""
+    judge = empty()
+    for number in range(3):
+        judge.apply_event(report(NOT_INITIALISED, number, 1.0))
+    line = catalogue().find_rule("gpu_init_failed/rm_init_adapter")
+    judge.apply_event(report(line, 1, 2.0))
+    assert list_open(judge) == [("node", Action.INSPECT), ("node", Action.INSPECT)]
+
+
+def test_the_reset_of_one_leaves_the_others() -> None:
+    """Lines are not observed again: what was not reset must not be forgotten."""
+    judge = empty()
+    line = catalogue().find_rule("gpu_init_failed/rm_init_adapter")
+    for number in range(3):
+        judge.apply_event(report(line, number, 1.0))
+    for number, left in enumerate(([*ADDRESSES[1:]], [ADDRESSES[2]])):
+        device = report(line, number, 1.0).component
+        (change,) = judge.apply_event(event("device/reset", device, 100.0 + number))
+        assert (change.cause.startswith(device.name), change.finding.is_open) == (True, True)
+        (found,) = judge.open_findings
+        assert [device.id for device in found.components[1:]] == left
+        assert f"({len(left)} devices of kind gpu alike)" in found.title
+    judge.apply_event(event("device/reset", report(line, 2, 1.0).component, 200.0))
+    assert judge.open_findings == ()
+
+
 def test_a_driver_that_is_loaded_again_ends_it() -> None:
     judge = empty()
     rule = catalogue().find_rule("gpu_init_failed/rm_init_adapter")
@@ -118,8 +168,8 @@ def test_a_driver_that_is_loaded_again_ends_it() -> None:
     assert judge.open_findings == ()
 
 
-def test_siblings_are_those_of_the_model(tmp_path: object) -> None:
-    tree = Tree(tmp_path)  # type: ignore[arg-type]
+def test_siblings_are_those_of_the_model(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
     for address in ADDRESSES:
         tree.pci(address, NVIDIA, 0x2330, 0x030200, "nvidia")
     tree.pci("0000:01:00.0", NVIDIA, 0x1EB8, 0x030200, "nvidia")

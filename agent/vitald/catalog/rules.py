@@ -295,6 +295,7 @@ class Rule:
                 ruling,
                 action=Action.INSPECT,
                 title=f"{ruling.title} (read late, without a date)",
+                clears=ruling.clears.join_evidence(CLEARS_OF[Action.INSPECT]),
                 escalation="none",
                 unusable=False,
             )
@@ -303,12 +304,17 @@ class Rule:
                 ruling,
                 action=Action.INSPECT,
                 when=When.NOW,
-                title=f"Every {fields[ALIKE]} of this node: {self.title}",
+                title=f"{ruling.title} ({_count_alike(str(fields[ALIKE]))})",
                 advice=_OF_SHARED_CAUSE,
                 escalation="none",
                 unusable=True,
             )
         return ruling
+
+
+def _count_alike(names: str) -> str:
+    kind = names.partition("/")[0]
+    return f"{names.count(',') + 1} devices of kind {kind} alike"
 
 
 def _limit_settling(ruling: Ruling) -> Ruling:
@@ -325,8 +331,8 @@ def _limit_settling(ruling: Ruling) -> Ruling:
 
 
 _OF_SHARED_CAUSE = (
-    "Devices do not break together. Look at what they share before any of them: the driver (was its"
-    " package built for this kernel?), its firmware, the board, its power; and compare other nodes."
+    "Check what they share before any single device: the driver (was its package built for this"
+    " kernel?), its firmware, the board, its power; and compare other nodes."
 )
 
 

@@ -82,7 +82,10 @@ class NodeView:
         """
         read = {reading.component for reading in self._node_state.readings.get(NVML, ())}
         ill = {
-            finding.component for finding in self._node_state.findings if not finding.is_simulated
+            component
+            for finding in self._node_state.findings
+            if not finding.is_simulated
+            for component in finding.components
         }
         return {
             component

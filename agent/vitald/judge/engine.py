@@ -108,7 +108,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
-from vitald.model.event import ALIKE, UNDATED
+from vitald.model.event import UNDATED
 
 
 class Judge:
@@ -211,10 +211,7 @@ class Judge:
             for finding in self._state.findings
             if finding.source == source
             and not finding.on_trial
-            and (
-                (finding.component, finding.code) in calm
-                or (ALIKE in finding.fields and finding.code in {code for _, code in calm})
-            )
+            and any((component, finding.code) in calm for component in finding.components)
         ]
 
     def find_refuted(self, calm: Collection[tuple[Component, str]]) -> list[Finding]:

@@ -16,6 +16,7 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.correlation import Correlation
 from vitald.judge.escalation import Escalation
+from vitald.judge.shared_cause import remove_device
 from vitald.judge.state import JudgeState
 from vitald.model import (
     NODE,
@@ -42,7 +43,6 @@ from vitald.model.codes import (
     REPLACED,
     SOURCE_FAILED,
 )
-from vitald.model.event import ALIKE
 
 _LOAD_S = 30.0  # time to load a driver, from its first probe to its banner
 
@@ -97,6 +97,17 @@ class EvidenceEvaluation:
             clears = life.find_clears(finding, self._state.catalog)
             if not clears.is_cleared_by(cure, level if isinstance(level, int) else 0):
                 continue
+            if (remaining := remove_device(finding, event.component)) is not None:
+                rule = self._state.catalog.find_rule(finding.code)
+                remaining = replace(remaining, title=rule.apply_to(remaining.fields).title)
+                self._state.findings.put_finding(remaining)
+                cause = f"{event.component.name}: {self._describe_evidence(event, cure)}"
+                changes.append(
+                    Transition(
+                        time=event.time, finding=remaining, cause=cause, event=event.identity
+                    )
+                )
+                continue
             self._escalation.note_remedy(finding, cure, event.time)
             if cure is Evidence.REBOOT:
                 self._acceptances.keep_over_boot(finding, event.time)
@@ -124,11 +135,13 @@ class EvidenceEvaluation:
         is_reset, just_now = cure is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner ends the load in which the probe failed
-        if is_reset and finding.component == NODE and rule.component is event.component.kind:
+        names_device = finding.component != NODE or len(finding.components) > 1
+        if is_reset and not names_device and rule.component is event.component.kind:
             # Its line named no device: the first device of the kind that is reset is taken for it
             return True
-        kind = rule.component if ALIKE in finding.fields else finding.component.kind
-        return finding.component == event.component or (on_node and kind in of)
+        if event.component in finding.components:
+            return True
+        return on_node and any(component.kind in of for component in finding.components)
 
     def _describe_evidence(self, event: Event, cure: Evidence) -> str:
         if cure is Evidence.REBOOT:

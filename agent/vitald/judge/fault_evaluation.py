@@ -62,7 +62,7 @@ class FaultEvaluation:
         key = (event.component, event.code, event.is_simulated, False)
         if key in self._state.findings or self._state.findings.is_full:
             return True
-        if self._shared_cause.has_finding(event):
+        if self._shared_cause.find_finding(event) is not None:
             return True
         ruling = rule.apply_to(event.fields)
         if ruling.action is Action.NONE or self._is_ignored(event, ruling, None):
@@ -168,7 +168,8 @@ class FaultEvaluation:
         findings, ended = self._state.findings, list[Finding]()
         if current is not None and rule.state and current.component == event.component:
             ended.append(current)
-        ended += self._shared_cause.find_finding(event, rule)
+        if (shared := self._shared_cause.find_finding(event)) is not None:
+            ended.append(shared)
         keys = ((event.component, code, event.is_simulated, False) for code in rule.clears_codes)
         ended += [found for key in keys if (found := findings.get_finding(key)) is not None]
         if event.component.kind is ComponentKind.PCI and rule.clears_codes:

@@ -1,14 +1,15 @@
 """
-Shared causes: what all devices of a kind fail with at once is one finding of the node.
+Shared causes: a fault that all devices of a kind have at once is one finding of the node.
 
-Devices do not break together. Where all of them fail to come up, or are gone, the cause is what
-they share: the driver, its firmware, the board or its power. A person looks; no device climbs a
-ladder of its own. The catalogue says of which entries that holds (`shared_cause`), and the event
-which other devices of the kind are present (`siblings`).
+If all of them fail to come up, or are gone, the cause is what they share: the driver, its firmware,
+the board or its power. A person must inspect it, and no device climbs an escalation policy of its
+own. The catalogue says for which entries that holds (`shared_cause`), the event which other devices
+of the kind are present (`siblings`), and the finding which devices it stands for (`alike`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from vitald.catalog import Rule
@@ -25,14 +26,10 @@ class SharedCause:
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def has_finding(self, event: Event) -> bool:
-        """Whether a finding of the node stands for what the event reports of its device."""
-        return self._find_finding(event.code, simulated=event.is_simulated) is not None
-
-    def find_finding(self, event: Event, rule: Rule) -> list[Finding]:
-        """The finding of the node that ends when one device is well again."""
-        found = self._find_finding(event.code, simulated=event.is_simulated)
-        return [found] if rule.shared_cause and found is not None else []
+    def find_finding(self, event: Event) -> Finding | None:
+        """The finding of the node that stands for what the event reports of its device."""
+        found = self._state.findings.get_finding((NODE, event.code, event.is_simulated, False))
+        return found if found is not None and event.component in found.components[1:] else None
 
     def lift_event(self, event: Event, rule: Rule) -> tuple[Event, list[Transition]]:
         """The event as one of the node, if all devices of its kind fail alike; and the ends of
@@ -42,37 +39,53 @@ class SharedCause:
             return event, []
         if rule.apply_to(event.fields).action is Action.NONE:
             return event, []
+        known = self.find_finding(event)
+        if known is not None:
+            return _lift(event, known.components[1:]), []
         alike = self._list_alike(event)
-        if not self.has_finding(event) and not self._are_all(event, alike):
+        failing = {event.component}.union(*(finding.components for finding in alike)) - {NODE}
+        if not _are_all(event, failing):
             return event, []
-        fields = {**event.fields, ALIKE: event.component.kind.value}
         cause = f"all devices of the kind fail alike: {event.code} of the node stands for them"
         ends = [
             self._state.findings.close_finding(finding, event.time, cause, event.identity)
             for finding in alike
+            if finding.component != NODE
         ]
-        return replace(event, component=NODE, fields=fields), ends
-
-    def _find_finding(self, code: str, *, simulated: bool) -> Finding | None:
-        found = self._state.findings.get_finding((NODE, code, simulated, False))
-        return found if found is not None and ALIKE in found.fields else None
+        return _lift(event, failing), ends
 
     def _list_alike(self, event: Event) -> list[Finding]:
-        """The findings of such entries of devices of the kind that began at the same time."""
+        """The findings of such entries about devices of the kind that began at the same time."""
+        kind = event.component.kind
         return [
             finding
             for finding in self._state.findings
-            if finding.component.kind is event.component.kind
+            if any(component.kind is kind for component in finding.components)
             and finding.is_simulated == event.is_simulated
             and not (finding.on_trial or finding.is_hearsay)
             and abs(finding.since - event.time) <= _AT_ONCE_S
             and self._state.catalog.find_rule(finding.code).shared_cause
         ]
 
-    def _are_all(self, event: Event, alike: list[Finding]) -> bool:
-        present = event.fields.get(SIBLINGS)
-        if not isinstance(present, str):
-            return False  # unknown, as for a saved log
-        failing = {event.component, *(finding.component for finding in alike)}
-        names = {Component(event.component.kind, name) for name in present.split(",") if name}
-        return len(failing) > 1 and names <= failing
+
+def _are_all(event: Event, failing: Collection[Component]) -> bool:
+    present = event.fields.get(SIBLINGS)
+    if not isinstance(present, str):
+        return False  # unknown, as for a saved log
+    siblings = {Component(event.component.kind, id_) for id_ in present.split(",") if id_}
+    return len(failing) > 1 and siblings <= set(failing)
+
+
+def _lift(event: Event, devices: Iterable[Component]) -> Event:
+    names = sorted(device.name for device in devices)
+    return replace(event, component=NODE, fields={**event.fields, ALIKE: ",".join(names)})
+
+
+def remove_device(finding: Finding, device: Component) -> Finding | None:
+    """The finding without one of the devices that it stands for; None if it stands for no other,
+    or not for this one.
+    """
+    names = [other.name for other in finding.components[1:] if other != device]
+    if not names or device not in finding.components[1:]:
+        return None
+    return replace(finding, fields={**finding.fields, ALIKE: ",".join(names)})

@@ -74,11 +74,11 @@ class Event:
 
 # Field of an event about a device: the others of its kind that are present, separated by commas
 SIBLINGS = "siblings"
-# Field of an observed state that nobody saw otherwise since the start, while it may still change
+# Field of a state that was observed since the start or a driver load only, and may still change
 SETTLING = "settling"
 # Field of a line that was read late, and of which nothing shows when it was written
 UNDATED = "undated"
-# Field of an event that stands for all devices of a kind: the kind
+# Field of an event of the node that stands for several devices: their names, separated by commas
 ALIKE = "alike"
 # Field of a record that a process wrote: whether the configuration accepts it as a confirmed fault
 VOUCHED = "vouched"

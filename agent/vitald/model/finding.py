@@ -9,7 +9,7 @@ from enum import Enum
 
 from vitald.model.action import Action, When
 from vitald.model.component import Component
-from vitald.model.event import Fields, is_hearsay
+from vitald.model.event import ALIKE, Fields, is_hearsay
 
 
 class FindingState(Enum):
@@ -194,6 +194,14 @@ class Finding:
     @property
     def is_simulated(self) -> bool:
         return self.simulated_until is not None
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """Its component and, if it is one of the node for several devices, those."""
+        alike = self.fields.get(ALIKE)
+        if not isinstance(alike, str):
+            return (self.component,)
+        return (self.component, *map(Component.parse_name, alike.split(",")))
 
     @property
     def key(self) -> FindingKey:

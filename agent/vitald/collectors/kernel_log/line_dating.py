@@ -9,6 +9,7 @@ is history. A line that shows neither is undated.
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 
@@ -16,9 +17,13 @@ import anyio.lowlevel
 
 from vitald.collectors.kernel_log.clock import BANNER
 from vitald.collectors.kernel_log.dates import parse_date
-from vitald.collectors.kernel_log.lines import Line
+from vitald.collectors.kernel_log.lines import Line, strip_prefix
 
 _CHUNK_BYTES = 1 << 20
+_MAX_SEARCHED_BYTES = 1 << 28  # lines further back count as undated, if they have no date
+_MAX_BANNER_BYTES = 256  # from the beginning of the line to the version number
+# With its version number it is longer than a process name, so that no process can forge it.
+_VERSION = re.compile(re.escape(BANNER) + rb"\d{1,3}\.\d{1,3}")
 _CLOCK_ERROR_S = 60.0  # of the date before a line, against the start of the boot
 _HISTORY = "it was written before this boot"
 
@@ -51,11 +56,14 @@ class LineDating:
         may be the next one of a rotation. Raises OSError.
         """
         end, was_found = os.fstat(fd).st_size, self._banner_at >= 0
-        self._banner_at = -1
+        self._banner_at, begin = -1, max(begin, end - _MAX_SEARCHED_BYTES)
         while end > begin and self._banner_at < 0:
             start = max(begin, end - _CHUNK_BYTES)
-            found = os.pread(fd, end - start + len(BANNER), start).rfind(BANNER)
-            self._banner_at = start + found if found >= 0 else -1
+            overlapping = max(begin, start - _MAX_BANNER_BYTES)
+            data = os.pread(fd, end - overlapping, overlapping)
+            cut = 0 if overlapping == begin else data.find(b"\n") + 1  # the rest of a line
+            found = _find_banner(data[cut:])
+            self._banner_at = overlapping + cut + found if found >= 0 else -1
             end = start
             await anyio.lowlevel.checkpoint()
         if was_found and self._banner_at < 0:
@@ -86,3 +94,17 @@ class LineDating:
         if self._former_boot in ("", self._boot_id):
             return Written(time=written, boot_id=self._boot_id, doubt=_HISTORY)
         return Written(time=written, boot_id=self._former_boot)
+
+
+def _find_banner(data: bytes) -> int:
+    """Where the last line that is the first one of a boot begins; -1 if there is none. `data`:
+    whole lines, but for the last one.
+    """
+    at = data.rfind(BANNER)
+    while at >= 0:
+        begin = data.rfind(b"\n", 0, at) + 1
+        line = strip_prefix(data[begin : at + _MAX_BANNER_BYTES])
+        if line is not None and _VERSION.match(line.message):
+            return begin
+        at = data.rfind(BANNER, 0, at)
+    return -1

@@ -82,7 +82,8 @@ def list_components(
         component: [] for component in (NODE, *on_pci, *filter(_is_component, seen))
     }
     for found in node_state.findings:
-        own.setdefault(found.component, []).append(found)
+        for component in found.components:
+            own.setdefault(component, []).append(found)
     shown: list[schema.ApiComponent] = []
     for component, findings in sorted(own.items(), key=lambda item: _make_sort_key(item[0])):
         unseen = [

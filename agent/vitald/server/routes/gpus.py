@@ -40,7 +40,8 @@ def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu
     on_pci = {Component(device.kind, device.address) for device in inventory.list_watched()}
     findings: dict[Component, list[Finding]] = {}
     for finding in node_state.findings:
-        findings.setdefault(finding.component, []).append(finding)
+        for component in finding.components:
+            findings.setdefault(component, []).append(finding)
     gpus = {
         component for component in (*on_pci, *findings) if component.kind is ComponentKind.GPU
     } | set(readings)
