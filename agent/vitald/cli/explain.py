@@ -99,6 +99,10 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
     if rule["escalation"] != "none" and not FaultClass(rule["class"]).is_inside_device:
         limit = f", with inspect instead of a replacement for class {rule['class']}"
     render.print_line(f"  escalation  {rule['escalation']}{limit}")
+    if rule["sharedCause"]:
+        render.print_line(
+            "  shared      all devices of the kind at once: one finding of the node, inspect"
+        )
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(

@@ -36,9 +36,9 @@ class ComponentMemory:
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     # code:reading of counters that were not read since a boot or a reset
     restarted: set[str] = field(default_factory=set)
-    # Since when it is watched, since a start or a reset (monotonic); None before the first look
+    # First poll since a start or a reset (monotonic); None before it
     watched_since: float | None = None
-    # Codes of states that did not hold at a look since then
+    # Codes of states that did not hold in a poll since then
     well: set[str] = field(default_factory=set)
     # Codes of open states that were reported as settling
     settling: set[str] = field(default_factory=set)
@@ -115,7 +115,7 @@ class ThresholdMemory:
         )
 
     def restart_settling(self) -> None:
-        """What was seen so far says nothing about what is seen from now on."""
+        """Forget what was observed so far, as after a start."""
         for memory in self.components.values():
             memory.watched_since = None
             memory.well.clear()

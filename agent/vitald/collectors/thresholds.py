@@ -70,7 +70,7 @@ class ThresholdEvaluator:
             self._memory.forget_component(identity, self._index)
 
     def restart_settling(self) -> None:
-        """A driver was loaded: what it says first may change, as after a start."""
+        """A driver was loaded: what it reports first may change, as after a start."""
         self._memory.restart_settling()
 
     def report_again(self, codes: Collection[str]) -> None:

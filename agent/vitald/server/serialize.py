@@ -382,6 +382,7 @@ def format_rule(entry: Rule) -> schema.ApiRule:
         "todo": entry.action.phrase,
         "clears": entry.clears.list_phrases(),
         "escalation": entry.escalation,
+        "sharedCause": entry.shared_cause,
         "shadow": format_rule(entry.trial) if entry.trial is not None else None,
         "cases": [
             {

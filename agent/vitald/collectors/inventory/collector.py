@@ -37,7 +37,7 @@ class CountsNotSettled(Exception):
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """How many there should be. `confirmed`: fewer are a fault; else they are only worth a note.
-    `reason`: where the count comes from. `proven`: more than the configuration says so.
+    `reason`: where the count comes from. `proven`: not from the configuration alone.
     """
 
     count: int

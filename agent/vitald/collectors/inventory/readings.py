@@ -43,7 +43,7 @@ _EXPECT = ReadingTable(
         *(
             unexported(
                 f"{kind}_proven",
-                "1 where more than the configuration says that so many should be here.",
+                "0 if only the configuration sets the expected number, else 1.",
                 unit=FLAG,
             )
             for kind in KINDS

@@ -45,8 +45,8 @@ class ExpectSettings:
     settle_s: float = setting(
         tomlfile.parse_duration("5m"),
         tomlfile.parse_duration,
-        "For so long after a start or a driver load, a state that was never seen otherwise asks for"
-        " nothing that costs the node: drivers bring devices up one after another.",
+        "For so long after a start or a driver load, a state that was not observed otherwise"
+        " requires no reset, reboot or replacement: drivers bring devices up one after another.",
     )
     gpu_driver: tuple[str, ...] = setting(
         (), read_names, "Versions of the NVIDIA driver that this node may run.", reload=True

@@ -367,8 +367,8 @@ _DRIVER = ReadingTable(
         unexported("gpus_expected", "GPUs that this node should have; 0 if unknown."),
         unexported(
             "gpus_proven",
-            "1 where more than the configuration says so: this node had as many, or its instance"
-            " type has.",
+            "1 if this node once had as many, or its instance type has; 0 if only the"
+            " configuration sets the number.",
             unit=FLAG,
         ),
         unexported("vbios_versions", "Most VBIOS versions among GPUs of one model."),

@@ -138,6 +138,7 @@ RULE: schema.ApiRule = {
     "todo": "reboot the node",
     "clears": ["a reboot"],
     "escalation": "device",
+    "sharedCause": False,
     "shadow": None,
     "cases": [],
     "known": True,

@@ -45,6 +45,8 @@ class ApiRule(_FaultClassed):
     """What closes a finding, besides a named person."""
     escalation: str
     """Name of its escalation policy."""
+    sharedCause: bool
+    """If all devices of the kind have it at once, it is one finding of the node."""
     shadow: ApiRule | None
     """The rule on trial beside it: what it requires is shown, without effect."""
     cases: list[ApiCase]
