@@ -691,6 +691,7 @@ def test_gpus_that_the_driver_does_not_know_are_unhealthy_though_the_node_has_th
     assert [(one["status"], one["findings"]) for one in shown] == [
         ("unhealthy", [finding["id"]]) for _ in gpus.addresses
     ]
+    assert node.findings(f"&component={shown[0]['component']}") == [finding]
     by_name = {one["name"]: one for one in node.get("/v1/components")["components"]}
     assert {by_name[one["component"]]["status"] for one in shown} == {"unhealthy"}
 

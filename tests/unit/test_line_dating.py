@@ -18,7 +18,7 @@ from vitald.collectors.kernel_log.file import LogFile
 from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.line_dating import LineDating, Written
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.model import Action, Component, ComponentKind, Event, Position
+from vitald.model import Action, Component, ComponentKind, Event, Position, Trust
 
 BOOT, FORMER = "boot-b", "boot-a"
 MESSAGE = b"NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python3, GPU has fallen off the bus.\n"
@@ -178,6 +178,9 @@ def test_an_undated_line_asks_to_inspect_and_who_sees_the_device_settles_it() ->
     assert not any(found.is_confirmed for found in judge.open_findings)
     calm = {(gpu(number), "nvml/gpu_lost") for number in (1, 3)}
     assert judge.find_refuted({*calm, (gpu(2), "nvml/reset_required")}) == [judge.open_findings[0]]
+    judge.apply_event(event("nvml/gpu_lost", gpu(1), 2.0, trust=Trust.DAEMON))
+    initialised = {(gpu(1), "nvml/gpu_not_initialised")}
+    assert judge.find_refuted(initialised) == [], "the driver lists it, and cannot reach it"
     assert judge.find_refuted({(Component(ComponentKind.GPU, "x"), "nvml/gpu_lost")}) == []
 
 

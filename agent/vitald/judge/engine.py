@@ -215,19 +215,27 @@ class Judge:
         ]
 
     def find_refuted(self, calm: Collection[tuple[Component, str]]) -> list[Finding]:
-        """Open findings of lines without a date whose fault a source observes not to hold."""
-        find_rule = self._state.catalog.find_rule
+        """Open findings of lines without a date whose fault a source observes not to hold, under
+        any of its codes.
+        """
         return [
             finding
             for finding in self._state.findings
             if UNDATED in finding.fields
             and not (finding.is_simulated or finding.on_trial)
             and any(
-                component == finding.component
-                and find_rule(code).fault == find_rule(finding.code).fault
+                component == finding.component and self._is_same_fault(code, finding)
                 for component, code in calm
             )
+            and not any(
+                other.code != finding.code and self._is_same_fault(other.code, finding)
+                for other in self._state.findings.list_of_component(finding.component)
+            )
         ]
+
+    def _is_same_fault(self, code: str, finding: Finding) -> bool:
+        find_rule = self._state.catalog.find_rule
+        return find_rule(code).fault == find_rule(finding.code).fault
 
     # --- changes
 

@@ -64,7 +64,8 @@ class FindingRoutes:
             found = [
                 finding
                 for finding in ordered
-                if component in (None, finding.component.name) and code in (None, finding.code)
+                if component in (None, *(each.name for each in finding.components))
+                and code in (None, finding.code)
             ][:most]
         elif state == "cleared":
             found = await self._context.read_ledger(
