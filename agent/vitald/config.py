@@ -214,6 +214,7 @@ _EXAMPLES = {
         for key, line in section.examples.items()
     },
     ("recovery", "reboot"): 'reboot = ["systemctl", "reboot"]',
+    ("recovery", "lease_kubeconfig"): '#lease_kubeconfig = "/etc/vitald/lease.kubeconfig"',
     ("recovery", "node"): '#node = "ip-10-0-0-1.ec2.internal"',
     ("publish", "state"): 'state = "/var/lib/vitald-publish"',
     ("publish", "nfd"): '#nfd = "/etc/kubernetes/node-feature-discovery/features.d"',

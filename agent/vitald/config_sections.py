@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,13 +62,18 @@ class Method:
         return self.word or " ".join(self.argv)
 
 
-def _means(value: object) -> Method:
-    if value in ("none", "slurm", "kubernetes"):
-        return Method(word=str(value))
-    if not isinstance(value, list):
-        expected = '"none", "slurm", "kubernetes", or a list of a program and its arguments'
-        raise Unexpected(expected, value)
-    return _program(value)
+def _method_of(*words: str) -> Callable[[object], Method]:
+    """A reader of one of these words or a program."""
+
+    def read(value: object) -> Method:
+        if value in words:
+            return Method(word=str(value))
+        if not isinstance(value, list):
+            known = ", ".join(f'"{word}"' for word in words)
+            raise Unexpected(f"{known}, or a list of a program and its arguments", value)
+        return _program(value)
+
+    return read
 
 
 def _program(value: object) -> Method:
@@ -84,6 +90,31 @@ def _program(value: object) -> Method:
     return Method(argv=tuple(argv))
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most so many of some nodes: a number, or a share of them in percent."""
+
+    count: int = 0
+    percent: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.percent}%" if self.percent else str(self.count)
+
+    def apply_to(self, total: int) -> int:
+        """How many of `total` nodes. A share is one at least: a small cluster recovers, too."""
+        return max(1, total * self.percent // 100) if self.percent else self.count
+
+
+def _limit(value: object) -> Limit:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65536:
+        return Limit(count=value)
+    share = re.fullmatch(r"([1-9][0-9]?|100)%", value, re.ASCII) if isinstance(value, str) else None
+    if share is None:
+        raise Unexpected('a number from 1 to 65536, or a share from "1%" to "100%"', value)
+    return Limit(percent=int(share[1]))
+
+
+_means = _method_of("none", "slurm", "kubernetes")
 _LABEL = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?"
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
@@ -92,6 +123,11 @@ _LABEL = re.compile(
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _label = partial(
     read_match, pattern=_LABEL, expected='a label such as "vitald.io/recovery=replace"'
+)
+_namespace = partial(
+    read_match,
+    pattern=re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"),
+    expected="the name of a namespace",
 )
 _node_name = partial(read_match, pattern=_NODE_NAME, expected="the name of a node")
 
@@ -173,6 +209,44 @@ class Recovery:
     reboot: Method = setting(
         Method(argv=("systemctl", "reboot")), _program, "How the node is rebooted.", reload=True
     )
+    brake: Method = setting(
+        Method(word="scheduler"),
+        _method_of("scheduler", "lease", "none"),
+        'What limits how many nodes are out of service at once: "scheduler" (counts, where `drain`'
+        ' is "slurm" or "kubernetes"), "lease" (Leases in Kubernetes), "none", or a program (exit'
+        " 0: go ahead).",
+        reload=True,
+    )
+    brake_limit: Limit = setting(
+        Limit(percent=10),
+        _limit,
+        "At most so many nodes, this one included: a number, or a share of the cluster and of each"
+        " Slurm partition of the node. A share is one node at least.",
+        reload=True,
+    )
+    brake_delay_s: float = setting(
+        tomlfile.parse_duration("10m"),
+        read_period,
+        "A random delay up to this before the node is taken out of service: all nodes may want it"
+        ' at the same moment. "off": none.',
+        reload=True,
+    )
+    lease_namespace: str = setting(
+        "vitald", _namespace, 'Namespace of the Leases of brake = "lease".', reload=True
+    )
+    lease_kubeconfig: Path | None = setting(
+        None,
+        read_path,
+        'Credentials for brake = "lease", which those of a kubelet do not suffice for. Default:'
+        " `kubeconfig`.",
+        reload=True,
+    )
+    lease_duration_s: float = setting(
+        tomlfile.parse_duration("1h"),
+        tomlfile.parse_duration,
+        "A Lease counts for so long after the node last asked for recovery.",
+        reload=True,
+    )
     reboots_per_day: int = setting(
         1,
         read_count,
@@ -228,6 +302,25 @@ class Recovery:
         ' "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement".',
         reload=True,
     )
+
+    @property
+    def brake_in_force(self) -> Method:
+        """`scheduler` stands for that of `drain`; "none" if that names none."""
+        if self.brake.word != "scheduler":
+            return self.brake
+        return self.drain if self.drain.word in ("slurm", "kubernetes") else Method(word="none")
+
+    def describe_brake(self) -> str:
+        brake = self.brake_in_force
+        if brake.argv:
+            return f"asks {brake.argv[0]}"
+        if brake.word == "lease":
+            where = f"namespace {self.lease_namespace}"
+            return f"at most {self.brake_limit} of the nodes, by Leases in {where}"
+        if brake.word != "none":
+            return f"at most {self.brake_limit} of the nodes, counted in {brake.word.capitalize()}"
+        why = "" if self.brake.word == "none" else ": [recovery] drain names no scheduler to ask"
+        return f"none: nothing limits how many nodes are taken at once{why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ is bound to that pod and names its node.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import ssl
@@ -245,7 +246,8 @@ class ControlPlane:
         ).stdout
 
     def write_kubeconfig(self, token: str) -> Path:
-        path = self.folder / f"kubeconfig-{token}.json"
+        name = hashlib.sha256(token.encode()).hexdigest()[:16]  # a token may be too long for one
+        path = self.folder / f"kubeconfig-{name}.json"
         cluster = {"server": self.server, "certificate-authority": str(self.certificate)}
         document = {
             "apiVersion": "v1",

@@ -26,7 +26,12 @@ from tests.system.nvml import as_if_real
 from tests.system.people import NOBODY
 from tests.system.test_slurm import HOST, Slurm
 from tests.waiting import WAIT_S, until
+from vitald.cli.client import find_owners
+from vitald.cli.recover import query_daemon
 from vitald.model import Repair
+from vitald.recovery.attempt import RecoveryAttempt
+from vitald.recovery.decision_log import read_records
+from vitald.recovery.inputs import read_config
 from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
 
@@ -45,7 +50,13 @@ class Site:
     """
 
     def __init__(
-        self, folder: Path, *, after: str = "200ms", drain: str = "", more: str = ""
+        self,
+        folder: Path,
+        *,
+        after: str = "200ms",
+        drain: str = "",
+        delay: str = "off",
+        more: str = "",
     ) -> None:
         self.folder = folder
         self.state = folder / "recover"
@@ -61,6 +72,7 @@ after = "{after}"
 drain = {drain or json.dumps([str(folder / "drain")])}
 replace = ["{folder}/replace"]
 reboot = ["{folder}/reboot", "-f"]
+brake_delay = "{delay}"
 kill_switch = "{self.kill_switch}"
 maintenance = "{self.maintenance}"
 state = "{self.state}"
@@ -131,7 +143,8 @@ def test_once_and_no_more(site: Callable[..., Site], make_node: Callable[..., No
     node = quiet(make_node(extra=here.settings), here)
     node.start()
     assert node.metric('vitald_recovery_requested{action="reboot"}') == 0
-    assert node.status()["recovery"] == {"mode": "automatic", "request": None}
+    shown = node.status()["recovery"]
+    assert (shown["mode"], shown["request"]) == ("automatic", None)
     assert recover(node.config)["why"] == "there is no request"
 
     node.write(vouched(xid(1)))
@@ -621,6 +634,133 @@ def test_somebody_at_work_stops_it(ready: tuple[Node, Site]) -> None:
     assert recover(node.config)["checks"] == ["mode"]
     assert "none: no automatic recovery" in vitald("recovery", config=node.config).stdout
     assert here.done == []
+
+
+# --- the brake
+
+
+@pytest.mark.core
+def test_what_the_brake_says_is_seen(
+    site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """In status, metric, and the request's record; the node is left as it is."""
+    here = site(more=f'brake = ["{tmp_path}/gate"]')
+    gate = tmp_path / "gate"
+
+    def let(code: int) -> None:
+        gate.write_text(f'#!/bin/sh\necho "$VITALD_ACTION: two racks are out"\nexit {code}\n')
+        gate.chmod(0o755)
+
+    let(75)
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    assert node.status()["recovery"]["brake"] == f"asks {gate}"
+    node.write(vouched(xid(1)))
+    request = request_of(node)
+    why = f"{gate} failed: exit 75: reboot: two racks are out"
+    for _ in range(2):
+        refused = recover(node.config)
+        assert (refused["step"], refused["checks"], refused["why"]) == ("refused", ["brake"], why)
+    assert here.done == []
+    decision = node.wait(lambda status: status["recovery"]["request"]["decision"])
+    assert (
+        decision["recovery"]["request"]["decision"].items()
+        >= {
+            "step": "refused",
+            "checks": ["brake"],
+            "why": why,
+        }.items()
+    )
+    assert node.metric('vitald_recovery_refused{check="brake"}') == 1
+    assert f"refused: {why}" in node.cli("status").stdout
+    shown = json.loads(vitald("recovery", "--json", config=node.config).stdout)
+    [record] = shown["decisions"]
+    assert (record["request"], record["checks"], record["times"]) == (request.id, ["brake"], 2)
+    assert f"refused to reboot the node: {why} (2 times)" in (
+        vitald("recovery", config=node.config).stdout
+    )
+
+    let(0)
+    assert recover(node.config)["outcome"] == "done"
+    until(
+        lambda: 'vitald_recovery_refused{check="brake"}' not in node.metrics(),
+        "the refusal to be over",
+    )
+
+
+@pytest.mark.core
+def test_a_refusal_after_the_drain_is_said(
+    site: Callable[..., Site], make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """Another node was quicker while this one was drained, by a program that cannot undo that."""
+    gate = tmp_path / "gate"
+    gate.write_text(f"#!/bin/sh\n[ ! -e {tmp_path}/drained ] || exit 1\n")
+    gate.chmod(0o755)
+    here = site(more=f'brake = ["{gate}"]')
+    here.script("drain", f"touch {tmp_path}/drained")
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    done = vitald("recover", config=node.config)
+    assert "recovery_not_undone" in done.stderr and "cannot undo what it did" in done.stderr
+    [record] = json.loads(vitald("recovery", "--json", config=node.config).stdout)["decisions"]
+    assert (record["step"], record["checks"], here.done) == ("refused", ["brake"], ["drain "])
+
+
+@pytest.mark.core
+def test_before_it_takes_the_node_it_waits_at_random(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    """What was known before the wait counts for nothing after it."""
+    here = site(delay="10m")
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    node.write(vouched(xid(1)))
+    request_of(node)
+    slept: list[float] = []
+
+    def attempt(meanwhile: Callable[[], object]) -> tuple[Json, list[Json]]:
+        """The record during the wait, and those after it."""
+        during: list[Json] = []
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            during.extend(read_records(here.state)[-1:])
+            meanwhile()
+
+        made = RecoveryAttempt(
+            read_config(node.config),
+            dry_run=False,
+            owners=find_owners(),
+            reader_group=0,
+            query_daemon=query_daemon,
+            sleep=sleep,
+        )
+        made.run()
+        return during[0], read_records(here.state)
+
+    waits, after = attempt(here.kill_switch.touch)
+    assert (waits["step"], waits["checks"]) == ("wait", ["delay"])
+    assert str(waits["why"]).startswith("a random delay of ")
+    assert [record["checks"] for record in after] == [["kill_switch"]], "instead of the wait"
+    here.kill_switch.unlink()
+    _, after = attempt(lambda: None)
+    assert [record["step"] for record in after] == ["refused", "act"]
+    assert here.done == ["drain ", "reboot -f"]
+    assert len(set(slept)) == 2 and all(0 <= seconds <= 600 for seconds in slept)
+
+
+@pytest.mark.core
+def test_without_a_scheduler_to_ask_it_says_that_it_has_no_brake(
+    site: Callable[..., Site], make_node: Callable[..., Node]
+) -> None:
+    here = site(drain='"none"')
+    node = quiet(make_node(extra=here.settings), here)
+    node.start()
+    for said in (node.cli("status").stdout, vitald("recovery", config=node.config).stdout):
+        assert "nothing limits how many nodes are taken at once" in said
+    until(lambda: "recovery_without_brake" in node.errors.read_text(), "the daemon to say so")
 
 
 # --- with a real Slurm

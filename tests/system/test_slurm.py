@@ -60,6 +60,8 @@ HealthCheckProgram={folder}/healthcheck
 HealthCheckInterval=1
 SlurmctldDebug=verbose
 SlurmdDebug=verbose
+"""
+NODES = """
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
@@ -70,7 +72,8 @@ class Slurm:
     packaging/slurm.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: str = NODES) -> None:
+        """`nodes`: what its configuration says of nodes and partitions."""
         self.folder = folder
         self.config = folder / "config.toml"  # a link to that of the node that a test runs
         self.said = folder / "said"
@@ -82,7 +85,7 @@ class Slurm:
             (folder / name).mkdir(mode=0o700)
         self.said.touch()
         (folder / "slurm.conf").write_text(
-            CONF.format(host=HOST, folder=folder, ports=(free_port(), free_port()))
+            (CONF + nodes).format(host=HOST, folder=folder, ports=(free_port(), free_port()))
         )
         (folder / "munge/key").write_bytes(os.urandom(128))
         (folder / "munge/key").chmod(0o400)
@@ -105,6 +108,12 @@ class Slurm:
         path.chmod(0o755)
 
     def start(self) -> None:
+        self.start_controller()
+        self._run("slurmd", "-D", "-c")
+        until(lambda: self.known().states == {"IDLE"}, "Slurm's node to be idle")
+
+    def start_controller(self) -> None:
+        """Without a slurmd: nodes are what the configuration and scontrol say."""
         munge = self.folder / "munge"
         paths = [
             f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file")
@@ -112,8 +121,6 @@ class Slurm:
         self._run("munged", "--foreground", "--force", f"--key-file={munge / 'key'}", *paths)
         until((munge / "socket").exists, "munged")
         self._run("slurmctld", "-D", "-c")
-        self._run("slurmd", "-D", "-c")
-        until(lambda: self.known().states == {"IDLE"}, "Slurm's node to be idle")
 
     def _run(self, *command: str) -> None:
         with (self.folder / "daemons.log").open("ab") as log:
@@ -278,7 +285,7 @@ def test_a_healthy_node_lets_a_job_through(slurm: Slurm, on: Callable[..., Node]
     assert str(told["began"]) <= str(told["ended"])
     assert [event["code"] for event in node.events("&kind=job")] == ["job/began", "job/ended"]
     assert slurm.said.read_text() == ""
-    assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
+    assert slurm.known()[:2] == ({"IDLE"}, "")
 
 
 @pytest.mark.core
@@ -424,7 +431,7 @@ def test_without_vitald_jobs_are_let_through(slurm: Slurm, on: Callable[..., Nod
     slurm.wait_job(job, "COMPLETED")
     assert "unknown, and jobs are let through then" in slurm.said.read_text()
     slurm.by_hand("healthcheck")
-    assert slurm.known() == SlurmNode(frozenset({"IDLE"}), "")
+    assert slurm.known()[:2] == ({"IDLE"}, "")
 
 
 def test_without_vitald_jobs_are_refused_where_that_is_configured(
@@ -539,6 +546,25 @@ def test_hyperpod_acts_on_what_is_confirmed(slurm: Slurm, on: Callable[..., Node
     )
     node.write(vouched(xid(1)))
     node.wait(lambda status: status["rebootConfirmed"])
+    slurm.by_hand("healthcheck")
+    assert slurm.known().reason == "Action:Reboot"
+
+
+@pytest.mark.core
+def test_hyperpod_gets_no_more_nodes_than_the_brake_allows(
+    slurm: Slurm, on: Callable[..., Node]
+) -> None:
+    """The health check asks it as root's recovery does; the node is drained all the same."""
+    gate = slurm.folder / "gate"
+    gate.write_text("#!/bin/sh\necho $VITALD_ACTION of $VITALD_NODE: wait; exit 1\n")
+    gate.chmod(0o755)
+    node = on(f'hyperpod = true\n[recovery]\nbrake = ["{gate}"]\n')
+    node.write(vouched(xid(1)))
+    node.wait(lambda status: status["rebootConfirmed"])
+    told = slurm.by_hand("healthcheck").stderr
+    assert f"exit 1: reboot of {HOST}: wait" in told, told
+    assert (slurm.known().states, slurm.known().reason) == ({"IDLE", "DRAIN"}, FALLEN)
+    gate.write_text("#!/bin/sh\n")
     slurm.by_hand("healthcheck")
     assert slurm.known().reason == "Action:Reboot"
 

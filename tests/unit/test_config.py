@@ -18,6 +18,7 @@ from vitald.config import MOVED, POLLED, SECTIONS, Config, changed, settings_of
 from vitald.config_file import ConfigError
 from vitald.config_sections import (
     LedgerSettings,
+    Limit,
     Listen,
     Log,
     Method,
@@ -102,6 +103,12 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("recovery", "drain"): ('["/opt/drain", "-v"]', Method(argv=("/opt/drain", "-v"))),
     ("recovery", "replace"): ('"kubernetes"', Method(word="kubernetes")),
     ("recovery", "reboot"): ('["/sbin/reboot"]', Method(argv=("/sbin/reboot",))),
+    ("recovery", "brake"): ('"lease"', Method(word="lease")),
+    ("recovery", "brake_limit"): ('"5%"', Limit(percent=5)),
+    ("recovery", "brake_delay"): ('"off"', 0.0),
+    ("recovery", "lease_namespace"): ('"gpu-ops"', "gpu-ops"),
+    ("recovery", "lease_kubeconfig"): ('"/etc/l"', Path("/etc/l")),
+    ("recovery", "lease_duration"): ('"2h"', 7200.0),
     **{("recovery", f"{what}_per_day"): ("3", 3) for what in ("reboots", "replacements")},
     ("recovery", "deadline"): ('"5m"', 300.0),
     **{

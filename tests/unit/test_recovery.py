@@ -220,6 +220,7 @@ FAILS: list[tuple[str, Facts, str]] = [
         ),
         "ticket 4711",
     ),
+    ("brake", replace(FACTS, brake="3 other nodes are out of service"), "3 other nodes"),
 ]
 
 

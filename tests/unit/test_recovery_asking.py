@@ -79,7 +79,8 @@ def test_a_finding_that_stands_is_asked_for_and_repeated(tmp_path: Path) -> None
         assert later is not None and (later.id, later.uptime > first.uptime) == (first.id, True)
         asked.open()
         assert await asked.at(301.0) is None
-        assert asked.asking.describe_request() == {"mode": "automatic", "request": None}
+        described = asked.asking.describe_request()
+        assert (described["mode"], described["request"]) == ("automatic", None)
 
     run(tmp_path, story)
 
@@ -223,10 +224,12 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_the_daemon_can_ask_and_nothing_else() -> None:
-    """Of the package that acts it knows the form of a request. Nothing that it loads starts a
-    reboot.
+    """Of the package that acts it knows the form of a request and of a decision. Nothing that it
+    loads starts a reboot.
     """
-    allowed = {"vitald.recovery", "vitald.recovery.request"}
+    allowed = {"vitald.recovery"} | {
+        f"vitald.recovery.{name}" for name in ("decision", "decision_log", "request")
+    }
     for module in [*named("vitald.server"), "vitald.daemon"]:
         used = {
             name

@@ -415,10 +415,12 @@ def test_a_node_that_an_earlier_version_drained_is_ours(api: tuple[Api, Kubernet
 
 
 @pytest.mark.control_plane
-def test_the_prefix_of_the_annotation_is_configurable(api: tuple[Api, Kubernetes]) -> None:
-    server, kubernetes = api
+def test_the_prefix_of_the_annotation_is_configurable(
+    api: tuple[Api, Kubernetes], tmp_path: Path
+) -> None:
+    server, _ = api
     own = replace(
-        config(kubeconfig=kubernetes._kubeconfig, drain=Method(word="kubernetes")),
+        config(kubeconfig=tmp_path / "kubeconfig", drain=Method(word="kubernetes")),
         kubernetes=KubernetesSettings(prefix="health.example.com"),
     )
     assert Kubernetes(own).drain_node(CONTEXT) == SchedulerState(drained=True)

@@ -120,6 +120,34 @@ def test_hyperpod(said: list[list[str]]) -> None:
         ], known
 
 
+def test_the_brake_is_asked_before_hyperpod_gets_a_node(
+    said: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the node was drained: those that ask at the same moment count it."""
+    settings, idle = Settings(hyperpod=True), frozenset({"IDLE"})
+    drained = ["state=drain", "reason=vitald: gpu/0000:65:00.0: broken (xid/79): reboot the node"]
+
+    def hand_over(known: SlurmNode, why: str) -> list[list[str]]:
+        said.clear()
+        asked = []
+
+        def ask() -> str:
+            asked.append([words[2:] for words in said])
+            return why
+
+        drain_node(settings, verdict(), "gpu01", known, 1.0, ask)
+        assert asked == ([[drained]] if known.states == idle else [[]])
+        return [words[2:] for words in said]
+
+    assert hand_over(SlurmNode(idle, ""), "20 other nodes") == [drained]
+    assert "gpu01: drained, and not handed to HyperPod: 20 other nodes" in capsys.readouterr().err
+    held = SlurmNode(idle | {"DRAIN"}, drained[1].removeprefix("reason="))
+    assert hand_over(held, "20 other nodes") == []
+    assert [words[:2] for words in hand_over(held, "")] == [["state=fail", "reason=Action:Reboot"]]
+    [first, then] = hand_over(SlurmNode(idle, ""), "")
+    assert (first, then[:2]) == (drained, ["state=fail", "reason=Action:Reboot"])
+
+
 def test_hyperpod_without_a_comment_where_slurm_takes_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert {
         name: getattr(Settings(), name)
         for name in Settings._fields
-        if name not in ("socket", "reasons_file")
+        if name not in ("socket", "reasons_file", "config")
     } == {name: getattr(own, name) for name, _ in config.settings_of("slurm").values()}
     path = tmp_path / "config.toml"
     path.write_text(

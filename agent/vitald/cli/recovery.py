@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         mode: str
         drain: str
         replace: str
+        brake: str
         killSwitch: str
         maintenance: str
         request: RequestSummary | None
@@ -124,6 +125,7 @@ def gather_state(config: Config) -> RecoveryState:
         "mode": settings.mode,
         "drain": str(settings.drain),
         "replace": str(settings.replace),
+        "brake": settings.describe_brake(),
         "killSwitch": inputs.describe_stop(settings.kill_switch, "thrown"),
         "maintenance": inputs.describe_stop(settings.maintenance, "under maintenance"),
         "request": _build_request(request, now) if request is not None else None,
@@ -210,6 +212,7 @@ def show_state(state: RecoveryState) -> None:
     if state["mode"] == "automatic":
         print(render.colour_text("recovery", "bold"), state["mode"])
         _print_line("drain", f"{state['drain']}, replacement: {state['replace']}")
+        _print_line("brake", state["brake"])
     else:
         mode = 'none: no automatic recovery ([recovery] mode = "none")'
         print(render.colour_text("recovery", "bold"), mode)

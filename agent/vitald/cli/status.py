@@ -147,8 +147,12 @@ def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
 
 
 def _show_recovery(outline: schema.ApiRecovery | None) -> None:
-    """What is requested of root."""
-    request = outline.get("request") if outline is not None else None
+    """What is requested of root, and what prevents it."""
+    if outline is None:
+        return
+    request, brake = outline.get("request"), outline.get("brake", "")
+    if outline["mode"] == "automatic" and brake.startswith("none: "):
+        render.print_line(f"  recovery: no brake: {brake.removeprefix('none: ')}")
     if request is not None:
         findings = ", ".join(f"#{number}" for number in request["findings"][:_MAX_NAMES])
         what = "a reboot" if request["action"] == "reboot" else "a replacement"
@@ -156,6 +160,10 @@ def _show_recovery(outline: schema.ApiRecovery | None) -> None:
         render.print_line(
             f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
         )
+        decision = request.get("decision")
+        if decision is not None and decision["why"]:
+            step = "waits" if decision["step"] == "wait" else decision["step"]
+            render.print_line(f"            {step}: {render.escape_text(decision['why'])}")
 
 
 def _show_publishers(status: schema.NodeStatus) -> None:

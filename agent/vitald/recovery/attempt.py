@@ -5,13 +5,17 @@ Every check is in agent/vitald/recovery/decision.py. If work still runs on the n
 repeats its request in a few minutes. An action is recorded durably before it is carried out: an
 action that left no record could be repeated without limit.
 
-Owns     the order: facts, decision, record, action.
+A node that is about to be taken out of service waits for a random time first: if one mistake makes
+all nodes ask at once, the first of them are seen by the brake of the others.
+
+Owns     the order: delay, facts, brake, decision, record, action.
 Refuses  commands from the environment or from anything but root's own configuration.
 """
 
 from __future__ import annotations
 
 import pwd
+import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -21,6 +25,7 @@ from vitald.config import Config
 from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
+from vitald.recovery.brake import Brake, create_brake
 from vitald.recovery.cluster import ActionContext, Scheduler
 from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
@@ -58,9 +63,11 @@ class RecoveryAttempt:
         owners: Collection[int],
         reader_group: int,
         query_daemon: Callable[[Config], DaemonReport],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`owners`: user ids that may make a request. `reader_group`: group id for what is
-        recorded. `dry_run`: report what would be done, change nothing.
+        recorded. `dry_run`: report what would be done, change nothing. `sleep`: waits for so many
+        seconds.
         """
         self._config = config
         self._settings = config.recovery
@@ -68,7 +75,9 @@ class RecoveryAttempt:
         self._owners = owners
         self._reader_group = reader_group
         self._query_daemon = query_daemon
+        self._sleep = sleep
         self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
+        self._brake: Brake = create_brake(config)
 
     def run(self) -> int:
         """Returns the exit code: DONE, also for a refusal, or FAILED."""
@@ -94,20 +103,60 @@ class RecoveryAttempt:
             emit_log_line("info", "recovery_idle", why="there is no request")
 
     def _decide_and_act(self, request: Request | None, trouble: str) -> int:
-        facts, context = self._gather_facts(request, trouble)
-        decision = decide(facts)
+        if not self._dry_run and self._delay(request, trouble):
+            request, trouble = inputs.read_request(self._config, self._owners)
+        facts, context, decision = self._decide(request, trouble)
         if decision.step is Step.DRAIN and not self._dry_run:
             drain = str(self._settings.drain)
             emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
             drained = self._scheduler.drain_node(context)
-            facts, context = self._gather_facts(request, trouble, drained=drained)
-            decision = decide(facts)
+            facts, context, decision = self._decide(request, trouble, drained)
+            if "brake" in decision.checks:
+                self._undo_drain(context)
         acts = decision.step is Step.ACT and not self._dry_run
         if not acts or request is None or facts.action_log is None:
             self._report_decision(decision, request, facts.now)
             return DONE
         return self._record_and_act(decision, request, facts.action_log, facts.now, context)
+
+    def _delay(self, request: Request | None, trouble: str) -> bool:
+        """Waits, if the node is about to be taken out of service. Whether it has waited: then
+        nothing that was known before still holds.
+        """
+        most_s = self._settings.brake_delay_s
+        facts = self._gather_facts(request, trouble)[0]
+        step = decide(facts).step
+        begins = step is Step.DRAIN or (step is Step.ACT and self._settings.drain.word == "none")
+        if not most_s or not begins:
+            return False
+        delay_s = random.SystemRandom().uniform(0, most_s)
+        reason = (decision_log.DELAY, f"a random delay of {delay_s:.0f} s ([recovery] brake_delay)")
+        kind = request.kind if request is not None else None
+        waits = Decision(step=Step.WAIT, kind=kind, reasons=(reason,))
+        self._report_decision(waits, request, facts.now)
+        self._sleep(delay_s)
+        return True
+
+    def _undo_drain(self, context: ActionContext) -> None:
+        trouble = self._scheduler.undo_drain(context)
+        if trouble:
+            emit_log_line("error", "recovery_not_undone", why=trouble)
+
+    def _decide(
+        self, request: Request | None, trouble: str, drained: SchedulerState | None = None
+    ) -> tuple[Facts, ActionContext, Decision]:
+        """Asks the brake last, and only if nothing else is in the way: it may grant something."""
+        facts, context = self._gather_facts(request, trouble, drained)
+        decision = decide(facts)
+        if decision.step is not Step.REFUSED:
+            facts = replace(facts, brake=self._brake.ask(context, take=not self._dry_run))
+            return facts, context, decide(facts)
+        if request is not None and facts.automatic and not self._dry_run:
+            not_kept = self._brake.keep()
+            if not_kept:
+                emit_log_line("warning", "recovery_lease_not_kept", why=not_kept)
+        return facts, context, decision
 
     # --- facts
 

@@ -26,8 +26,9 @@ from vitald.config import Config
 from vitald.config_sections import Method
 from vitald.recovery import programs
 from vitald.recovery.decision import SchedulerState
+from vitald.recovery.kubectl import Kubectl
 from vitald.slurm import scontrol
-from vitald.slurm.drain import REPLACE, drain_node
+from vitald.slurm.drain import ACTION, REPLACE, drain_node, resume_node
 from vitald.slurm.reasons import is_our_reason
 from vitald.slurm.settings import REASONS_FILE, Settings
 from vitald.slurm.steps import find_jobs_with_steps
@@ -50,7 +51,7 @@ _OPERATOR_STATES = {
 }
 _SCHEDULERS = ("slurmd", "kubelet")
 _FORMER_ANNOTATION = "vitald/drained"  # of versions that had no prefix: a node may still have it
-_MAX_OUTPUT_BYTES = 1024 * 1024
+_ABSENT = "<none>"  # as kubectl prints it
 _MAX_LISTED = 3
 
 
@@ -82,12 +83,26 @@ class ActionContext:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Nodes that are counted together, this one among them. `taken`: the names of the other nodes
+    that vitald took out of service.
+    """
+
+    name: str
+    total: int
+    taken: tuple[str, ...]
+
+
 class Scheduler(Protocol):
     def read_state(self, context: ActionContext) -> SchedulerState:
         """Whether the node is drained, and what runs here. Changes nothing."""
 
     def drain_node(self, context: ActionContext) -> SchedulerState:
         """Keep new work away; the state afterwards."""
+
+    def undo_drain(self, context: ActionContext) -> str:
+        """Put a node back that `drain_node` has just drained. Why that failed; else empty."""
 
     def mark_for_replacement(self, context: ActionContext) -> str:
         """Have the node replaced. Why that failed; empty if it did not."""
@@ -112,7 +127,7 @@ def describe_missing_network(*methods: Method) -> str:
     """Why these methods cannot reach a scheduler, if it is for the sandbox of our unit; empty if
     they can.
     """
-    if not any(method.word in ("slurm", "kubernetes") for method in methods):
+    if not any(method.word in ("slurm", "kubernetes", "lease") for method in methods):
         return ""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
@@ -160,6 +175,9 @@ class NoScheduler:
     def drain_node(self, context: ActionContext) -> SchedulerState:
         return self.read_state(context)
 
+    def undo_drain(self, context: ActionContext) -> str:  # noqa: ARG002
+        return ""
+
     def mark_for_replacement(self, context: ActionContext) -> str:  # noqa: ARG002
         return '[recovery] replace is "none"'
 
@@ -168,12 +186,13 @@ class SlurmCluster:
     def __init__(self, config: Config) -> None:
         self._node = config.recovery.node or socket.gethostname().partition(".")[0]
         self._hyperpod = config.slurm.hyperpod
+        self._timeout_s = min(_SCONTROL_TIMEOUT_S, config.recovery.deadline_s)
         # systemd creates the folder
         reasons_file = REASONS_FILE if REASONS_FILE.parent.is_dir() else None
         self._settings = Settings(reason=config.slurm.reason, reasons_file=reasons_file)
 
     def read_state(self, context: ActionContext) -> SchedulerState:  # noqa: ARG002
-        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+        known = scontrol.read_node_state(self._node, self._timeout_s)
         if isinstance(known, str):
             return SchedulerState(trouble=known)
         return self._interpret_state(known)
@@ -204,7 +223,7 @@ class SlurmCluster:
 
     def mark_for_replacement(self, context: ActionContext) -> str:
         self._withdraw_node(context, hyperpod=self._hyperpod)
-        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+        known = scontrol.read_node_state(self._node, self._timeout_s)
         if isinstance(known, str):
             return known
         by_prefix = known.reason.startswith(self._settings.prefix)
@@ -214,23 +233,60 @@ class SlurmCluster:
         state = "+".join(sorted(known.states))
         return f"the node is not marked: {state}, {known.reason or 'no reason'}"
 
+    def undo_drain(self, context: ActionContext) -> str:
+        known = scontrol.read_node_state(self._node, self._timeout_s)
+        if isinstance(known, str):
+            return known
+        if is_our_reason(self._settings, known):
+            resume_node(
+                self._settings, self._node, known.reason, "the brake refuses", self._timeout_s
+            )
+        after = self.read_state(context)
+        return after.trouble or ("the node is still drained" if after.drained else "")
+
+    def list_pools(self) -> list[Pool] | str:
+        """The cluster and the node's partitions, or why they are not known."""
+        nodes = scontrol.list_nodes(self._timeout_s)
+        if isinstance(nodes, str):
+            return nodes
+        own = next((node for node in nodes if node.name == self._node), None)
+        if own is None:
+            return f"Slurm does not know node {self._node}"
+        parts = {f"partition {name} of Slurm": name for name in own.partitions}
+        members = {
+            "the cluster": nodes,
+            **{title: [n for n in nodes if part in n.partitions] for title, part in parts.items()},
+        }
+        return [
+            Pool(
+                name=title,
+                total=len(pool),
+                taken=tuple(n.name for n in pool if n is not own and self._is_taken(n)),
+            )
+            for title, pool in members.items()
+        ]
+
+    def _is_taken(self, node: scontrol.SlurmNode) -> bool:
+        """By us, or handed to HyperPod, whoever did that."""
+        return node.held and node.reason.startswith((self._settings.prefix, ACTION))
+
     def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> None:
-        known = scontrol.read_node_state(self._node, _SCONTROL_TIMEOUT_S)
+        known = scontrol.read_node_state(self._node, self._timeout_s)
         if not isinstance(known, str):
             changed = self._settings._replace(hyperpod=hyperpod)
-            drain_node(changed, context.verdict, self._node, known, _SCONTROL_TIMEOUT_S)
+            drain_node(changed, context.verdict, self._node, known, self._timeout_s)
 
 
 class Kubernetes:
     def __init__(self, config: Config) -> None:
         self._node = get_node_name(config)
-        self._deadline_s = config.recovery.deadline_s
+        self._kubectl = Kubectl(config.recovery)
         self._label = config.recovery.label
-        self._kubeconfig = config.recovery.kubeconfig
         self._annotation = f"{config.kubernetes.prefix}/drained"
+        self._condition = f"{config.kubernetes.prefix}/Healthy"
 
     def read_state(self, context: ActionContext) -> SchedulerState:
-        answer = self._run_kubectl("get", "node", self._node, "--output=json")
+        answer = self._kubectl.run("get", "node", self._node, "--output=json")
         if answer.trouble:
             return SchedulerState(trouble=answer.trouble)
         try:
@@ -251,7 +307,7 @@ class Kubernetes:
             ".metadata.namespace,NAME:.metadata.name,PHASE:.status.phase"
             ",OWNER:.metadata.ownerReferences[*].kind"
         )
-        answer = self._run_kubectl(
+        answer = self._kubectl.run(
             "get",
             "pods",
             "--all-namespaces",
@@ -261,8 +317,6 @@ class Kubernetes:
         )
         if answer.trouble:
             return replace(state, trouble=answer.trouble)
-        if len(answer.output) >= _MAX_OUTPUT_BYTES:
-            return replace(state, trouble="kubectl shows too many pods")
         busy = []
         for line in answer.output.decode("utf-8", "replace").splitlines():
             words = line.split()
@@ -278,30 +332,65 @@ class Kubernetes:
         return replace(state, busy=f"pods run here: {join_first(busy, _MAX_LISTED)}")
 
     def drain_node(self, context: ActionContext) -> SchedulerState:
-        patch = {
+        patch: Json = {
             "spec": {"unschedulable": True},
             "metadata": {
                 "annotations": {self._annotation: context.boot_id, _FORMER_ANNOTATION: None}
             },
         }
-        done = self._run_kubectl(
-            "patch", "node", self._node, "--type=merge", f"--patch={json.dumps(patch)}"
-        )
+        done = self._patch_node(patch)
         return SchedulerState(trouble=done.trouble) if done.trouble else self.read_state(context)
 
-    def mark_for_replacement(self, context: ActionContext) -> str:  # noqa: ARG002
-        return self._run_kubectl("label", "node", self._node, self._label, "--overwrite").trouble
+    def undo_drain(self, context: ActionContext) -> str:  # noqa: ARG002
+        patch: Json = {
+            "spec": {"unschedulable": None},
+            "metadata": {"annotations": {self._annotation: None}},
+        }
+        return self._patch_node(patch).trouble
 
-    def _run_kubectl(self, *arguments: str) -> programs.ProgramResult:
-        # Without a cache, which would be in root's home: no folder can have this name.
-        argv = (
-            "kubectl",
-            f"--kubeconfig={self._kubeconfig}",
-            "--request-timeout=20s",
-            "--cache-dir=/dev/null/none",
-            *arguments,
+    def list_pools(self) -> list[Pool] | str:
+        """The nodes that `vitald publish` writes to, if it writes to this one, else all; or why
+        they are not known.
+        """
+        columns = {
+            "NAME": ".metadata.name",
+            "CORDONED": ".spec.unschedulable",
+            "DRAINED": f".metadata.annotations.{_escape_key(self._annotation)}",
+            "HEALTHY": f'.status.conditions[?(@.type=="{self._condition}")].status',
+        }
+        output = ",".join(f"{name}:{path}" for name, path in columns.items())
+        answer = self._kubectl.run(
+            "get", "nodes", "--no-headers", f"--output=custom-columns={output}"
         )
-        return programs.run_program(argv, self._deadline_s, max_output=_MAX_OUTPUT_BYTES)
+        if answer.trouble:
+            return answer.trouble
+        rows = [line.split() for line in answer.output.decode("utf-8", "replace").splitlines()]
+        if unknown := [row for row in rows if len(row) != len(columns)]:
+            return f"kubectl shows a node as {' '.join(unknown[0])[:80]!r}"
+        own = [row for row in rows if row[0] == self._node]
+        if not own:
+            return f"Kubernetes does not know node {self._node}"
+        if own[0][3] != _ABSENT:
+            rows = [row for row in rows if row[3] != _ABSENT]
+        taken = [
+            name
+            for name, cordoned, drained, healthy in rows
+            if name != self._node
+            and (healthy == "False" or (cordoned == "true" and drained != _ABSENT))
+        ]
+        return [Pool(name="the cluster", total=len(rows), taken=tuple(taken))]
+
+    def _patch_node(self, patch: Json) -> programs.ProgramResult:
+        text = json.dumps(patch)
+        return self._kubectl.run("patch", "node", self._node, "--type=merge", f"--patch={text}")
+
+    def mark_for_replacement(self, context: ActionContext) -> str:  # noqa: ARG002
+        return self._kubectl.run("label", "node", self._node, self._label, "--overwrite").trouble
+
+
+def _escape_key(key: str) -> str:
+    """A key of an object, as a path of kubectl names it."""
+    return key.replace(".", "\\.")
 
 
 class Program:
@@ -331,3 +420,6 @@ class Program:
         return programs.run_program(
             self._argv, self._deadline_s, context.build_environment(self._node)
         ).trouble
+
+    def undo_drain(self, context: ActionContext) -> str:  # noqa: ARG002
+        return f"{self._argv[0]} cannot undo what it did"

@@ -98,6 +98,7 @@ class Facts:
     device_reset: bool = False  # the site resets devices itself
     replaceable: bool = False  # a method of replacement is configured
     other_rebooter: str = ""  # what reboots this node instead; empty if nothing does
+    brake: str = ""  # why not now, beside other nodes; asked only if nothing else is in the way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,10 @@ class Decision:
     step: Step
     kind: Repair | None
     reasons: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.reasons)
 
     @property
     def why(self) -> str:
@@ -295,6 +300,10 @@ def _check_scheduler(facts: Facts) -> str:
     return facts.scheduler.held
 
 
+def _check_brake(facts: Facts) -> str:
+    return facts.brake
+
+
 # A check returns the reason against the request, or an empty text. The names are in the decision
 # log and the documentation.
 CHECKS: Mapping[str, Callable[[Facts], str]] = {
@@ -312,6 +321,7 @@ CHECKS: Mapping[str, Callable[[Facts], str]] = {
     "budget": _check_budget,
     "means": _check_method,
     "node": _check_scheduler,
+    "brake": _check_brake,
 }
 
 

@@ -2,8 +2,9 @@
 The decision log, for people and programs: `decisions.jsonl`, one decision per line, the newest
 last.
 
-A decision that equals the one before it is counted there instead of written again. Rate limits do
-not depend on this file but on the action log: it may be lost.
+A decision that equals the one before it is counted there instead of written again; one that only
+delays is replaced by the next. Rate limits do not depend on this file but on the action log: it may
+be lost.
 
 Owns     the file's format, and that it stays small.
 Refuses  to be an input of decisions.
@@ -22,6 +23,7 @@ from vitald.timestamps import format_rfc3339
 Json = dict[str, object]
 FILE = "decisions.jsonl"
 BEGUN = "begun"
+DELAY = "delay"  # the name of this reason for a wait
 _MAX_RECORDS, _MAX_BYTES, _MAX_FINDINGS = 500, 4 * 1024 * 1024, 8
 # Without `why`, which may contain an age
 _COMPARED_KEYS = (
@@ -48,7 +50,7 @@ def build_record(
         "request": request.id if request is not None else None,
         "action": decision.kind.value if decision.kind is not None else None,
         "step": decision.step.value,
-        "checks": [name for name, _ in decision.reasons],
+        "checks": list(decision.checks),
         "why": decision.why,
         "outcome": outcome,
         "findings": [
@@ -62,19 +64,31 @@ def read_records(folder: Path) -> list[Json]:
     """The decisions, the newest last; none if the file is missing or rejected. Lines that are not
     JSON objects are left out.
     """
+    records = map(_parse_line, _read_lines(folder))
+    return [record for record in records if record is not None]
+
+
+def read_last_record(folder: Path, request_id: str) -> Json | None:
+    """The newest decision, if it is on this request."""
+    lines = _read_lines(folder)
+    record = _parse_line(lines[-1]) if lines else None
+    return record if record is not None and record.get("request") == request_id else None
+
+
+def _read_lines(folder: Path) -> list[str]:
     try:
         data = files.read_owned_file(folder / FILE, {0}, _MAX_BYTES)
     except files.Untrusted:
         return []
-    records = []
-    for line in data.decode("utf-8", "replace").splitlines():
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            records.append(value)
-    return records
+    return data.decode("utf-8", "replace").splitlines()
+
+
+def _parse_line(line: str) -> Json | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def append_record(folder: Path, record: Json, group: int) -> None:
@@ -82,6 +96,8 @@ def append_record(folder: Path, record: Json, group: int) -> None:
     OSError.
     """
     records = read_records(folder)
+    if records and records[-1].get("checks") == [DELAY]:
+        records.pop()
     if records and _is_repetition(records[-1], record):
         last = records.pop()
         times = last.get("times")

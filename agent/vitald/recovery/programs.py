@@ -12,8 +12,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +50,10 @@ def run_program(
     timeout_s: float,
     variables: Mapping[str, str] | None = None,
     max_output: int = 4096,
+    given: bytes = b"",
 ) -> ProgramResult:
     """Runs it until it ends. `variables`: added to its environment; `max_output`: bytes that are
-    kept of what it prints, the last ones.
+    kept of what it prints, the last ones; `given`: its standard input.
     """
     environment = clean_environment(os.environ)
     program = shutil.which(argv[0], path=environment["PATH"])
@@ -62,14 +63,12 @@ def run_program(
         files.check_program(Path(program))
     except files.Untrusted as error:
         return ProgramResult(exit_code=None, trouble=f"not run: {error}")
-    # A file in memory and not a pipe: processes that the program leaves would hold a pipe open.
-    out = os.memfd_create("out", os.MFD_CLOEXEC)
-    try:
+    with _open_memory_file(given) as stdin, _open_memory_file() as out:
         try:
             process = subprocess.Popen(
                 [program, *argv[1:]],
                 env={**environment, **(variables or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd="/",
@@ -86,10 +85,20 @@ def run_program(
             )
         size = os.fstat(out).st_size
         output = os.pread(out, max_output, 0 if max_output >= size else size - max_output)
-    finally:
-        os.close(out)
     trouble = _describe_failure(program, code, output) if code != 0 else ""
     return ProgramResult(exit_code=code, output=output, trouble=trouble)
+
+
+@contextmanager
+def _open_memory_file(content: bytes = b"") -> Iterator[int]:
+    """A file in memory and not a pipe: processes that the program leaves would hold a pipe open."""
+    fd = os.memfd_create("vitald", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _describe_failure(program: str, code: int, output: bytes) -> str:

@@ -31,6 +31,8 @@ from vitald.collectors.small_files import presentable
 from vitald.config_sections import Recovery
 from vitald.core.node_state import NodeState
 from vitald.model import Finding, Repair, SourceState
+from vitald.recovery import decision_log
+from vitald.recovery.decision import Step
 from vitald.recovery.request import (
     FILE,
     Request,
@@ -50,6 +52,7 @@ _TICK_S = 1.0
 _REPEAT_S = 180.0  # less than the age at which root ignores a request
 _MIN_INTERVAL_S = 10.0  # between two different requests: each starts a process as root
 _WRITE_S = 5.0
+_DECISION_S = 5.0  # between two looks at root's decision log
 _REASONS = 8
 
 
@@ -75,7 +78,9 @@ class RecoveryRequester:
         self._ready = ready
         # By finding and action: since when it is required, on the monotonic clock
         self._required_since: dict[tuple[int, str], float] = {}
-        self._written = float("-inf")
+        self._written = self._decision_read = float("-inf")
+        self._decision: schema.RecoveryDecision | None = None  # on the current request
+        self._brake = ""
         self._trouble = ""
 
     @property
@@ -84,16 +89,17 @@ class RecoveryRequester:
 
     def describe_request(self) -> schema.ApiRecovery:
         """For /v1/status."""
-        request = self.request
+        request, brake = self.request, self._settings().describe_brake()
         if request is None:
-            return {"mode": self.mode, "request": None}
+            return {"mode": self.mode, "brake": brake, "request": None}
         described: schema.RecoveryRequest = {
             "id": request.id,
             "action": request.kind.value,
             "since": serialize.format_moment(self.requested_at or request.time),
             "findings": [finding.id for finding in request.findings],
+            "decision": self._decision,
         }
-        return {"mode": self.mode, "request": described}
+        return {"mode": self.mode, "brake": brake, "request": described}
 
     def collect_metrics(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
@@ -104,6 +110,16 @@ class RecoveryRequester:
         for kind in Repair:
             family.add_metric([kind.value], self.request is not None and self.request.kind is kind)
         yield family
+        refused = GaugeMetricFamily(
+            "vitald_recovery_refused",
+            "1 while root refuses the current request because of this check.",
+            labels=["check"],
+        )
+        decision = self._decision
+        if decision is not None and decision["step"] == Step.REFUSED.value:
+            for check in decision["checks"]:
+                refused.add_metric([check], 1)
+        yield refused
 
     async def run(self) -> None:
         """Until cancelled. The request is removed then: it could not be withdrawn any more."""
@@ -133,6 +149,27 @@ class RecoveryRequester:
 
     async def update_request(self, now: float) -> None:
         """Write or remove the request, as the findings require now. Raises OSError, ThreadStuck."""
+        self._warn_without_brake()
+        await self._write_or_withdraw(now)
+        if now - self._decision_read < _DECISION_S:
+            return
+        self._decision_read, request = now, self.request
+        if request is None:
+            self._decision = None
+            return
+        folder = self._settings().state
+        self._decision = await self._worker_thread.call(
+            lambda: _read_decision(folder, request.id), _WRITE_S
+        )
+
+    def _warn_without_brake(self) -> None:
+        settings = self._settings()
+        brake = settings.describe_brake() if settings.mode == "automatic" else ""
+        if brake != self._brake and settings.brake_in_force.word == "none":
+            log.warning("recovery_without_brake", brake=brake, next_step="[recovery] brake")
+        self._brake = brake
+
+    async def _write_or_withdraw(self, now: float) -> None:
         required = self._select_action(now)
         if required is None:
             if self.request is not None:
@@ -140,7 +177,7 @@ class RecoveryRequester:
                 log.info(
                     "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
                 )
-                self.request = self.requested_at = None
+                self.request = self.requested_at = self._decision = None
             return
         kind, findings = required
         ids = tuple(finding.id for finding in findings)
@@ -159,7 +196,8 @@ class RecoveryRequester:
             fresh = replace(fresh, id=former.id)
         # Before it is written: it is then withdrawn even if writing it fails.
         self.request = fresh
-        self.requested_at = self.requested_at if same else fresh.time
+        if not same:
+            self.requested_at, self._decision = fresh.time, None
         await self._worker_thread.call(lambda: self._write_file(render_request(fresh)), _WRITE_S)
         self._written = now
         if not same:
@@ -237,3 +275,20 @@ class RecoveryRequester:
 
     def _remove_file(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _read_decision(folder: Path, request_id: str) -> schema.RecoveryDecision | None:
+    record = decision_log.read_last_record(folder, request_id)
+    try:
+        step = Step(record["step"]) if record is not None else None
+    except (KeyError, ValueError):
+        step = None
+    if record is None or step is None:
+        return None
+    checks = record.get("checks")
+    return {
+        "step": step.value,
+        "checks": [str(check) for check in checks] if isinstance(checks, list) else [],
+        "why": str(record.get("why")),
+        "time": str(record.get("last")),
+    }

@@ -10,6 +10,7 @@ Refuses  verdicts, and waiting until the node is free.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import cast
 
 from vitald.slurm import scontrol
@@ -35,10 +36,12 @@ def drain_node(
     name: str,
     node: SlurmNode,
     seconds: float,
+    ask_brake: Callable[[], str] | None = None,
 ) -> None:
     """Take a node out of service for the verdict's reason, within `seconds`, and report it.
 
     `node`: its present state in Slurm. A node that others took out of service is left as it is.
+    `ask_brake`: why the node may not be handed to HyperPod now; empty if it may.
     """
     ours = is_our_reason(settings, node)
     if node.reason.startswith(ACTION):
@@ -51,6 +54,14 @@ def drain_node(
         return
     reason = format_reason(settings, verdict)
     action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
+    if action and ask_brake is not None:
+        # Drained first: nodes that ask at the same moment see each other.
+        if not node.held:
+            _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
+        why = ask_brake()
+        if why:
+            report(f"{name}: drained, and not handed to HyperPod: {why}")
+            return
     if action:
         own_comment = not node.comment or node.comment.startswith(settings.prefix)
         _fail_node(name, action, reason, seconds, comment=own_comment)

@@ -26,11 +26,13 @@ _MAX_MESSAGE = 300  # characters of scontrol's error message
 
 
 class SlurmNode(NamedTuple):
-    """A node in Slurm: the parts of its state, its reason, its comment."""
+    """A node in Slurm: the parts of its state, its reason, its comment, its name and partitions."""
 
     states: frozenset[str]
     reason: str
     comment: str = ""
+    name: str = ""
+    partitions: tuple[str, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -54,6 +56,14 @@ def read_node_state(name: str, seconds: float) -> SlurmNode | str:
     return problem or parse_node_state(shown) or f"scontrol shows no state of node {name}"
 
 
+def list_nodes(seconds: float) -> list[SlurmNode] | str:
+    """All nodes of the cluster, or why they are not known."""
+    shown, problem = run_scontrol(["show", "nodes"], seconds)
+    nodes = [parse_node_state(block) for block in re.split(r"^(?=NodeName=)", shown, flags=re.M)]
+    found = [node for node in nodes if node is not None]
+    return problem or found or "scontrol shows no nodes"
+
+
 def parse_node_state(shown: str) -> SlurmNode | None:
     """Parse the output of `scontrol show node`. None if it has no state."""
     state = re.search(r"^\s+State=(\S+)", shown, re.MULTILINE)
@@ -61,11 +71,15 @@ def parse_node_state(shown: str) -> SlurmNode | None:
         return None
     reason = re.search(r"^ +Reason=(.*)$", shown, re.MULTILINE)
     comment = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
+    name = re.match(r"NodeName=(\S+)", shown)
+    partitions = re.search(r"^ +Partitions=(\S+)", shown, re.MULTILINE)
     return SlurmNode(
         states=frozenset(re.findall(r"[A-Z_]+", state[1])),
         # The reason is followed by who set it, and when: `[root@2026-11-21T21:12:13]`.
         reason=re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1]) if reason else "",
         comment=comment[1] if comment else "",
+        name=name[1] if name else "",
+        partitions=tuple(partitions[1].split(",")) if partitions else (),
     )
 
 

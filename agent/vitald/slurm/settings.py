@@ -31,6 +31,7 @@ class Settings(NamedTuple):
     hyperpod: bool = False
     socket: Path | None = None
     reasons_file: Path | None = None  # None: nothing is recorded, and the prefix alone decides
+    config: Path = Path("/etc/vitald/config.toml")  # the file, whose [recovery] has the brake
 
     @property
     def prefix(self) -> str:

@@ -26,12 +26,12 @@ from pathlib import Path
 
 from vitald.cli import client
 from vitald.cli.client import Json
+from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
 from vitald.slurm import slurmd
 from vitald.slurm.report import report
 from vitald.slurm.settings import REASONS_FILE, Settings, read_settings
 
-_CONFIG = Path("/etc/vitald/config.toml")
 _REASONS_VARIABLE = "VITALD_SLURM_RECORD"  # names another place for REASONS_FILE
 _ALLOWED, _REFUSED = 0, 20
 _EXIT_STATE_S = 1.0  # the next job may wait for the epilog
@@ -49,9 +49,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
-        default=_CONFIG,
+        default=Settings().config,
         metavar="FILE",
-        help=f"the daemon's configuration (default: {_CONFIG})",
+        help=f"the daemon's configuration (default: {Settings().config})",
     )
     parser.add_argument(
         "--socket",
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = read_settings(arguments.config)
         reasons_file = Path(os.environ.get(_REASONS_VARIABLE) or REASONS_FILE)
-        settings = settings._replace(reasons_file=reasons_file)
+        settings = settings._replace(reasons_file=reasons_file, config=arguments.config)
         allowed_s = settings.budget_s - _STARTING_S if edge == "prolog" else _ANSWER_S
         daemon = DaemonClient(arguments.socket or settings.socket, begun + allowed_s)
         return _EDGES[edge](settings, daemon)
@@ -199,6 +199,13 @@ def _drain_node(settings: Settings, verdict: Mapping[str, object], seconds: floa
         if isinstance(node, str):
             report(f"not drained with a reason: {node}")
         else:
-            drain.drain_node(settings, verdict, name, node, end - time.monotonic())
+            drain.drain_node(
+                settings,
+                verdict,
+                name,
+                node,
+                end - time.monotonic(),
+                lambda: ask_brake(settings.config, name, verdict, end - time.monotonic()),
+            )
     except Exception as error:  # the job is refused all the same
         report(f"not drained with a reason: {type(error).__name__}: {error}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import client
+from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import SCONTROL_S, DaemonClient
 from vitald.slurm import drain, scontrol, slurmd
 from vitald.slurm.reasons import first_reason, forget_reasons, is_our_reason
@@ -47,7 +48,14 @@ def _drain_or_resume(settings: Settings, daemon: DaemonClient) -> None:
         report(f"nothing done: {node}")
         return
     if verdict["status"] == "unhealthy":
-        drain.drain_node(settings, verdict, name, node, SCONTROL_S)
+        drain.drain_node(
+            settings,
+            verdict,
+            name,
+            node,
+            SCONTROL_S,
+            lambda: ask_brake(settings.config, name, verdict, SCONTROL_S),
+        )
         return
     if not node.held:
         forget_reasons(settings)

@@ -96,6 +96,7 @@ from vitald.server.schema.node import (
     Health,
     KernelLog,
     NodeStatus,
+    RecoveryDecision,
     RecoveryRequest,
 )
 from vitald.server.schema.publishers import (
@@ -198,6 +199,7 @@ __all__ = [
     "Outcome",
     "PciAttributes",
     "Reading",
+    "RecoveryDecision",
     "RecoveryRequest",
     "ReleaseEnded",
     "ReleaseRequest",

@@ -52,8 +52,23 @@ class ApiRecovery(TypedDict):
 
     mode: Annotated[str, Keywords(enum=("none", "automatic"))]
     """`[recovery] mode` of the configuration."""
+    brake: str
+    """What limits how many nodes of the cluster are taken out of service at once; begins with
+    `none` if nothing does."""
     request: RecoveryRequest | None
     """The current request; null if there is none."""
+
+
+class RecoveryDecision(TypedDict):
+    """Read from root's decision log."""
+
+    step: Literal["refused", "drain", "wait", "act"]
+    """`wait`: work still runs here, or a random delay."""
+    checks: list[str]
+    """The checks that failed."""
+    why: str
+    time: Moment
+    """When it was last decided so."""
 
 
 class RecoveryRequest(TypedDict):
@@ -67,6 +82,8 @@ class RecoveryRequest(TypedDict):
     """When it was first requested."""
     findings: list[_Positive]
     """The findings that require it."""
+    decision: RecoveryDecision | None
+    """Root's last decision on it; null before the first, or if the daemon may not read it."""
 
 
 class _OptionalNodeStatus(TypedDict, total=False):
