@@ -24,7 +24,7 @@ from tests.system.lines import vouched, xid
 from tests.system.test_slurm import Slurm
 from tests.waiting import until
 from vitald.cli.recover import start_attempt
-from vitald.recovery import cluster, inputs
+from vitald.recovery import inputs, slurm_cluster
 from vitald.recovery.decision_log import read_records
 from vitald.recovery.request import FILE
 from vitald.slurm.scontrol import list_nodes
@@ -97,7 +97,7 @@ def disk() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(os.geteuid() == 0, "root")
-    monkeypatch.setattr(cluster, "REASONS_FILE", tmp_path / "none/slurm-reason")
+    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "none/slurm-reason")
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ import pytest
 
 from vitald.config import Config
 from vitald.config_sections import Limit, Method, Recovery
-from vitald.recovery import brake, cluster
+from vitald.recovery import brake, slurm_cluster
 from vitald.recovery.brake import GateProgram, Leases, NodeCount, create_brake
-from vitald.recovery.cluster import ActionContext, Kubernetes, Pool, SlurmCluster
+from vitald.recovery.kubernetes import Kubernetes
+from vitald.recovery.scheduler import ActionContext, Pool
+from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.slurm import scontrol
 from vitald.timestamps import format_rfc3339
 
@@ -23,7 +25,7 @@ CONTEXT = ActionContext(action="reboot", request_id="r" * 8, verdict={}, boot_id
 
 @pytest.fixture(autouse=True)
 def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "REASONS_FILE", tmp_path / "slurm-reason")
+    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
 def config(**changes: Any) -> Config:

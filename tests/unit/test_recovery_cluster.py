@@ -21,9 +21,12 @@ from tests.control_plane.build import find_built_programs
 from vitald.config import Config, Paths
 from vitald.config_sections import Method, Recovery
 from vitald.publish_sections import KubernetesSettings
-from vitald.recovery import cluster
-from vitald.recovery.cluster import ActionContext, Kubernetes, NoScheduler, Program, SlurmCluster
+from vitald.recovery import cluster, slurm_cluster
+from vitald.recovery.cluster import NoScheduler, Program
 from vitald.recovery.decision import SchedulerState
+from vitald.recovery.kubernetes import Kubernetes
+from vitald.recovery.scheduler import ActionContext, describe_missing_network
+from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.slurm.scontrol import SlurmNode
 
 CONTEXT = ActionContext(
@@ -38,7 +41,7 @@ OURS = "vitald: gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot th
 @pytest.fixture(autouse=True)
 def _no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine's own vitald told its Slurm last is not ours."""
-    monkeypatch.setattr(cluster, "REASONS_FILE", tmp_path / "slurm-reason")
+    monkeypatch.setattr(slurm_cluster, "REASONS_FILE", tmp_path / "slurm-reason")
 
 
 def config(**changes: Any) -> Config:
@@ -53,17 +56,15 @@ def test_a_unit_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         Method("kubernetes"),
         Method("", ("/usr/local/sbin/drain",)),
     )
-    assert cluster.describe_missing_network(slurms, kubernetes) == ""
+    assert describe_missing_network(slurms, kubernetes) == ""
 
     def refused(family: int, kind: int) -> None:
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
-    monkeypatch.setattr("vitald.recovery.cluster.socket.socket", refused)
-    assert cluster.describe_missing_network(none, own) == ""
+    monkeypatch.setattr("vitald.recovery.scheduler.socket.socket", refused)
+    assert describe_missing_network(none, own) == ""
     for methods in ((slurms, none), (none, kubernetes)):
-        assert "RestrictAddressFamilies=AF_INET AF_INET6" in cluster.describe_missing_network(
-            *methods
-        )
+        assert "RestrictAddressFamilies=AF_INET AF_INET6" in describe_missing_network(*methods)
 
 
 # --- Slurm

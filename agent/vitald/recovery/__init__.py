@@ -6,6 +6,7 @@ recover`, as root, decides and acts.
     facts -> decision -> action
 
 Without side effects: `request` (what is requested), `action_log` (what was done), `decision`. With
-side effects: `files`, `inputs`, `programs`, `cluster`, `decision_log`, `attempt`. The daemon is
-trusted with the request alone: rate limits are computed from root's own action log.
+side effects: `files`, `inputs`, `programs`, `kubectl`, the schedulers (`cluster`, `slurm_cluster`,
+`kubernetes`), `brake`, `decision_log`, `attempt`. The daemon is trusted with the request alone:
+rate limits are computed from root's own action log, and the brake asks others.
 """

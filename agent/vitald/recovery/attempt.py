@@ -26,10 +26,15 @@ from vitald.model import Repair
 from vitald.recovery import action_log, cluster, decision_log, files, inputs, programs
 from vitald.recovery.action_log import ActionLog, ActionRecord, BootClock, InvalidActionLog
 from vitald.recovery.brake import Brake, create_brake
-from vitald.recovery.cluster import ActionContext, Scheduler
 from vitald.recovery.decision import DaemonState, Decision, Facts, SchedulerState, Step, decide
 from vitald.recovery.report import emit_log_line, format_decision
 from vitald.recovery.request import Request
+from vitald.recovery.scheduler import (
+    ActionContext,
+    Scheduler,
+    describe_missing_network,
+    get_node_name,
+)
 
 DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
 _MAX_LOGGED_FINDINGS = 8
@@ -217,7 +222,7 @@ class RecoveryAttempt:
         return replace(daemon, jobs=tuple(dict.fromkeys((*daemon.jobs, *steps))))
 
     def _read_scheduler(self, context: ActionContext) -> SchedulerState:
-        trouble = cluster.describe_missing_network(self._settings.drain, self._settings.replace)
+        trouble = describe_missing_network(self._settings.drain, self._settings.replace)
         return SchedulerState(trouble=trouble) if trouble else self._scheduler.read_state(context)
 
     def _read_clock(self) -> tuple[BootClock, str]:
@@ -248,7 +253,7 @@ class RecoveryAttempt:
             scheduler = cluster.create_scheduler(self._settings.replace, self._config)
             trouble = scheduler.mark_for_replacement(context)
         else:
-            environment = context.build_environment(cluster.get_node_name(self._config))
+            environment = context.build_environment(get_node_name(self._config))
             reboot = self._settings.reboot.argv
             trouble = programs.run_program(reboot, self._settings.deadline_s, environment).trouble
         self._report_decision(decision, request, now, f"failed: {trouble}" if trouble else "done")

@@ -23,15 +23,15 @@ from typing import Any, Protocol
 from vitald.config import Config
 from vitald.config_sections import Method, Recovery
 from vitald.recovery import programs
-from vitald.recovery.cluster import (
+from vitald.recovery.kubectl import Kubectl
+from vitald.recovery.kubernetes import Kubernetes
+from vitald.recovery.scheduler import (
     ActionContext,
-    Kubernetes,
     Pool,
-    SlurmCluster,
     describe_missing_network,
     get_node_name,
 )
-from vitald.recovery.kubectl import Kubectl
+from vitald.recovery.slurm_cluster import SlurmCluster
 from vitald.text import join_first, replace_unprintable
 from vitald.timestamps import format_rfc3339, parse_rfc3339
 

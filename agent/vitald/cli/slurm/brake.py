@@ -19,7 +19,7 @@ def ask_brake(path: Path, node: str, verdict: Mapping[str, object], seconds: flo
     from vitald.config_file import ConfigError
     from vitald.config_sections import Method
     from vitald.recovery import brake, files, inputs
-    from vitald.recovery.cluster import ActionContext
+    from vitald.recovery.scheduler import ActionContext
 
     try:
         config = inputs.read_config(path)

@@ -40,8 +40,8 @@ _RETRY = Backoff(0.5, 5.0)
 _ATTEMPTS = 8  # half a minute
 _MAX_WAIT_S = 30.0  # of what a server may ask for
 _NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
-# Names under the prefix that automatic recovery writes (recovery/cluster.py, [recovery] label): it
-# would no longer know the nodes that it cordoned.
+# Names under the prefix that automatic recovery writes (recovery/kubernetes.py, [recovery] label):
+# it would no longer know the nodes that it cordoned.
 _OF_RECOVERY = ("drained", "recovery")
 
 
