@@ -136,16 +136,36 @@ def test_the_brake_is_asked_before_hyperpod_gets_a_node(
             return why
 
         drain_node(settings, verdict(), "gpu01", known, 1.0, ask)
-        assert asked == ([[drained]] if known.states == idle else [[]])
+        changed = {"": [drained], drained[1].removeprefix("reason="): []}
+        assert asked == [changed.get(known.reason, [drained[1:]])]
         return [words[2:] for words in said]
 
     assert hand_over(SlurmNode(idle, ""), "20 other nodes") == [drained]
-    assert "gpu01: drained, and not handed to HyperPod: 20 other nodes" in capsys.readouterr().err
+    assert "gpu01: not handed to HyperPod, only drained: 20 other nodes" in capsys.readouterr().err
     held = SlurmNode(idle | {"DRAIN"}, drained[1].removeprefix("reason="))
     assert hand_over(held, "20 other nodes") == []
     assert [words[:2] for words in hand_over(held, "")] == [["state=fail", "reason=Action:Reboot"]]
+    milder = SlurmNode(idle | {"DRAIN"}, "vitald: something milder")
+    assert hand_over(milder, "20 other nodes") == [drained[1:]], "the reason is kept up to date"
     [first, then] = hand_over(SlurmNode(idle, ""), "")
     assert (first, then[:2]) == (drained, ["state=fail", "reason=Action:Reboot"])
+
+
+def test_a_node_that_is_not_drained_is_not_handed_to_hyperpod(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others that ask at the same moment would not see it."""
+    asked: list[list[str]] = []
+
+    def run(arguments: list[str], _: float) -> tuple[str, str]:
+        asked.append(arguments)
+        return "", "Unable to contact slurm controller"
+
+    monkeypatch.setattr(scontrol, "run_scontrol", run)
+    idle = SlurmNode(frozenset({"IDLE"}), "")
+    drain_node(Settings(hyperpod=True), verdict(), "gpu01", idle, WAIT_S, lambda: "")
+    assert [words[2] for words in asked] == ["state=drain"]
+    assert "not drained: Unable to contact" in capsys.readouterr().err
 
 
 def test_hyperpod_without_a_comment_where_slurm_takes_none(

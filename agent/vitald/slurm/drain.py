@@ -52,23 +52,23 @@ def drain_node(
         why = node.reason or "no reason given"
         report(f"{name}: left alone: it is {state} already, for: {why}")
         return
+    end = time.monotonic() + seconds
     reason = format_reason(settings, verdict)
     action = choose_hyperpod_action(verdict) if settings.hyperpod else ""
-    if action and ask_brake is not None:
-        # Drained first: nodes that ask at the same moment see each other.
-        if not node.held:
-            _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
-        why = ask_brake()
-        if why:
-            report(f"{name}: drained, and not handed to HyperPod: {why}")
-            return
-    if action:
-        own_comment = not node.comment or node.comment.startswith(settings.prefix)
-        _fail_node(name, action, reason, seconds, comment=own_comment)
-    elif not node.held:
-        _set_reason(settings, name, node.reason, reason, ["state=drain"], seconds)
-    elif node.reason != reason:
-        _set_reason(settings, name, node.reason, reason, [], seconds)
+    # Before the brake is asked: nodes that ask at the same moment see each other.
+    if not action or ask_brake is not None:
+        changes = [] if node.held else ["state=drain"]
+        if changes or node.reason != reason:
+            problem = _set_reason(settings, name, node.reason, reason, changes, seconds)
+            action = "" if problem else action
+    if not action:
+        return
+    refusal = ask_brake() if ask_brake is not None else ""
+    if refusal:
+        report(f"{name}: not handed to HyperPod, only drained: {refusal}")
+        return
+    own_comment = not node.comment or node.comment.startswith(settings.prefix)
+    _fail_node(name, action, reason, end - time.monotonic(), comment=own_comment)
 
 
 def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> None:
@@ -114,16 +114,19 @@ def _set_reason(
     reason: str,
     changes: list[str],
     seconds: float,
-) -> None:
-    """Give a node our reason. Until Slurm has accepted it, the former one counts as ours, too."""
+) -> str:
+    """Give a node our reason. Until Slurm has accepted it, the former one counts as ours, too. Why
+    that failed; empty if it did not.
+    """
     changes = [*changes, f"reason={reason}"]
     record_reasons(settings, former, reason)
     problem = scontrol.update_node(name, changes, seconds)
     if problem:
         report(f"{name}: not drained: {problem}")
-        return
+        return problem
     record_reasons(settings, reason)
     report(f"{name}: {' '.join(changes)}")
+    return ""
 
 
 def _fail_node(name: str, action: str, reason: str, seconds: float, *, comment: bool) -> None:
