@@ -156,8 +156,8 @@ def test_a_share_holds_in_each_partition(
         fleet.recover(name)
     assert fleet.rebooted == ["n200", "n199", *(f"n{number:03}" for number in range(180, 162, -1))]
     for name, why in (
-        ("n181", "vitald has 2 other nodes of partition small of Slurm out of service"),
-        ("n001", "vitald has 20 other nodes of the cluster out of service"),
+        ("n181", "2 other nodes of partition small of Slurm are out of service"),
+        ("n001", "20 other nodes of the cluster are out of service"),
     ):
         assert str(read_records(disk / name / "state")[-1]["why"]).startswith(why)
 

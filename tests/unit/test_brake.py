@@ -61,8 +61,8 @@ def test_this_node_is_one_of_those_that_may_be_taken() -> None:
 
     assert count([pool(19)], Limit(percent=10)) == ""
     assert count([pool(20)], Limit(percent=10)) == (
-        "vitald has 20 other nodes of the cluster out of service, and [recovery] brake_limit allows"
-        " 20 of 200: n002, n003, n004 and 17 more"
+        "20 other nodes of the cluster are out of service by vitald or unhealthy, and [recovery]"
+        " brake_limit allows 20 of 200: n002, n003, n004 and 17 more"
     )
     assert (count([pool(2)], Limit(count=3)), bool(count([pool(3)], Limit(count=3)))) == ("", True)
     # In the smallest pool that this node is in, too
@@ -106,6 +106,10 @@ def test_whom_slurm_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     unknown = SlurmCluster(config(node="n999")).list_pools()
     assert unknown == "Slurm does not know node n999"
+    # One that cannot be read is not one in service.
+    for broken in (shown.replace("   State=DOWN*+DRAIN", "   Sate=DOWN"), f"{shown}NodeName=\n"):
+        monkeypatch.setattr(scontrol, "run_scontrol", lambda *_, text=broken: (text, ""))
+        assert str(SlurmCluster(config()).list_pools()).startswith("scontrol shows a node as")
     monkeypatch.setattr(scontrol, "run_scontrol", lambda *_: ("", "scontrol did not answer"))
     assert SlurmCluster(config()).list_pools() == "scontrol did not answer"
 
@@ -190,7 +194,11 @@ def test_leases_that_have_run_out_are_free(tmp_path: Path, monkeypatch: pytest.M
     others = [lease(f"vitald-recovery-{number}", f"n00{number}", 9) for number in (4, 5)]
     assert ask(*others)[0] == "all 2 Leases are held: n004, n005"
     # Others in the namespace are not ours, and what cannot be read is not free.
-    assert ask(lease("leader", "x", 1), limit=1)[0] == ""
+    leader = {
+        "metadata": {"name": "leader", "resourceVersion": "7"},
+        "spec": {"holderIdentity": "x"},
+    }
+    assert ask(lease("leader", "x", 1), leader, limit=1)[0] == ""
     broken = {"metadata": {"name": "vitald-recovery-0", "resourceVersion": "7"}, "spec": {}}
     assert ask({**broken, "spec": {"holderIdentity": "n002"}})[0].startswith(
         "kubectl does not show"

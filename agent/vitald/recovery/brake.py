@@ -91,8 +91,8 @@ class NodeCount:
         if len(pool.taken) < most:
             return ""
         return (
-            f"vitald has {len(pool.taken)} other nodes of {pool.name} out of service, and"
-            f" [recovery] brake_limit allows {most} of {pool.total}:"
+            f"{len(pool.taken)} other nodes of {pool.name} are out of service by vitald or"
+            f" unhealthy, and [recovery] brake_limit allows {most} of {pool.total}:"
             f" {join_first(pool.taken, _MAX_LISTED)}"
         )
 
@@ -157,7 +157,7 @@ class Leases:
             return f"all {most} Leases are held: {holders}"
         if not take:
             return ""
-        # Another node may be quicker, with one of them or with all.
+        # Other nodes may take one or all of them meanwhile.
         troubles = []
         for name in free:
             trouble = self._write_lease(name, leases.get(name))
@@ -191,10 +191,11 @@ class Leases:
         if answer.trouble:
             return answer.trouble
         try:
-            found = [_read_lease(item) for item in json.loads(answer.output)["items"]]
+            shown = {item["metadata"]["name"]: item for item in json.loads(answer.output)["items"]}
+            ours = {name: item for name, item in shown.items() if name.startswith(f"{_LEASE}-")}
+            return {name: _read_lease(name, item) for name, item in ours.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return f"kubectl does not show the Leases as JSON: {type(error).__name__}: {error}"
-        return {lease.name: lease for lease in found if lease.name.startswith(f"{_LEASE}-")}
 
     def _write_lease(self, name: str, former: Lease | None) -> str:
         """Make it this node's. Why that failed; empty if it did not. Of two nodes that write the
@@ -230,12 +231,12 @@ def _list_names(most: int) -> list[str]:
     return [f"{_LEASE}-{number}" for number in range(most)]
 
 
-def _read_lease(item: Any) -> Lease:
+def _read_lease(name: str, item: Any) -> Lease:
     """Raises ValueError, KeyError, TypeError, AttributeError for what is no Lease."""
-    spec, metadata = item["spec"], item["metadata"]
+    spec = item["spec"]
     holder = replace_unprintable(str(spec.get("holderIdentity") or ""))
     if holder:
         renewed = parse_rfc3339(spec["renewTime"]).timestamp()
         if time.time() >= renewed + int(spec["leaseDurationSeconds"]):
             holder = ""
-    return Lease(str(metadata["name"]), str(metadata["resourceVersion"]), holder)
+    return Lease(name, str(item["metadata"]["resourceVersion"]), holder)

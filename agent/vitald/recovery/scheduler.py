@@ -49,7 +49,7 @@ class ActionContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Nodes that are counted together, this one among them. `taken`: the names of the other nodes
-    that vitald took out of service.
+    that vitald took out of service or reports as unhealthy.
     """
 
     name: str

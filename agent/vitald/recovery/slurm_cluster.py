@@ -115,7 +115,7 @@ class SlurmCluster:
         ]
 
     def _is_taken(self, node: scontrol.SlurmNode) -> bool:
-        """By us, or handed to HyperPod, whoever did that."""
+        """Whether vitald drained it, or HyperPod repairs it."""
         return node.held and node.reason.startswith((self._settings.prefix, ACTION))
 
     def _withdraw_node(self, context: ActionContext, *, hyperpod: bool) -> None:

@@ -57,11 +57,18 @@ def read_node_state(name: str, seconds: float) -> SlurmNode | str:
 
 
 def list_nodes(seconds: float) -> list[SlurmNode] | str:
-    """All nodes of the cluster, or why they are not known."""
+    """All nodes of the cluster, or why they are not known: of each, or of none."""
     shown, problem = run_scontrol(["show", "nodes"], seconds)
-    nodes = [parse_node_state(block) for block in re.split(r"^(?=NodeName=)", shown, flags=re.M)]
-    found = [node for node in nodes if node is not None]
-    return problem or found or "scontrol shows no nodes"
+    if problem:
+        return problem
+    nodes = []
+    for block in re.split(r"^(?=NodeName=)", shown, flags=re.MULTILINE):
+        node = parse_node_state(block)
+        if node is not None and node.name:
+            nodes.append(node)
+        elif block.strip():
+            return f"scontrol shows a node as {block.strip()[:80]!r}"
+    return nodes
 
 
 def parse_node_state(shown: str) -> SlurmNode | None:
