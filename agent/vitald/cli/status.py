@@ -150,7 +150,7 @@ def _show_recovery(outline: schema.ApiRecovery | None) -> None:
     """What is requested of root, and what prevents it."""
     if outline is None:
         return
-    request, brake = outline.get("request"), outline.get("brake", "")
+    request, brake = outline["request"], outline["brake"]
     if outline["mode"] == "automatic" and brake.startswith("none: "):
         render.print_line(f"  recovery: no brake: {brake.removeprefix('none: ')}")
     if request is not None:
@@ -160,10 +160,11 @@ def _show_recovery(outline: schema.ApiRecovery | None) -> None:
         render.print_line(
             f"  recovery: {what} is asked for since {since}, for {findings}: vitald recovery"
         )
-        decision = request.get("decision")
+        decision = request["decision"]
         if decision is not None and decision["why"]:
-            step = "waits" if decision["step"] == "wait" else decision["step"]
-            render.print_line(f"            {step}: {render.escape_text(decision['why'])}")
+            step = "waiting" if decision["step"] == "wait" else decision["step"]
+            at, why = render.format_time(decision["time"]), render.escape_text(decision["why"])
+            render.print_line(f"            {step} at {at}: {why}")
 
 
 def _show_publishers(status: schema.NodeStatus) -> None:

@@ -130,10 +130,12 @@ class RecoveryAttempt:
         nothing that was known before still holds.
         """
         most_s = self._settings.brake_delay_s
+        if not most_s:
+            return False
         facts = self._gather_facts(request, trouble)[0]
         step = decide(facts).step
         begins = step is Step.DRAIN or (step is Step.ACT and self._settings.drain.word == "none")
-        if not most_s or not begins:
+        if not begins:
             return False
         delay_s = random.SystemRandom().uniform(0, most_s)
         reason = (decision_log.DELAY, f"a random delay of {delay_s:.0f} s ([recovery] brake_delay)")

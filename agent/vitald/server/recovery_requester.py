@@ -52,7 +52,7 @@ _TICK_S = 1.0
 _REPEAT_S = 180.0  # less than the age at which root ignores a request
 _MIN_INTERVAL_S = 10.0  # between two different requests: each starts a process as root
 _WRITE_S = 5.0
-_DECISION_S = 5.0  # between two looks at root's decision log
+_DECISION_S = 5.0  # between two reads of root's decision log
 _REASONS = 8
 
 
