@@ -31,7 +31,7 @@ from vitald.cli.client import find_owners
 from vitald.cli.recover import query_daemon
 from vitald.model import Repair
 from vitald.recovery.attempt import RecoveryAttempt
-from vitald.recovery.decision_log import read_records
+from vitald.recovery.decision_log import read_last_record, read_records
 from vitald.recovery.inputs import read_config
 from vitald.recovery.request import FILE, FindingRef, Request, parse_request, render_request
 from vitald.simulator.node import SimulatedNode
@@ -729,6 +729,7 @@ def test_before_it_takes_the_node_it_waits_at_random(
         def sleep(seconds: float) -> None:
             slept.append(seconds)
             during.extend(read_records(here.state)[-1:])
+            assert read_last_record(here.state, "another") is None
             meanwhile()
 
         made = RecoveryAttempt(
@@ -747,7 +748,9 @@ def test_before_it_takes_the_node_it_waits_at_random(
     assert str(waits["why"]).startswith("a random delay of ")
     assert [record["checks"] for record in after] == [["kill_switch"]], "instead of the wait"
     here.kill_switch.unlink()
-    _, after = attempt(lambda: None)
+    seen: list[Json | None] = []
+    _, after = attempt(lambda: seen.append(read_last_record(here.state, str(waits["request"]))))
+    assert seen[0] is not None and seen[0]["checks"] == ["kill_switch"], "until it is decided anew"
     assert [record["step"] for record in after] == ["refused", "act"]
     assert here.done == ["drain ", "reboot -f"]
     assert len(set(slept)) == 2 and all(0 <= seconds <= 600 for seconds in slept)

@@ -69,10 +69,15 @@ def read_records(folder: Path) -> list[Json]:
 
 
 def read_last_record(folder: Path, request_id: str) -> Json | None:
-    """The newest decision, if it is on this request."""
-    lines = _read_lines(folder)
-    record = _parse_line(lines[-1]) if lines else None
-    return record if record is not None and record.get("request") == request_id else None
+    """The newest decision, if it is on this request. During the delay before the next, it is the
+    one before the delay: what it was refused for still prevents it.
+    """
+    records = [record for line in _read_lines(folder)[-2:] if (record := _parse_line(line))]
+    on_request = [record for record in records if record.get("request") == request_id]
+    decided = [record for record in on_request if record.get("checks") != [DELAY]]
+    if not on_request or on_request[-1] is not records[-1]:
+        return None
+    return (decided or on_request)[-1]
 
 
 def _read_lines(folder: Path) -> list[str]:
