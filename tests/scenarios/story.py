@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.unit.builders import booted, catalogue, interpreter
 from vitald import tomlfile
-from vitald.collectors.kernel_log.lines import Line, strip_prefix
+from vitald.collectors.kernel_log.lines import DOUBT, Line, strip_prefix
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import WorkPhase, compute_verdict
 from vitald.ledger import Ledger, LedgerEntry
@@ -50,6 +50,7 @@ VERBS = (
         "line",
         "times",
         "old",
+        "doubt",
         "drill",
         "fact",
         "reboot",
@@ -139,6 +140,12 @@ class Node:
         line = strip_prefix(text.encode())
         assert line is not None
         self._record(line, self.now - tomlfile.parse_duration(ago))
+
+    def doubt(self, rest: str) -> None:
+        """A line with the stamp of the line before it."""
+        line = strip_prefix(rest.encode())
+        assert line is not None
+        self._record(line, self.now, doubt=DOUBT)
 
     def drill(self, rest: str) -> None:
         hold, _, text = rest.partition(" ")
@@ -312,7 +319,7 @@ class Node:
 
     # How.
 
-    def _record(self, line: Line, when: float) -> None:
+    def _record(self, line: Line, when: float, doubt: str = "") -> None:
         self.serial += 1
         sighting = self.interpreter.parse_record(line.message)
         if sighting is not None:
@@ -322,6 +329,7 @@ class Node:
                 "time": when + self.stepped,
                 "boot_id": f"boot-{self.boots}",
                 "usec": usec if usec >= 0 else None,
+                "doubt": doubt,
             }
             self._apply(
                 self.interpreter.make_event(sighting, line.message, line.facility, **record)

@@ -16,6 +16,7 @@ What happens:
     line NVRM: Xid (PCI:...          in any form that a rendered log has
     times 300 NVRM: ... Ch {n}       300 lines, numbered
     old 5m NVRM: ...                 a line of 5 minutes ago that is read only now
+    doubt NVRM: ...                  a line that may be the rest of the record before it
     fact nvml/recovery_action gpu/0000:65:00.0 recovery=2     what another source reports
     reboot, restart                  the node boots; the daemon is killed and started
     deaf, hears                      the kernel log cannot be read; it can again

@@ -1157,7 +1157,7 @@ def test_what_is_remembered_of_crash_logs_is_bounded(
     assert known == [[first], [second, first], [third, second, first], [fourth, third, second]]
 
 
-def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
+def test_a_second_line_of_a_record_is_doubted(rebooted: Machine) -> None:
     """A process's name may hold a newline, and the kernel writes the rest of it as a line with the
     same stamp.
     """
@@ -1178,8 +1178,8 @@ def test_a_second_line_of_a_record_is_not_believed(rebooted: Machine) -> None:
     )
     assert rebooted.start()
     assert {
-        event.fields["pid"]: event.trust for event in rebooted.events if event.kind == "xid"
-    } == {400: Trust.UNTRUSTED, 401: Trust.UNTRUSTED, 402: Trust.UNTRUSTED, 300: Trust.KERNEL}
+        event.fields["pid"]: event.is_hearsay for event in rebooted.events if event.kind == "xid"
+    } == {400: True, 401: True, 402: True, 300: False}
 
 
 def test_a_process_is_not_believed_after_a_crash_either(rebooted: Machine) -> None:

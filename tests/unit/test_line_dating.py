@@ -61,7 +61,7 @@ def dated(folder: Path, text: bytes, *, former: str = "", before: bytes = b"") -
 def test_the_date_before_the_line_counts(form: str, tmp_path: Path) -> None:
     ago = min(30.0, uptime() / 2)
     this = dated(tmp_path, date(ago, form) + MESSAGE)
-    assert (this.boot_id, this.doubt, this.is_undated) == (BOOT, "", False)
+    assert (this.boot_id, this.history, this.is_undated) == (BOOT, "", False)
     assert this.time == pytest.approx(time.time() - ago, abs=5.0)
 
 
@@ -69,15 +69,15 @@ def test_the_date_before_the_line_counts(form: str, tmp_path: Path) -> None:
 def test_what_is_older_than_the_boot_is_history(form: str, tmp_path: Path) -> None:
     """Of the former boot, if a position of it is stored; else of nobody knows which."""
     text = date(uptime() + 3600.0, form) + MESSAGE
-    assert dated(tmp_path, text).doubt
+    assert dated(tmp_path, text).history
     former = dated(tmp_path, text, former=FORMER)
-    assert (former.boot_id, former.doubt, former.is_undated) == (FORMER, "", False)
+    assert (former.boot_id, former.history, former.is_undated) == (FORMER, "", False)
     assert former.time == pytest.approx(time.time() - uptime() - 3600.0, abs=5.0)
 
 
 def test_the_banner_parts_the_boots_of_stamps(tmp_path: Path) -> None:
     behind = dated(tmp_path, MESSAGE + BANNER + stamp(min(5.0, uptime() / 2)) + MESSAGE)
-    assert (behind.boot_id, behind.doubt, behind.is_undated) == (BOOT, "", False)
+    assert (behind.boot_id, behind.history, behind.is_undated) == (BOOT, "", False)
     assert behind.time == pytest.approx(time.time() - uptime() + min(5.0, uptime() / 2), abs=5.0)
     longer_than_a_chunk = b"x" * ((1 << 20) + 7) + b"\n"
     path = tmp_path / "long.log"
@@ -111,7 +111,7 @@ def test_a_user_does_not_begin_a_boot(forged: bytes, tmp_path: Path) -> None:
     line = strip_prefix(fault)
     assert line is not None
     written = dating.date_line(line, fault, 0, live=False)
-    assert (written.boot_id, written.doubt, written.is_undated) == (BOOT, "", False)
+    assert (written.boot_id, written.history, written.is_undated) == (BOOT, "", False)
 
 
 def test_a_stamp_that_this_boot_has_not_reached_is_of_another(tmp_path: Path) -> None:

@@ -258,6 +258,28 @@ def test_records_of_hardware_may_come_within_one_microsecond() -> None:
         assert doubts(*lines) == [False, False, False], head
 
 
+def test_another_level_or_caller_is_another_record() -> None:
+    lines = {
+        "level": (f"<6>[  517.250000] {SPLIT[0][15:]}", f"<3>[  517.250000] {UE}"),
+        "name of the level": (
+            "kern  :info  : [  517.250000] x",
+            f"kern  :err   : [  517.250000] {UE}",
+        ),
+        "caller": ("[  517.250000][ T4021] x", f"[  517.250000][    C3] {UE}"),
+        "caller in syslog": (
+            "Nov 22 18:29:35 n kernel: [  517.250000][ T4021] x",
+            f"Nov 22 18:29:35 n kernel: [  517.250000][    C3] {UE}",
+        ),
+    }
+    assert [name for name, pair in lines.items() if doubts(*pair) != [False, False]] == []
+    assert doubts("<6>[  517.250000] x", f"<6>[  517.250000] {UE}") == [False, True]
+    assert doubts("[  517.250000][ T1] x", f"[  517.250000][ T1] {UE}") == [False, True]
+
+
+def test_journalctl_writes_a_record_as_one_line() -> None:
+    assert doubts("[  517.250000] n kernel: x", f"[  517.250000] n kernel: {UE}") == [False, False]
+
+
 def test_a_name_that_sounds_of_hardware_vouches_for_nothing() -> None:
     crash = "NVRM: x[123]: segfault at 0 ip 000055d0c0ffee12 sp 00007ffd3b1c9a40 error 6 in foo"
     assert doubts(f"[  517.250000] {crash}", f"[  517.250000] {UE}") == [False, True]

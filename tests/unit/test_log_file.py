@@ -32,6 +32,7 @@ class Following:
 
     reader: Interpreter
     codes: list[str] = field(default_factory=list)
+    hearsay: list[bool] = field(default_factory=list)
     identities: set[str] = field(default_factory=set)
     position: Position | None = None
 
@@ -51,6 +52,7 @@ async def following(path: Path, after: Position | None = None) -> AsyncIterator[
                 assert event.identity not in told.identities
                 told.identities.add(event.identity)
                 told.codes.append(event.code)
+                told.hearsay.append(event.is_hearsay)
             told.position = batch.position
 
     task = asyncio.create_task(follow())
@@ -181,7 +183,7 @@ def test_lines_that_go_on_without_end_are_bounded(
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> None:
+def test_the_rest_of_a_record_is_doubted(tmp_path: Path, parts: int) -> None:
     """Wherever a look ends: a newline in a user's text begins a line with the record's own
     stamp.
     """
@@ -193,7 +195,7 @@ def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> Non
     )
     lines = [f"[26218.429856] {text}\n" for text in ("tmpfs: Unknown parameter 'foo", ue, "bar'")]
 
-    async def follow() -> list[str]:
+    async def follow() -> list[bool]:
         async with following(path) as told:
             for number in range(parts):
                 append(path, "".join(lines[3 * number // parts : 3 * (number + 1) // parts]))
@@ -201,7 +203,26 @@ def test_the_rest_of_a_record_is_not_believed(tmp_path: Path, parts: int) -> Non
                 await until_async(lambda: told.read(path, size))
             append(path, f"[26218.429857] {ue}\n")
             await until_async(lambda: len(told.codes) == 2)
-            assert told.reader.counters.untrusted == 1
-            return told.codes
+            return told.hearsay
 
-    assert asyncio.run(follow()) == ["edac/uncorrected"] * 2
+    assert asyncio.run(follow()) == [True, False]
+
+
+def test_what_the_log_says_of_lost_records_is_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    lines = (
+        "Nov 25 21:00:01 n kernel: [ 7000.1] ** 3712 printk messages dropped **",
+        "Nov 25 21:00:02 n systemd-journald[312]: Missed 12 kernel messages",
+        "6,10,7000000,-;usb 1-1: x",
+        "6,15,7100000,-;usb 1-1: y",
+    )
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+    async def follow() -> Following:
+        async with following(path) as told:
+            await until_async(lambda: told.read(path, path.stat().st_size))
+            return told
+
+    told = asyncio.run(follow())
+    assert told.codes == ["vitald/records_lost"] * 3
+    assert told.reader.counters.lost == 3712 + 12 + 4

@@ -525,10 +525,64 @@ def test_a_line_that_has_a_faults_words_and_was_not_read_is_shown() -> None:
     assert "could not be read" in out
 
 
-def test_lines_that_end_in_carriage_returns_are_not_read_and_not_healthy() -> None:
-    code, out = scan(f"[  1.0] usb 1-1: x\r{STAMPED}\r[  600.0] usb 1-1: y\r".encode())
-    assert code == 30
-    assert "could not be read" in out
+def test_lines_may_end_in_carriage_returns_alone() -> None:
+    events, verdict = scan_json(f"[  1.0] usb 1-1: x\r{STAMPED}\r[  600.0] usb 1-1: y".encode())
+    assert ([event["line"] for event in events], verdict["lines"]) == ([2], 3)
+    many = ("[  1.0] usb 1-1: " + "x" * 50_000 + "\r") * 3 + f"{STAMPED}\r"
+    events, verdict = scan_json(many.encode())
+    assert ([event["line"] for event in events], verdict["lines"]) == ([4], 4)
+
+
+LOSSES = {
+    "[ 7001.100] ** 3712 printk messages dropped **": 3712,
+    "Sep 04 10:00:00 n systemd-journald[512]: Missed 1204 kernel messages": 1204,
+    "Sep 04 10:00:00 n systemd-journald[512]: /dev/kmsg buffer overrun, some messages lost.": 0,
+    (
+        "Sep 04 10:00:00 n rsyslogd: imjournal: 74083 messages lost due to rate-limiting (20000"
+        " allowed within 600 seconds)"
+    ): 74083,
+    "[ 7001.100] nvidia_uvm: 14 callbacks suppressed": 14,
+    "6,12,7,-;x\n6,15,8,-;x": 2,
+    json.dumps(
+        {
+            **JOURNAL,
+            "_TRANSPORT": "driver",
+            "SYSLOG_IDENTIFIER": "systemd-journald",
+            "MESSAGE": "Missed 7 kernel messages",
+        }
+    ): 7,
+}
+
+
+def test_a_log_that_lost_records_is_not_healthy() -> None:
+    quiet = "[    1.000000] usb 1-1: x\n"
+    found = {}
+    for text in LOSSES:
+        before = "" if text.startswith("{") else quiet
+        verdict = scan_json(f"{before}{text}\n".encode())[1]
+        found[text] = verdict["lost"], verdict["status"]
+    assert found == {text: (count, "unknown") for text, count in LOSSES.items()}
+
+
+def test_a_loss_does_not_hide_what_was_found() -> None:
+    lost = "[ 7001.100] ** 3712 printk messages dropped **\n"
+    for line in (
+        STAMPED,
+        "[  600.0] EDAC MC0: 1 CE x on DIMM0 (channel:0 page:0x0 offset:0x0 grain:8)",
+    ):
+        alone, both = (scan_json(text.encode())[1] for text in (f"{line}\n", f"{line}\n{lost}"))
+        assert (alone["status"], both["lost"]) == (both["status"], 3712)
+
+
+def test_what_the_kernel_leaves_out_of_processes_and_packets_is_no_loss() -> None:
+    text = (
+        "[    1.000000] net_ratelimit: 12 callbacks suppressed\n"
+        "[    2.000000] show_signal_msg: 33 callbacks suppressed\n"
+        "Sep 04 10:00:00 n app[512]: Missed 1204 kernel messages\n"
+        "6,12,7,-;x\n6,13,8,-;x\n6,1,7,-;next boot\n"
+    )
+    verdict = scan_json(text.encode())[1]
+    assert (verdict["lost"], verdict["status"]) == (0, "healthy")
 
 
 def test_what_a_program_wrote_is_not_counted_as_unread() -> None:
@@ -684,7 +738,7 @@ def test_hostile_json_ends() -> None:
     scan_json(b"__REALTIME_TIMESTAMP=1\n__MONOTONIC_TIMESTAMP=1\nMESSAGE\n" + b"\xff" * 8 + b"x")
 
 
-def test_the_rest_of_a_record_is_shown_and_not_judged() -> None:
+def test_what_may_be_the_rest_of_a_record_asks_for_a_look_at_most() -> None:
     """`dmesg -S` after somebody gave a mount option with a newline in it."""
     ue = (
         "EDAC MC0: 1 UE memory scrubbing error on D (channel:0 slot:1 page:0x8a1 offset:0x0"
@@ -692,7 +746,7 @@ def test_the_rest_of_a_record_is_shown_and_not_judged() -> None:
     )
     lines = ("tmpfs: Unknown parameter 'foo", ue, "bar'")
     events, verdict = scan_json("".join(f"[26218.429856] {line}\n" for line in lines).encode())
-    assert [(event["type"], event["code"]) for event in events] == [("untrusted", None)]
-    assert (verdict["status"], verdict["untrusted"]) == ("healthy", 1)
+    assert [(event["type"], event["kind"]) for event in events] == [("event", "edac")]
+    assert (verdict["status"], verdict["action"]) == ("degraded", "inspect")
     _, alone = scan_json(f"[26218.429856] {ue}\n".encode())
     assert alone["rebootRequired"]

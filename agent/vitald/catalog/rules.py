@@ -14,7 +14,7 @@ from typing import Union
 from vitald.catalog.diagnosis import Diagnosis
 from vitald.catalog.threshold import Threshold
 from vitald.model import Action, ComponentKind, Fields, Requirement, When
-from vitald.model.event import ALIKE, SETTLING, UNDATED
+from vitald.model.event import ALIKE, DOUBTED, SETTLING, UNDATED
 
 
 class FaultClass(Enum):
@@ -290,11 +290,12 @@ class Rule:
                 ruling = _apply_case(ruling, case)
         if SETTLING in fields and ruling.action.makes_unfit:
             ruling = _limit_settling(ruling)
-        if UNDATED in fields and ruling.action.makes_unfit:
+        weak = next((words for field, words in _WEAK.items() if field in fields), "")
+        if weak and (ruling.action.makes_unfit or ruling.unusable):
             ruling = replace(
                 ruling,
                 action=Action.INSPECT,
-                title=f"{ruling.title} (read late, without a date)",
+                title=f"{ruling.title} ({weak})",
                 clears=ruling.clears.join_evidence(CLEARS_OF[Action.INSPECT]),
                 escalation="none",
                 unusable=False,
@@ -310,6 +311,13 @@ class Rule:
                 unusable=True,
             )
         return ruling
+
+
+# Fields of lines that prove too little to cost a node
+_WEAK = {
+    UNDATED: "read late, without a date",
+    DOUBTED: "perhaps not the kernel's: it may be the rest of the line before it",
+}
 
 
 def _count_alike(names: str) -> str:

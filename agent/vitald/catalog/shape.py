@@ -20,12 +20,13 @@ MACROS = {
     "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
     "{driver}": _DRIVER,
     "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
-    "{disk}": rf"(?P<device>(?!{_IMAGE}(?!\w))[A-Za-z0-9_.\-]{{1,64}})",
+    # The kernel writes the / of a disk's name as !: pxd!pxd208
+    "{disk}": rf"(?P<device>(?!{_IMAGE}(?!\w))[A-Za-z0-9_.!\-]{{1,64}})",
     "{image}": rf"(?P<device>{_IMAGE})",
     # jbd2 names a journal after its device and its inode: `dm-0-8`, `nvme0n1p1-8`; a journal on a
     # device of its own has no inode.
     "{journal}": (
-        rf"(?P<device>(?!{_IMAGE}(?!\w))(?:dm-\d{{1,5}}|[A-Za-z0-9_]{{1,64}}?))(?:-\d{{1,9}})?"
+        rf"(?P<device>(?!{_IMAGE}(?!\w))(?:dm-\d{{1,5}}|[A-Za-z0-9_!]{{1,64}}?))(?:-\d{{1,9}})?"
     ),
     # What EDAC prints of an error after `1 CE ` or `1 UE `; a label has no parentheses, and comes
     # after the first `on`.

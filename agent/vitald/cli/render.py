@@ -375,6 +375,8 @@ def _list_marks(event: schema.ApiEvent) -> list[str]:
         marks.append(f"UNTRUSTED ({why}, not judged)")
     elif event["trust"] == "accepted":
         marks.append("written by a process")
+    if doubted := fields.get("doubted"):
+        marks.append(f"DOUBTFUL: {escape_text(doubted)}")
     if "untrusted" not in fields and fields.get("on_node") is False:
         marks.append("no such device here")
     if (facility := fields.get("facility")) is not None:

@@ -188,7 +188,7 @@ class _LogScan:
         real = [found for found in opened if not found.is_simulated]
         drills = [found for found in opened if found.is_simulated]
         verdict = compute_verdict(real, [], self._until, incidents, device_reset=device_reset)
-        verdict = _add_problem(replace(verdict, simulated=bool(drills)), coverage.problem)
+        verdict = _add_problem(replace(verdict, simulated=bool(drills)), coverage)
         by_rank = [*sort_by_strength(real), *sort_by_strength(drills)]
         findings = [self._add_lines(found) for found in by_rank]
         if self._json:
@@ -256,6 +256,8 @@ class _LogScan:
             "unread": coverage.unread,
             "unreadLines": [{"line": number, "raw": raw} for number, raw in coverage.shown],
             "problem": coverage.problem or None,
+            "lost": coverage.lost,
+            "loss": coverage.loss or None,
             "hosts": list(coverage.hosts),
         }
         latest = coverage.latest
@@ -305,7 +307,9 @@ def _mark_event(event: Event) -> str:
     if event.is_simulated:
         return "SIMULATED (a drill) "
     if not event.is_trusted:
-        return "UNTRUSTED (written by a process, not judged) "
+        return f"UNTRUSTED ({event.fields.get('untrusted') or 'written by a process'}, not judged) "
+    if "doubted" in event.fields:
+        return "DOUBTFUL (perhaps the rest of the line before) "
     return "written by a process " if event.is_hearsay else ""
 
 
@@ -316,6 +320,8 @@ def _print_coverage(coverage: LogCoverage) -> None:
         for number, raw in coverage.shown:
             line = render.cut_text(render.escape_text(raw), render.get_width() - 10)
             print(f"{number:>8}  {line}")
+    if coverage.loss:
+        print(f"{coverage.loss}: a fault may be among them")
     if len(coverage.hosts) > 1:
         hosts = render.escape_text(", ".join(coverage.hosts))
         print(f"lines of {len(coverage.hosts)} hosts ({hosts}), judged as if of one node")
@@ -349,10 +355,15 @@ def _describe_stamp(stamp: Stamp) -> str:
     return f"{where}, which has no date"
 
 
-def _add_problem(verdict: Verdict, problem: str) -> Verdict:
-    """Unknown if the log could not be read, unless what was read is unhealthy."""
+def _add_problem(verdict: Verdict, coverage: LogCoverage) -> Verdict:
+    """Unknown if the log could not be read, unless what was read is unhealthy; and if it lost
+    records and what is left shows no fault.
+    """
     from vitald.model import Status
 
+    problem = coverage.problem
+    if not problem and verdict.status is Status.HEALTHY:
+        problem = coverage.loss
     if not problem:
         return verdict
     is_unhealthy = verdict.status is Status.UNHEALTHY

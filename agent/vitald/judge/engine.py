@@ -108,7 +108,7 @@ from vitald.model import (
     Transition,
 )
 from vitald.model.codes import CLOCK_STEPPED, TOO_MANY
-from vitald.model.event import UNDATED
+from vitald.model.event import DOUBTED, UNDATED
 
 
 class Judge:
@@ -215,13 +215,13 @@ class Judge:
         ]
 
     def find_refuted(self, calm: Collection[tuple[Component, str]]) -> list[Finding]:
-        """Open findings of lines without a date whose fault a source observes not to hold, under
-        any of its codes.
+        """Open findings of lines without a date, or perhaps without a record of their own, whose
+        fault a source observes not to hold, under any of its codes.
         """
         return [
             finding
             for finding in self._state.findings
-            if UNDATED in finding.fields
+            if (UNDATED in finding.fields or DOUBTED in finding.fields)
             and not (finding.is_simulated or finding.on_trial)
             and any(
                 component == finding.component and self._is_same_fault(code, finding)

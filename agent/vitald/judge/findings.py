@@ -31,13 +31,14 @@ from vitald.model import (
     When,
     copy_with,
 )
+from vitald.model.event import DOUBTED
 
 NEVER = float("inf")
 BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding
 # Start of the cause if the fault persists, and is suppressed under its root cause
 SUPPRESSED = "told as a consequence of"
 _WITNESS_S = 30.0  # longest time between two reports of the same occurrence
-_OF_HEARSAY = (VOUCHED, "facility")
+_OF_HEARSAY = (VOUCHED, "facility", DOUBTED)
 
 
 def open_finding(id_: int, key: FindingKey, event: Event, ruling: Ruling, incident: int) -> Finding:

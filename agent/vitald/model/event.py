@@ -57,8 +57,8 @@ class Event:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether a user process wrote it, and the configuration does not accept it as a fault: it
-        may open a finding of its own, and change nothing else.
+        """Whether a user process wrote it or may have written it, and the configuration does not
+        accept it as a fault: it may open a finding of its own, and change nothing else.
         """
         return is_hearsay(self.fields)
 
@@ -84,5 +84,9 @@ ALIKE = "alike"
 VOUCHED = "vouched"
 
 
+# Field of a line that may be the rest of the record before it, and so a user's text: why
+DOUBTED = "doubted"
+
+
 def is_hearsay(fields: Fields) -> bool:
-    return fields.get(VOUCHED) is False
+    return fields.get(VOUCHED) is False or DOUBTED in fields

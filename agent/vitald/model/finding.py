@@ -184,7 +184,9 @@ class Finding:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether it rests on lines of user processes that the configuration does not accept."""
+        """Whether it rests on lines of user processes that the configuration does not accept, or on
+        lines that may be such.
+        """
         return is_hearsay(self.fields)
 
     @property

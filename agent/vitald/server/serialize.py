@@ -13,6 +13,7 @@ from vitald.judge.findings import find_clears, find_rule
 from vitald.judge.verdict import format_reasons, sort_by_strength
 from vitald.ledger import FindingHistory, RowList, StoredEvent
 from vitald.model import (
+    VOUCHED,
     Acceptance,
     Action,
     Event,
@@ -103,7 +104,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
             if found.is_confirmed
             else list(catalog.find_witnesses(found.code, found.component.kind))
         ),
-        "writtenByProcess": found.is_hearsay,
+        "writtenByProcess": found.fields.get(VOUCHED) is False,
         "simulated": found.is_simulated,
         "simulatedUntil": format_moment(found.simulated_until),
         "bootId": found.boot_id,

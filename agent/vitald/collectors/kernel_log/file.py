@@ -31,6 +31,7 @@ from vitald.collectors.kernel_log.lines import (
     join_lines,
     strip_prefix,
 )
+from vitald.collectors.kernel_log.losses import Loss, LossDetector
 from vitald.model import Batch, Event, Position, SourceFailed
 
 _POLL_S, _HEARTBEAT_S = 0.25, 1.0
@@ -80,6 +81,7 @@ class LogFile:
         self._live = False  # the lines found at the start have been read
         self._dating = LineDating(boot_id, "")
         self._detector = ContinuationDetector()
+        self._losses = LossDetector()
 
     async def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """Batches from the byte after `after`, also if that file was rotated since; else from the
@@ -251,6 +253,9 @@ class LogFile:
     ) -> _HeldRecord | None:
         """Append the event of a line that reports one; returns a record that may continue."""
         self.interpreter.counters.userspace += bool(line.facility)
+        if (loss := self._losses.find_loss(line)) is not None:
+            self.interpreter.counters.lost += loss.count or 0
+            events.append(self._make_loss_event(loss, line, raw, inode, offset))
         detector = self._detector.copy()
         doubt = self._detector.find_doubt(line)
         event = self._make_event(line, raw, inode, offset, doubt)
@@ -266,6 +271,18 @@ class LogFile:
         event = self._make_event(line, held.raw, inode, held.offset, held.doubt)
         if event is not None:
             events.append(event)
+
+    def _make_loss_event(
+        self, loss: Loss, line: Line, raw: bytes, inode: int, offset: int
+    ) -> Event:
+        written = self._dating.date_line(line, raw, offset, live=self._live)
+        return make_lost_event(
+            identity=f"file:{inode:x}:{offset}:loss",
+            time=written.time,
+            boot_id=written.boot_id,
+            count=loss.count,
+            fields={"file": self.path.name, "offset": offset},
+        )
 
     def _make_event(
         self, line: Line, raw: bytes, inode: int, offset: int, doubt: str
@@ -283,7 +300,8 @@ class LogFile:
             boot_id=written.boot_id,
             usec=None,
             live=self._live,
-            doubt=doubt or written.doubt,
+            doubt=doubt,
+            history=written.history,
             undated=written.is_undated,
         )
 

@@ -115,21 +115,23 @@ class Interpreter:
         approximate: bool = False,
         live: bool = False,
         doubt: str = "",
+        history: str = "",
         undated: bool = False,
     ) -> Event:
         """The event of a parsed record. `time` is in seconds since the epoch, `approximate` if it
         was computed from `usec`, the kernel's own clock in microseconds.
 
         `live`: the record was written while the daemon was reading, so the device it names must
-        have been listed. `doubt`: why it may not be a record of its own, or none of this boot.
-        `undated`: when it was written is unknown.
+        have been listed. `doubt`: why it may not be a record of its own. `history`: why it is none
+        of this boot. `undated`: when it was written is unknown.
         """
         trust, simulated_until = self._determine_trust(text, facility, identity, time)
         on_node, absent = self._check_presence(parsed)
-        reason = doubt or (absent if live and trust is Trust.KERNEL else "")
+        reason = history or (absent if live and trust is Trust.KERNEL else "")
         untrusted = reason if trust is not Trust.ANNOUNCED else ""
         if untrusted:
             trust = Trust.UNTRUSTED
+        doubted = doubt if trust is not Trust.ANNOUNCED else ""
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         fields = _copy_fields(
@@ -139,11 +141,13 @@ class Interpreter:
             undated=undated or None,
             on_node=on_node,
             untrusted=untrusted or None,
+            doubted=doubted or None,
             facility=facility or None,
         )
         if trust is Trust.ACCEPTED:
             fields[VOUCHED] = self.userspace == "confirmed"
-        if parsed.code == PLACED and (trust is Trust.KERNEL or fields.get(VOUCHED) is True):
+        is_sure = trust is Trust.KERNEL or fields.get(VOUCHED) is True
+        if parsed.code == PLACED and is_sure and not doubted:
             self.places.record_event(fields)
         component = self._find_component(parsed)
         self._add_device_fields(fields, parsed, component)

@@ -30,13 +30,13 @@ _HISTORY = "it was written before this boot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """When a line was written (seconds since the epoch), and in which boot. `doubt`: why it is not
-    judged.
+    """When a line was written (seconds since the epoch), and in which boot. `history`: why it is
+    none of this boot, and not judged.
     """
 
     time: float
     boot_id: str
-    doubt: str = ""
+    history: str = ""
     is_undated: bool = False
 
 
@@ -92,7 +92,7 @@ class LineDating:
     def _make_history(self, written: float) -> Written:
         """A line of an earlier boot. Without a stored position it is not known of which."""
         if self._former_boot in ("", self._boot_id):
-            return Written(time=written, boot_id=self._boot_id, doubt=_HISTORY)
+            return Written(time=written, boot_id=self._boot_id, history=_HISTORY)
         return Written(time=written, boot_id=self._former_boot)
 
 

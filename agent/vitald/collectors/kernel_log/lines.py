@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, escape
@@ -24,13 +24,15 @@ _SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} 
 _WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
-_CALLER = r"\[ *[TC]\d+\]"
+_LEVELS = "emerg|alert|crit|err|warn|notice|info|debug"
+_CALLER = r"\[ *[TC]\d+\]"  # CONFIG_PRINTK_CALLER: the task or the processor that printed it
 _STAMP = re.compile(
     r"(?:<(?P<prio>\d{1,3})>)?"  # dmesg -r, a line for /dev/kmsg
     # dmesg -x
-    rf"(?:(?P<facility>{_FACILITIES}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?"
+    rf"(?:(?P<facility>{_FACILITIES}) *:(?P<level>{_LEVELS}) *: )?"
     # dmesg, dmesg --time-format iso
-    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})(?: ?{_CALLER})?"
+    rf"(?:(?:{_SECONDS}|{_WALL}|\[\.\.\.\]|{_DATE}(?:[.,]\d+)?{_ZONE})"
+    rf"(?: ?(?P<caller>{_CALLER}))?"
     rf" |{_CALLER} )?"
 )
 _PRIO = r"(?:<(?P<prio>\d{1,3})>)?"  # RFC 3164 or RFC 5424 as sent
@@ -60,6 +62,9 @@ _DMESG_STAMP = re.compile(
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 # The kernel cuts a record at about 1 KiB, escapes make it up to four times as long
 _MAX_LINE_BYTES = 8192
+# Programs that read the kernel's log for others, and what they say when they miss some of it
+_READERS = ("systemd-journald", "systemd-journal", "rsyslogd")
+_MISSED = re.compile(r"Missed \d|im(?:journal|klog): \d|/dev/kmsg buffer overrun")
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 _MAX_SECONDS_DIGITS = 12  # a longer number is no uptime
 MAX_CONTINUATIONS = 16  # lines that continue one record
@@ -79,7 +84,7 @@ _HARDWARE_PREFIXES = (
     b"efa ",
     b"infiniband ",
 )
-DOUBT = "it has the stamp of the line before it and may be the rest of that record"
+DOUBT = "it has the stamp of the line before it, and may be the rest of that record"
 
 
 @dataclass(slots=True)  # not frozen: one is made for every line of a log, in half the time
@@ -95,6 +100,9 @@ class Line:
     host: str = field(default="", compare=False)  # as the form names it
     # The form writes a record as one line
     is_whole_record: bool = field(default=False, compare=False)
+    # Level and caller as the form writes them; they are the same in all lines of a record
+    printed_by: str = field(default="", compare=False)
+    seq: int | None = field(default=None, compare=False)  # the record's number in the kernel's ring
 
     @property
     def is_continuation(self) -> bool:
@@ -112,29 +120,31 @@ class ContinuationDetector:
     """Detects lines that may continue a record: where a form does not mark the end of a record, a
     newline in a user's text begins a line.
 
-    syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp before
-    each of its lines. Of lines with the same stamp, those after a hardware driver's are trusted.
+    syslog(2), /proc/kmsg and so rsyslog, `dmesg -S` and pstore write the record's own stamp, level
+    and caller before each of its lines. Of lines with the same ones, those after a hardware
+    driver's are trusted.
     """
 
-    __slots__ = ("_trusted", "_usec")
+    __slots__ = ("_head", "_trusted")
 
     def __init__(self) -> None:
-        self._usec: int | None = None
+        self._head: tuple[int | None, str] = None, ""
         self._trusted = True
 
     def copy(self) -> ContinuationDetector:
         """The state now, for lines that are read again."""
         same = ContinuationDetector()
-        same._usec, same._trusted = self._usec, self._trusted
+        same._head, same._trusted = self._head, self._trusted
         return same
 
     def find_doubt(self, line: Line) -> str:
         """Why the line may not be a record of its own; empty if nothing suggests it. Call it for
         every line, in order.
         """
+        head = line.usec, line.printed_by
         # The stamp is 0 early in a boot
-        if line.is_whole_record or not line.usec or line.usec != self._usec:
-            self._usec = line.usec
+        if line.is_whole_record or not line.usec or head != self._head:
+            self._head = head
             self._trusted = line.message.startswith(_HARDWARE_PREFIXES) and not begins_with_name(
                 line.message
             )
@@ -145,7 +155,7 @@ class ContinuationDetector:
 def join_lines(line: Line, more: Iterable[bytes]) -> Line:
     """A record of several lines as /dev/kmsg writes it: one line, with escaped newlines."""
     message = rb"\x0a".join([line.message, *(escape(text.strip()) for text in more)])
-    return Line(message, line.facility, line.usec, line.has_kernel_prefix, line.host)
+    return replace(line, message=message)
 
 
 def strip_prefix(raw: bytes) -> Line | None:
@@ -157,16 +167,21 @@ def strip_prefix(raw: bytes) -> Line | None:
         except TornRecord:
             return None
         return Line(
-            record.text, record.facility, record.usec, has_kernel_prefix=True, is_whole_record=True
+            record.text,
+            record.facility,
+            record.usec,
+            has_kernel_prefix=True,
+            is_whole_record=True,
+            seq=record.seq,
         )
     text = raw.decode("utf-8", "surrogateescape")
     facility: int | None = None
     usec: int | None = None
-    by_kernel, host = False, ""
+    by_kernel, host, is_whole, printed_by = False, "", False, ""
     if (syslog := _SYSLOG.match(text) or _RFC5424.match(text) or _TALOS.match(text)) is not None:
         if syslog.re is not _TALOS:
             if syslog["tag"] != "kernel":
-                return None
+                return find_reader_line(syslog["tag"], text[syslog.end() :])
             facility, host = (
                 int(prio) >> 3 if (prio := syslog["prio"]) else None,
                 syslog["host"] or "",
@@ -175,14 +190,25 @@ def strip_prefix(raw: bytes) -> Line | None:
     elif (stamp := _STAMP.match(text)) is not None and stamp.end():
         facility, usec = _parse_facility(stamp["prio"], stamp["facility"]), _parse_usec(stamp)
         by_kernel = _DMESG_STAMP.match(text, 0, stamp.end()) is not None
+        printed_by = f"{stamp['prio'] or stamp['level'] or ''}{stamp['caller'] or ''}"
         text = text[stamp.end() :]
     if (tagged := _KERNEL.match(text)) is not None:
+        is_whole = usec is not None  # journalctl -o short-monotonic indents the rest of a record
         text, by_kernel = text[tagged.end() :], by_kernel or tagged.end() > len("kernel: ")
     # syslog keeps the kernel's own bracket where printk.time is on
     if (stamp := _STAMP.match(text)) is not None:
+        printed_by = printed_by or stamp["caller"] or ""
         by_kernel = by_kernel or _DMESG_STAMP.match(text, 0, stamp.end()) is not None
         text, usec = text[stamp.end() :], _parse_usec(stamp) if usec is None else usec
-    return Line(text.encode("utf-8", "surrogateescape"), facility, usec, by_kernel, host)
+    message = text.encode("utf-8", "surrogateescape")
+    return Line(message, facility, usec, by_kernel, host, is_whole, printed_by)
+
+
+def find_reader_line(program: str, text: str) -> Line | None:
+    """The line of a program that reads the kernel's log, if it says that records are missing."""
+    if program not in _READERS or not _MISSED.match(text):
+        return None
+    return Line(f"{program}: {text}".encode("utf-8", "surrogateescape"), is_whole_record=True)
 
 
 def _parse_usec(stamp: re.Match[str]) -> int | None:

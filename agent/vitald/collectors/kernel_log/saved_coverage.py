@@ -25,8 +25,20 @@ class LogCoverage:
     unread: int = 0  # unrecognised lines that contain a text of fault lines
     shown: list[tuple[int, str]] = field(default_factory=list)  # the first of those
     hosts: dict[str, None] = field(default_factory=dict)
+    losses: int = 0  # places where records are missing
+    lost: int = 0  # records missing there, as far as the log says how many
+    first_loss: int = 0  # its line
     latest: Stamp | None = None  # of the line written last, if it is a kernel log's
     trouble: str = ""
+
+    @property
+    def loss(self) -> str:
+        """What the log shows of records that it lost; empty if nothing."""
+        if not self.losses:
+            return ""
+        number = f"{count_noun(self.lost, 'record')} or more" if self.lost else "records"
+        where = f"{self.losses} times, first" if self.losses > 1 else "once,"
+        return f"{number} lost before this log was written ({where} at line {self.first_loss})"
 
     @property
     def problem(self) -> str:

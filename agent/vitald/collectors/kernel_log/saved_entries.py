@@ -8,7 +8,7 @@ import json
 import re
 
 from vitald.collectors.kernel_log.dates import parse_date
-from vitald.collectors.kernel_log.lines import Line, strip_prefix
+from vitald.collectors.kernel_log.lines import Line, find_reader_line, strip_prefix
 from vitald.collectors.kernel_log.record import escape
 from vitald.collectors.kernel_log.saved_text import SavedRecord, TextParser
 
@@ -75,7 +75,10 @@ def parse_journal_entry(entry: dict[str, bytes | None], shown: bytes, number: in
         # The log was saved with some fields only
         return SavedRecord(number, shown, strip_prefix(message), time, host, boot_id)
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
-        return SavedRecord(number, shown, None, time)
+        said = find_reader_line(
+            (name or b"").decode("utf-8", "replace"), message.decode("utf-8", "surrogateescape")
+        )
+        return SavedRecord(number, shown, said, time, host, boot_id)
     facility = _parse_count(entry.get("SYSLOG_FACILITY"))
     if facility is None:
         facility = 0 if name in (None, b"kernel") else 1
@@ -86,7 +89,7 @@ def parse_journal_entry(entry: dict[str, bytes | None], shown: bytes, number: in
     usec = _parse_count(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))
     if usec is None:
         usec = _parse_count(entry.get("__MONOTONIC_TIMESTAMP"))
-    line = Line(escape(message), facility, usec, has_kernel_prefix=True)
+    line = Line(escape(message), facility, usec, has_kernel_prefix=True, is_whole_record=True)
     return SavedRecord(number, shown, line, time, host, boot_id)
 
 

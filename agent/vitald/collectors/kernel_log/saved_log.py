@@ -25,6 +25,7 @@ from vitald.collectors.kernel_log.dates import parse_anchor, parse_date
 from vitald.collectors.kernel_log.drills import DrillRecord, DrillRegistry, is_drill_line
 from vitald.collectors.kernel_log.interpret import Interpreter, make_boot_event
 from vitald.collectors.kernel_log.lines import Line, join_lines
+from vitald.collectors.kernel_log.losses import Loss, LossDetector
 from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
@@ -147,7 +148,7 @@ class SavedLog:
         """Every record that is recognised, context included, and the boots, in the order in which
         they are read.
         """
-        recognise, coverage = self._recognise, self.coverage
+        recognise, coverage, losses = self._recognise, self.coverage, LossDetector()
         for number, record in enumerate(self._records.read_records(self._is_recognised)):
             line = record.line
             if line is None:
@@ -157,6 +158,8 @@ class SavedLog:
             if host and host not in coverage.hosts:
                 self._add_host(host)
             clock = self._select_clock(host)
+            if (loss := losses.find_loss(line)) is not None:
+                self._note_loss(record, loss)
             sightings = recognise(line.message)
             if sightings is None and record.more:
                 line = join_lines(line, record.more)
@@ -238,6 +241,12 @@ class SavedLog:
             events = tuple(make_boot_event(boot.name, boot.place) for _ in self._interpreters)
             yield SavedEvent(boot.place, events)
         clock.new_boots.clear()
+
+    def _note_loss(self, record: SavedRecord, loss: Loss) -> None:
+        coverage = self.coverage
+        coverage.losses += 1
+        coverage.lost += loss.count or 0
+        coverage.first_loss = coverage.first_loss or record.number
 
     def _count_missed(self, record: SavedRecord, line: Line) -> None:
         """Counts an unrecognised line that contains a text of fault lines."""

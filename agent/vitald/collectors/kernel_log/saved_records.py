@@ -58,8 +58,12 @@ class RecordReader:
             return self._read_export()
         if _JSON.match(head):
             return self._read_objects()
+        if b"\n" not in head and b"\r" in head:  # some terminals' captures
+            head, lines = head.replace(b"\r", b"\n"), self._read_returned_lines()
+        else:
+            lines = self._read_lines()
         self._text.detect_prefix(head, is_recognised)
-        return _join_records(self._text.parse_lines(self._read_lines(), self._coverage))
+        return _join_records(self._text.parse_lines(lines, self._coverage))
 
     def _read_lines(self) -> Iterator[bytes]:
         """Of a line longer than any kernel record only the beginning."""
@@ -69,6 +73,19 @@ class RecordReader:
             yield line
             while not line.endswith(b"\n") and (line := readline(_MAX_LINE_BYTES)):
                 pass
+
+    def _read_returned_lines(self) -> Iterator[bytes]:
+        """Lines that end with a carriage return alone; of long ones only the beginning."""
+        rest = b""
+        while piece := self._stream.read(_MAX_LINE_BYTES):
+            *lines, rest = (rest + piece).split(b"\r")
+            rest = rest[:_MAX_LINE_BYTES]
+            for line in lines:
+                self._coverage.lines += 1
+                yield line + b"\n"
+        if rest:
+            self._coverage.lines += 1
+            yield rest
 
     # --- JSON
 
