@@ -236,7 +236,7 @@ class Rule:
     state: bool = False  # each event replaces the former action, and `none` closes the finding
     # The driver's recommendation for its device: it replaces what entries of other codes require
     driver_recommendation: bool = False
-    context: bool = False  # not a fault: it explains others
+    context: bool = False  # beside a fault: it explains others, and is no fault that is counted
     # Evidence that closes findings of the event's component or, if that is the node, of `of`
     evidence: Evidence | None = None
     of: tuple[ComponentKind, ...] = ()

@@ -17,6 +17,11 @@ _WORDS = r"[\w ,.:;()/'+#%<>!&*@\-]{0,200}"
 _DRIVER = r"(?P<driver>[A-Za-z0-9_][A-Za-z0-9_\-]{0,31})"
 MACROS = {
     "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    # What a network driver puts before its message, with or without the interface's name
+    "{netdev}": (
+        r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]):?"
+        r"(?: (?P<port>[\w.\-]{1,32})| \(unnamed net_device\)(?: \(uninitialized\))?)?:"
+    ),
     "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
     "{driver}": _DRIVER,
     "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",

@@ -16,6 +16,7 @@ from vitald.catalog.correlation import CorrelationRule, Reach
 from vitald.judge import findings as life
 from vitald.judge.state import JudgeState
 from vitald.model import (
+    NODE,
     Action,
     Component,
     ComponentKind,
@@ -174,13 +175,19 @@ class Correlation:
         incident: Incident,
         requirement: Requirement,
     ) -> bool:
-        """Whether the cause requires as much, and its remedy is one for the member's device, too.
+        """Whether the cause requires as much, and its remedy is one for the member's device, too,
+        if it names one.
 
         That a process was killed explains its end, whatever the kill itself requires.
         """
         if rule.reach is Reach.PROCESS and not requirement.action.makes_unfit:
             return True
-        if requirement.action.makes_unfit and cause.places.isdisjoint(member.places):
+        names_no_device = rule.reach is Reach.NODE and member.component == NODE
+        if (
+            requirement.action.makes_unfit
+            and not names_no_device
+            and cause.places.isdisjoint(member.places)
+        ):
             return False
         return any(
             not requirement.is_stronger_than(required)

@@ -252,7 +252,8 @@ class Judge:
             changes += self._fold_evidence(event, rule)
         if rule.trial is not None:
             changes += self._faults.evaluate_event(event, rule.trial, on_trial=True)
-        if not rule.context or self._state.catalog.correlation.find_roles(event.code):
+        is_mute = rule.context and rule.action is Action.NONE
+        if not is_mute or self._state.catalog.correlation.find_roles(event.code):
             changes += self._faults.evaluate_event(event, rule, on_trial=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
         changes += self._expiry.end_overdue(changes, event.time)
