@@ -26,6 +26,7 @@ from tests.waiting import WAIT_S
 from vitald import tomlfile
 from vitald.catalog import Catalog, load_catalog
 from vitald.catalog.loader import FOLDER
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import attachment
 from vitald.collectors.nvml.client import WorkerProcess
 from vitald.collectors.nvml.collector import Nvml
@@ -163,7 +164,7 @@ class Looking:
             boot,
             WorkerThread("nvml test"),
             of_type=of_type,
-            settle_s=settle_s,
+            expected=ExpectSettings(settle_s=settle_s),
         )
         self.judge = after.judge if after is not None else Judge(catalog)
         self.position: Position | None = after.position if after is not None else None

@@ -30,6 +30,7 @@ from tests.system.nvml import (
 )
 from vitald.backoff import Backoff
 from vitald.catalog import Catalog
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
 from vitald.model import ComponentKind, SourceState
@@ -1061,9 +1062,9 @@ async def test_a_number_that_is_no_longer_configured_ends_its_finding(tmp_path: 
     node = SimulatedNode(tmp_path, "t4", 4)
     async with Looking(node, hasty(), expected_gpus=5) as first:
         await first.until(lambda: first.found() == {("node", "nvml/gpu_count", "inspect")})
-        first.source.configure_expected(0, ())
+        first.source.configure_expected(0, ExpectSettings())
         await first.until(lambda: not first.found())
-        first.source.configure_expected(6, ())
+        first.source.configure_expected(6, ExpectSettings())
         await first.until(lambda: first.found() == {("node", "nvml/gpu_count", "inspect")})
     async with Looking(node, hasty(), after=first) as second:
         await second.until(lambda: not second.found())

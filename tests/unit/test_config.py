@@ -141,6 +141,7 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
     ("metrics", "listen"): ('"[::1]:9"', Listen("::1", 9)),
     ("catalog", "profile"): ('"hyperpod"', "hyperpod"),
     ("expect", "settle"): ('"90s"', 90.0),
+    ("expect", "nvlinks"): ("6", 6),
     ("expect", "link_rate"): ('{ "mlx5_*" = 400, eth1 = 2.5 }', {"mlx5_*": 400e9, "eth1": 2.5e9}),
     ("catalog", "overrides"): (
         '{ "xid/63" = { action = "reboot_node" } }',

@@ -1243,3 +1243,110 @@ def test_a_gpu_that_cannot_be_used_makes_the_node_unfit() -> None:
     names = ("fabric_not_ready", "lookup_failed", "no_call_succeeds", "reset_required")
     unusable = {name: CATALOG.find_rule(f"nvml/{name}").apply_to({}).unusable for name in names}
     assert unusable == dict.fromkeys(names, True)
+
+
+def link_with_recoveries(*found: float) -> Node:
+    node = Node(4)
+    for gpu in range(4):
+        node.set(gpu, nvlink_recoveries=[0.0] * 18, nvlink_replays=[1.0] * 18)
+    node.set(2, nvlink_recoveries=[*([0.0] * 17), *found])
+    return node
+
+
+def test_a_link_with_far_more_recoveries_than_its_siblings() -> None:
+    """As it was in a training run: 505 of them at the first look, 0 on all others."""
+    node = link_with_recoveries(505.0)
+    assert codes(node.look()) == [(GPUS[2], "nvml/nvlink_worse")]
+
+
+def test_a_link_whose_recoveries_go_on() -> None:
+    node, found = link_with_recoveries(5.0), []
+    for count in (5.0, 6.0, 7.0):
+        node.set(2, nvlink_recoveries=[*([0.0] * 17), count])
+        found += codes(node.look(seconds=420.0))
+    assert not found
+    node.set(2, nvlink_recoveries=[*([0.0] * 17), 8.0])
+    assert codes(node.look(seconds=420.0)) == [(GPUS[2], "nvml/nvlink_worse")]
+
+
+def test_what_all_links_have_alike_is_no_fault_of_one() -> None:
+    """As when all of them are trained anew."""
+    node = link_with_recoveries(0.0)
+    node.look()
+    for gpu in range(4):
+        node.set(gpu, nvlink_recoveries=[40.0] * 18, nvlink_replays=[90.0] * 18)
+    assert "nvml/nvlink_worse" not in {code for _, code in codes(node.look(seconds=1000.0))}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "active", "absent"),
+    [
+        ("NVIDIA H100 NVL", 2, 0.0, True),
+        ("NVIDIA H200 NVL", 4, 0.0, True),
+        ("NVIDIA H100 NVL", 2, 1.0, False),
+        ("NVIDIA H100 NVL", 1, 0.0, False),  # alone in a virtual machine
+        ("NVIDIA H100 PCIe", 2, 0.0, False),  # the bridge is an option
+    ],
+)
+def test_cards_that_bridges_join(name: str, count: int, active: float, *, absent: bool) -> None:
+    node = Node(count)
+    for gpu in range(count):
+        node.set(gpu, name=name, nvlinks=12.0, nvlink_active=[active] * 12)
+    found = {code for _ in range(40) for code in codes(node.look())}
+    assert found == ({(gpu, "nvml/nvlinks_absent") for gpu in GPUS[:count]} if absent else set())
+
+
+def test_links_that_the_configuration_expects() -> None:
+    node = Node(2)
+    node.node.configure_expected(0, (), 6)
+    for gpu in range(2):
+        node.set(gpu, nvlinks=12.0, nvlink_active=[0.0] * 12, nvlinks_active=0.0)
+    found = {code for _ in range(8) for code in codes(node.look())}
+    assert found == {(gpu, "nvml/nvlinks_few") for gpu in GPUS[:2]}
+    node.node.configure_expected(0, (), 0)
+    ended = [
+        event.fields.get("recovered")
+        for _ in range(8)
+        for event in node.look()
+        if event.code == "nvml/nvlinks_few"
+    ]
+    assert ended == [True, True]
+
+
+# --- what the hardware slows, and what the board lacks
+
+
+def test_a_slowdown_without_heat_and_without_brake() -> None:
+    node = Node(1)
+    reasons = {"hw_slowdown": 1.0, "hw_thermal_slowdown": 0.0, "power_brake": 0.0}
+    found = [code for _ in range(10) for code in codes(node.look(**reasons))]
+    assert found == [(GPUS[0], "nvml/hw_slowdown")]
+    hot = Node(1)
+    reasons["hw_thermal_slowdown"] = 1.0
+    assert not [code for _ in range(10) for code in codes(hot.look(**reasons))]
+
+
+@pytest.mark.parametrize(
+    ("modules", "switched", "missing"),
+    [
+        ((1, 2, 3, 5, 6, 7, 8), True, 1.0),
+        ((1, 2, 3, 5, 6, 7, 8), False, None),  # a virtual machine has some of a board's
+        ((1, 2, 3, 4, 5, 6, 7, 8), True, 0.0),
+        ((5, 6, 7, 8), True, 0.0),
+        ((1, 2, 1, 4), True, None),  # two boards
+        ((0, 0), True, None),  # no board
+        ((1, None, 3), True, None),  # one does not say
+    ],
+)
+def test_a_module_without_a_gpu(
+    modules: tuple[int | None, ...], missing: float | None, *, switched: bool
+) -> None:
+    node = Node(len(modules))
+    node.node.current.switched = switched
+    for gpu, module in enumerate(modules):
+        if module is not None:
+            node.set(gpu, module_id=float(module))
+    found = [event for _ in range(8) for event in node.look() if event.component.name == "node"]
+    assert [event.code for event in found if event.code == "nvml/board_incomplete"] == (
+        ["nvml/board_incomplete"] if missing else []
+    )

@@ -521,3 +521,91 @@ def test_a_function_whose_registers_cannot_be_read_is_not_well(tmp_path: Path) -
         assert told(node.look()) == set()
         assert "EISDIR" in node.readings("gpu/0000:81:00.0").unknown_reason
         assert node.last.state is SourceState.FAILED
+
+
+# --- over a boot
+
+
+def boot(bus: Bus, root: Path, boot_id: str = "boot-b", **more: object) -> Looking:
+    """The same node after a boot, with what was stored before it."""
+    subject = Pci(root, PciInventory(root), Settings(), boot_id=boot_id, **more)  # type: ignore[arg-type]
+    return Looking(polled(subject, boot_id=boot_id or "boot-1"), bus.looking.position)
+
+
+def test_what_did_not_come_back_from_a_boot_is_missing_until_it_is_back(bus: Bus) -> None:
+    bus.looking.look()
+    for address in (GPU, NEURON, FABRIC, ETHERNET, ENA):
+        bus.remove(address)
+    lasting = {f"gpu/{GPU}", f"neuron/{NEURON}", f"nic/{FABRIC}"}
+    with boot(bus, bus.tree.root) as first:
+        assert told(first.look(2)) == {("pci/missing", name) for name in lasting}
+        bus.looking = first
+        # A restart within the boot repeats nothing; the next boot does
+        with boot(bus, bus.tree.root) as again:
+            assert told(again.look(2)) == set()
+        with boot(bus, bus.tree.root, "boot-c") as later:
+            assert told(later.look()) == {("pci/missing", name) for name in lasting}
+            bus.tree.pci(GPU, NVIDIA, 0x2330, 0x030200, "nvidia2")
+            events = later.look()
+            assert [
+                (event.code, event.component.name)
+                for event in events
+                if event.fields.get("recovered")
+            ] == [("pci/missing", f"gpu/{GPU}")]
+
+
+def test_a_board_in_another_slot_is_not_missing(bus: Bus) -> None:
+    """Nor one whose bus has another number since the boot."""
+    bus.looking.look()
+    bus.remove(GPU)
+    bus.tree.pci("0000:1b:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    with boot(bus, bus.tree.root) as looking:
+        assert told(looking.look(2)) == set()
+
+
+def test_what_the_site_says_is_enough_is_not_missing(bus: Bus) -> None:
+    bus.looking.look()
+    bus.remove(GPU)
+    with boot(bus, bus.tree.root, has_enough=lambda kind: kind == "gpus") as looking:
+        assert told(looking.look(2)) == set()
+
+
+def test_what_left_before_a_restart_has_departed_and_is_missing_after_a_boot(bus: Bus) -> None:
+    bus.looking.look()
+    bus.remove(GPU)
+    assert told(bus.looking.look()) == {("pci/removed", f"gpu/{GPU}")}
+    with boot(bus, bus.tree.root, "") as same:
+        assert told(same.look(2)) == set()
+        bus.looking = same
+        with boot(bus, bus.tree.root, "boot-b") as looking:
+            assert told(looking.look(2)) == {("pci/missing", f"gpu/{GPU}")}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "switches", "enough", "lacking"),
+    [(7, 4, False, 1), (6, 4, False, 2), (7, 4, True, 0), (8, 4, False, 0), (4, 3, False, 0)],
+)
+def test_a_board_with_switches_has_a_whole_number_of_gpus(
+    tmp_path: Path, *, gpus: int, switches: int, enough: bool, lacking: int, clock: Clock
+) -> None:
+    tree = Tree(tmp_path)
+    for number in range(gpus):
+        tree.pci(f"0000:{0x18 + number:02x}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    tree.pci("0000:e0:00.0", NVIDIA, 0x1FB0, 0x030000, "nvidia")  # a card for a display
+    for number in range(switches):
+        tree.pci(f"0000:{0x80 + number:02x}:00.0", NVIDIA, 0x22A3, 0x068000, "nvidia-nvswitch")
+    subject = Pci(tmp_path, PciInventory(tmp_path), Settings(), has_enough=lambda _: enough)
+    with Looking(polled(subject)) as looking:
+        assert told(looking.look()) == set()
+        clock.ahead += 61.0
+        found = looking.look()
+        (node,) = [one for one in looking.last.readings if one.component.name == "node"]
+        assert node.values["gpus_missing_on_board"] == lacking
+        assert told(found) == ({("pci/board_incomplete", "node")} if lacking else set())
+
+
+def test_without_switches_any_number_of_gpus_is_as_it_was_built(bus: Bus) -> None:
+    bus.looking.look()
+    for number in range(4):
+        bus.tree.pci(f"0000:{0x18 + number:02x}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
+    assert {code for code, _ in told(bus.looking.look(2))} == {"pci/added"}

@@ -118,7 +118,7 @@ class Sources:
         self.expected.configure(expected, gpus)
         self._network.rates = expected.link_rate
         if self.nvml is not None:
-            self.nvml.configure_expected(gpus, expected.vbios)
+            self.nvml.configure_expected(gpus, expected)
         for source in self.present:
             source.configure(catalog)
             if changed:

@@ -29,6 +29,13 @@ class ExpectSettings:
     efa: int = setting(0, read_count, "EFA adapters.", reload=True)
     nics: int = setting(0, read_count, "InfiniBand and RoCE adapters.", reload=True)
     nvme: int = setting(0, read_count, "NVMe drives.", reload=True)
+    nvlinks: int = setting(
+        0,
+        read_count,
+        "NVLinks of each NVIDIA GPU that are active on a sound node. 0: as many as were ever"
+        " active, or as most GPUs of its model here have.",
+        reload=True,
+    )
     link_rate: Mapping[str, float] = setting(
         dict,
         read_link_rates,

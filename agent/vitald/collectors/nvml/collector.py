@@ -9,7 +9,7 @@ reported events are this collector's position, committed together with the event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -39,6 +39,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("nvml")
 _RETRY = Backoff(5.0, 60.0)  # between attempts while the driver does not answer
 
 
+_NOTHING_EXPECTED = ExpectSettings(settle_s=0.0)
+
+
 class Nvml:
     """The collector. It runs one worker process at a time."""
 
@@ -53,18 +56,14 @@ class Nvml:
         thread: WorkerThread,
         *,
         of_type: int = 0,
-        vbios: Sequence[str] = (),
-        settle_s: float = 0.0,
+        expected: ExpectSettings = _NOTHING_EXPECTED,
     ) -> None:
-        """`of_type`: how many GPUs the instance type has; 0 if unknown. `vbios`: the allowed
-        VBIOS versions; empty allows any. `settle_s`: as for ThresholdEvaluator.
-        """
-        self._settle_s = settle_s
+        """`of_type`: how many GPUs the instance type has; 0 if unknown."""
         self.settings = settings
         self.boot_id = boot_id
         self.deadline_s = 2 * settings.fast_s + settings.deadline_s + 5.0
         self._of_type = of_type
-        self._vbios = vbios
+        self._expected = expected
         self._catalog = catalog
         self._thread = thread
         self._inbox = Inbox(is_release_requested=lambda: self.releases.is_requested)
@@ -107,10 +106,10 @@ class Nvml:
         self._catalog = catalog
         self._state.node.configure(catalog)
 
-    def configure_expected(self, gpus: int, vbios: Sequence[str]) -> None:
-        """Use what a reloaded configuration expects; parameters as in the settings."""
-        self.settings, self._vbios = replace(self.settings, expected_gpus=gpus), vbios
-        self._state.node.configure_expected(gpus, vbios)
+    def configure_expected(self, gpus: int, expected: ExpectSettings) -> None:
+        """Use what a reloaded configuration expects; `gpus`: how many."""
+        self.settings, self._expected = replace(self.settings, expected_gpus=gpus), expected
+        self._state.node.configure_expected(gpus, expected.vbios, expected.nvlinks)
 
     def read_batches(self, after: Position | None) -> AsyncIterator[Batch]:
         """An asynchronous generator without end: close it to stop."""
@@ -152,8 +151,9 @@ class Nvml:
             self.boot_id,
             of_type=self._of_type,
             configured=settings.expected_gpus,
-            vbios=self._vbios,
-            settle_s=self._settle_s,
+            vbios=self._expected.vbios,
+            nvlinks=self._expected.nvlinks,
+            settle_s=self._expected.settle_s,
             overdue_s={
                 tier: 2 * period + settings.deadline_s + 5.0 for tier, period in periods.items()
             },
@@ -209,8 +209,7 @@ def _build_nvml(context: CollectorContext) -> Nvml:
         context.boot_id,
         WorkerThread("nvml"),
         of_type=catalog.find_instance(read_machine_type(context.paths.sysfs)).gpus,
-        vbios=settings[ExpectSettings].vbios,
-        settle_s=settings[ExpectSettings].settle_s,
+        expected=settings[ExpectSettings],
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vitald.collectors.nvml.codes import EXCLUDED
-from vitald.collectors.nvml.links import Links, compare_fabric
+from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
@@ -54,6 +54,8 @@ _DERIVED = {
     "nvlinks_expected": "nvlinks",
     "nvlink_to_switch": "nvlinks",
     "nvlinks_absent": "nvlinks",
+    "nvlink_recoveries_apart": "nvlink_recoveries",
+    "nvlink_replays_apart": "nvlink_replays",
     "fabric_differs": "fabric_state",
     "c2c_links_expected": "c2c_links",
     "ecc_uncorrected_missed": "ecc_uncorrected_lifetime",
@@ -80,8 +82,9 @@ class CurrentReadings:
     by the owner.
     """
 
-    def __init__(self, vbios: str, overdue_s: Mapping[str, float]) -> None:
-        """`vbios`: the allowed versions, separated by commas; empty allows any. `overdue_s`: by
+    def __init__(self, vbios: str, nvlinks: int, overdue_s: Mapping[str, float]) -> None:
+        """`vbios`: the allowed versions, separated by commas; empty allows any. `nvlinks`: how many
+        links of each GPU should be active, 0 if that is not configured. `overdue_s`: by
         tier, the age at which a reading is no longer current.
         """
         self.simulated = False
@@ -90,6 +93,7 @@ class CurrentReadings:
         self.links = Links()
         self.lifetime = LifetimeErrors()
         self.vbios = vbios
+        self.nvlinks = nvlinks
         self._overdue_s = overdue_s
         # By address: look-ups that failed in succession with a code of no definite meaning.
         self._failed_lookups: dict[str, int] = {}
@@ -111,6 +115,19 @@ class CurrentReadings:
         """The minor numbers of the GPUs' device files."""
         found = (self.by_gpu[gpu].values.get("minor") for gpu in gpus if gpu in self.by_gpu)
         return [int(minor) for minor in found if isinstance(minor, (int, float))]
+
+    def count_missing_modules(self, on_pci: set[str]) -> int | None:
+        """Free numbers between those of the modules on a board with NVSwitches. None if that cannot
+        be said: a GPU on PCI gives no number, or there are several boards.
+        """
+        numbers = [
+            self.by_gpu[address].values.get("module_id") if address in self.by_gpu else None
+            for address in sorted(on_pci)
+        ]
+        modules = {int(number) for number in numbers if isinstance(number, (int, float))}
+        if not self.switched or not modules or 0 in modules or len(modules) < len(numbers):
+            return None
+        return max(modules) - min(modules) + 1 - len(modules)
 
     def group_vbios_versions(self) -> dict[str, set[str]]:
         """The VBIOS versions of each model."""
@@ -278,6 +295,10 @@ class CurrentReadings:
             return found  # the call failed: with MIG on, the links may be off
         if "nvlinks" in values:
             found |= self.links.compare_links(identity, known, siblings, switched=self.switched)
+            expected = 0 if known.get("mig_mode") else self.nvlinks
+            found["nvlinks_configured"] = float(expected)
+        if "nvlink_recoveries" in values or "nvlink_replays" in values:
+            found |= compare_errors(known, siblings)
         if "fabric_state" in values or missing.get("fabric_state") == NOT_SUPPORTED:
             outside = "fabric_state" not in values
             found |= compare_fabric(known, siblings, outside=outside)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 
 from vitald.model import Sample
 
@@ -39,7 +40,7 @@ class Links:
     ) -> dict[str, Sample]:
         """How many links are expected, and for each whether it is expected to be active and is not.
         `known`: this GPU's readings; `switched`: there are NVSwitches on PCI, so links are expected
-        even if no GPU ever had one.
+        even if no GPU ever had one; so they are of NVL cards, if there are several.
         """
         states = _read_states(known)
         if known.get("mig_mode"):
@@ -50,7 +51,11 @@ class Links:
         to_switch = any(gpu.get("nvlink_switched") == 1.0 for gpu in (known, *siblings))
         expected = ever | _find_usual(list(map(_read_states, compared)), alike=to_switch)
         absent: dict[str, Sample] = {
-            "nvlinks_absent": float(switched and not expected and not any(states))
+            "nvlinks_absent": float(
+                (switched or (bool(siblings) and _is_bridged(known)))
+                and not expected
+                and not any(states)
+            )
         }
         if not expected and not states:
             return absent
@@ -68,6 +73,34 @@ class Links:
             found["nvlinks_active"] = 0.0
         # A link that is down may not report its remote device; the siblings are wired alike.
         return {**found, "nvlink_to_switch": float(to_switch)}
+
+
+def _is_bridged(known: Values) -> bool:
+    """Whether it is a card that is made to be joined to others by bridges: H100 NVL, H200 NVL."""
+    return str(known.get("name", "")).endswith(" NVL")
+
+
+def compare_errors(known: Values, siblings: Sequence[Values]) -> dict[str, Sample]:
+    """By how much each link's counters are above those of most links of this GPU, and of all GPUs
+    of its model. GPUs are read one after another, so what happens to all shows on one first.
+    """
+    found: dict[str, Sample] = {}
+    for name in ("nvlink_recoveries", "nvlink_replays"):
+        own = known.get(name)
+        if not isinstance(own, tuple):
+            continue
+        counts = _read_counts(known, name)
+        everywhere = [*counts, *(count for gpu in siblings for count in _read_counts(gpu, name))]
+        usual = max(median_low(counts), median_low(everywhere)) if counts else 0.0
+        found[f"{name}_apart"] = tuple(
+            count if math.isnan(count) else max(0.0, count - usual) for count in own
+        )
+    return found
+
+
+def _read_counts(known: Values, name: str) -> list[float]:
+    links = known.get(name)
+    return [count for count in links if not math.isnan(count)] if isinstance(links, tuple) else []
 
 
 def _read_states(known: Values) -> tuple[float, ...]:

@@ -46,13 +46,15 @@ class GpuNode:
         of_type: int,
         configured: int,
         vbios: Sequence[str] = (),
+        nvlinks: int = 0,
         overdue_s: Mapping[str, float] | None = None,
         settle_s: float = 0.0,
     ) -> None:
         """`of_type`: how many GPUs the instance type has, 0 if unknown; `configured`: the number of
         the configuration, which takes precedence. `vbios`: the allowed versions; empty allows any.
-        `overdue_s`: by tier, the age at which a reading is no longer current. `settle_s`: as for
-        ThresholdEvaluator.
+        `nvlinks`: how
+        many of each GPU should be active, 0 if that is not configured. `overdue_s`: by tier, the
+        age at which a reading is no longer current. `settle_s`: as for ThresholdEvaluator.
         """
         self.boot_id = boot_id
         self.slots: Mapping[str, str] = {}  # physical slots by address without function
@@ -61,16 +63,16 @@ class GpuNode:
         self._overdue_s = overdue_s or {}
         self._settle_s = settle_s
         self._facts = EventFactory(NAME, boot_id)
-        self._configured, self._vbios = configured, ",".join(vbios)
+        self._configured, self._vbios, self._nvlinks = configured, ",".join(vbios), nvlinks
         self._forget_all()
 
-    def configure_expected(self, configured: int, vbios: Sequence[str]) -> None:
+    def configure_expected(self, configured: int, vbios: Sequence[str], nvlinks: int) -> None:
         """Use what a reloaded configuration expects; parameters as for a new instance."""
-        self._configured, self._vbios = configured, ",".join(vbios)
-        self.current.vbios = self._vbios
+        self._configured, self._vbios, self._nvlinks = configured, ",".join(vbios), nvlinks
+        self.current.vbios, self.current.nvlinks = self._vbios, nvlinks
 
     def _forget_all(self) -> None:
-        self.current = CurrentReadings(self._vbios, self._overdue_s)
+        self.current = CurrentReadings(self._vbios, self._nvlinks, self._overdue_s)
         self._gpus = GpuRegistry()
         self._evaluator = self._create_evaluator({})
         self._resets = ResetDetector()
@@ -295,6 +297,10 @@ class GpuNode:
             "gpus_expected": float(expected),
             "gpus_proven": float(max(self._of_type, self._most) >= expected),
         }
+        if (modules := self.current.count_missing_modules(on_pci)) is not None:
+            # The configured number of GPUs is present: the others were removed on purpose
+            enough = bool(self._configured) and len(on_pci) >= self._configured
+            node["modules_missing"] = 0.0 if enough else float(modules)
         if versions := self.current.group_vbios_versions():
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))

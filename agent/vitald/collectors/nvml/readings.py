@@ -339,6 +339,15 @@ _GPU = ReadingTable(
             each="link",
         ),
         unexported("nvlink_to_switch", "1 where the NVLinks lead to switches.", unit=FLAG),
+        unexported("nvlinks_configured", "NVLinks that should be active, by the configuration."),
+        *(
+            unexported(
+                f"nvlink_{name}_apart",
+                f"NVLink: {name} above those of most links of this model here.",
+                each="link",
+            )
+            for name in ("recoveries", "replays")
+        ),
         unexported("nvlinks_absent", "1 where no NVLink is active and some should be.", unit=FLAG),
         unexported(
             "nvlink_switched", "1 for a link that leads to a switch.", unit=FLAG, each="link"
@@ -370,6 +379,10 @@ _DRIVER = ReadingTable(
             "1 if this node once had as many, or its instance type has; 0 if only the"
             " configuration sets the number.",
             unit=FLAG,
+        ),
+        unexported(
+            "modules_missing",
+            "Free numbers between those of the modules on a board with NVSwitches.",
         ),
         unexported("vbios_versions", "Most VBIOS versions among GPUs of one model."),
         text_reading("driver", "Version of the driver."),

@@ -8,6 +8,7 @@ powered down are not read, as that would wake it.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -17,11 +18,13 @@ from typing import Any
 
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
+from vitald.collectors.device_registry import is_component_name
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
 from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
+from vitald.collectors.pci.slots import Occupant, find_absent, restore_slots, store_slots
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
 from vitald.collectors.small_files import parse_counters as counters
 from vitald.model import NODE, Component, ComponentKind, Readings
@@ -43,6 +46,15 @@ _LINK_READINGS = (("link_lanes", "width", 1.0), ("link_transfers_per_second", "s
 _SEVERITIES = ("correctable", "nonfatal", "fatal")
 _TOTAL = ""
 _MAX_MODELS = 4096  # devices remembered
+# Roles of functions that a node has for good
+_LASTING = (
+    ComponentKind.GPU.value,
+    ComponentKind.NVSWITCH.value,
+    ComponentKind.NEURON.value,
+    FABRIC,
+)
+# What their number is called where it is expected
+_COUNTS = {ComponentKind.GPU.value: "gpus", ComponentKind.NEURON.value: "neuron", FABRIC: "nics"}
 _REGISTER_READINGS = (
     *(name for name, _, _ in _LINK_READINGS),
     *(f"aer_{severity}" for severity in _SEVERITIES),
@@ -56,6 +68,7 @@ class _Functions(Found):
     parts: Mapping[Component, str] = field(default_factory=dict)
     # Those that have a driver, or had one when they were last present.
     bound: frozenset[str] = frozenset()
+    occupants: Mapping[str, Occupant] = field(default_factory=dict)  # with a lasting role
 
 
 class Pci:
@@ -73,9 +86,12 @@ class Pci:
         get_uevent_error: Callable[[], str] = lambda: "",
         *,
         nvml: bool = True,
+        boot_id: str = "",
+        has_enough: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """The shared inventory is scanned at each poll. `memory`: the functions that had a driver,
-        as it may fail to load after a boot.
+        as it may fail to load after a boot; what was in the slots, and what of it is missing since
+        the boot. `has_enough`: whether the expected number of a kind is present.
 
         `get_uevent_error` returns why the kernel's announcements are not received; empty if they
         are. `nvml`: NVML reads the links of GPUs, so they are not judged here.
@@ -85,6 +101,8 @@ class Pci:
         self._inventory = inventory
         self._exclude = settings.exclude
         self._get_uevent_error = get_uevent_error
+        self._boot_id = boot_id
+        self._has_enough = has_enough
         self._gpu_link_judge = "nvml" if nvml else "sysfs"
         self._files = Files()
         self._found = _Functions()
@@ -93,7 +111,9 @@ class Pci:
         self._bound_ids: set[tuple[int, int]] = set()
         # The functions of the last poll and their roles; None before the first.
         self._present: Mapping[Component, str] | None = None
+        self._has_board = False  # one with NVSwitches was seen
         self._departed: dict[Component, str] = {}
+        self._missing: dict[Component, str] = {}  # since the boot, with their roles
         self._arrivals: dict[Component, int] = {}
 
     # --- the functions
@@ -130,6 +150,11 @@ class Pci:
             absent,
             parts=parts,
             bound=frozenset(sorted(models)[:_MAX_MODELS]),
+            occupants={
+                component.name: Occupant(part, f"{device.vendor:04x}:{device.device:04x}")
+                for device, (component, part) in zip(watched, parts.items())
+                if part in _LASTING
+            },
         )
         return self._found
 
@@ -145,19 +170,24 @@ class Pci:
         read: Mapping[Component, Readings],  # noqa: ARG002
         found: Found,
     ) -> Iterable[Readings]:
-        """The functions that departed or arrived. The presence of the others is in their own
-        readings.
+        """The functions that departed or arrived, and those that are missing since the boot. The
+        presence of the others is in their own readings.
         """
+        missing = {}
         if uevent_error := self._get_uevent_error():
-            reason = f"{uevent_error}: what comes and goes is seen at the next round"
-            yield derive_readings(NODE, {}, missing={"uevents": reason})
-        if not isinstance(found, _Functions) or found.trouble:
+            missing["uevents"] = f"{uevent_error}: what comes and goes is seen at the next round"
+        listed = found if isinstance(found, _Functions) and not found.trouble else None
+        board = self._compare_with_board(listed) if listed is not None else {}
+        if board or missing:
+            yield derive_readings(NODE, board, missing=missing)
+        if listed is None:
             return  # not listed yet, or the bus cannot be read
-        self.memory["bound"] = sorted(found.bound)
-        present, before = found.parts, self._present
+        self.memory["bound"] = sorted(listed.bound)
+        present, before = listed.parts, self._present
         self._present = present
+        yield from self._compare_slots(listed, is_first=before is None)
         if before is None:
-            return
+            before = present
         self._departed = {
             component: part
             for component, part in {**self._departed, **before}.items()
@@ -167,6 +197,67 @@ class Pci:
             yield derive_readings(component, {"present": 0.0, "part": part})
         for component in present.keys() - before.keys():
             yield from self._count_arrival(component, present[component])
+
+    def _compare_with_board(self, found: _Functions) -> dict[str, float]:
+        """How many GPUs a board with NVSwitches lacks at least: such boards have 8 or 16, and a
+        virtual machine gets 1, 2, 4, 8 or 16 of them. Empty where there was no such board.
+        """
+        occupants = found.occupants.values()
+        self._has_board |= any(known.part == ComponentKind.NVSWITCH.value for known in occupants)
+        if not self._has_board:
+            return {}
+        gpus = ComponentKind.GPU.value
+        models = Counter(known.model for known in occupants if known.part == gpus)
+        most = max(models.values(), default=0)
+        whole = 1 << max(most - 1, 0).bit_length() if most else 0
+        lacking = 0 if self._has_enough("gpus") else whole - most
+        return {"gpus_missing_on_board": float(lacking)}
+
+    def _compare_slots(self, found: _Functions, *, is_first: bool) -> Iterator[Readings]:
+        """What is missing since the boot, and what of it is back. What departed before the daemon
+        was restarted in this boot has departed.
+        """
+        remembered = restore_slots(self.memory.get("slots"))
+        absent = {
+            Component.parse_name(name): known.part
+            for name, known in find_absent(remembered, found.occupants).items()
+            if not self._is_given_up(Component.parse_name(name), known)
+        }
+        if is_first:
+            self._missing = dict.fromkeys(map(Component.parse_name, self._list_missing()), "")
+            if self.memory.get("boot", self._boot_id) == self._boot_id:
+                self._departed = {
+                    component: part
+                    for component, part in absent.items()
+                    if component not in self._missing
+                }
+        back = [component for component in self._missing if component not in absent]
+        missing = {
+            component: part
+            for component, part in absent.items()
+            if component not in self._departed and (is_first or component in self._missing)
+        }
+        for component in back:
+            yield derive_readings(component, {"missing": 0.0})
+        for component, part in missing.items():
+            yield derive_readings(component, {"missing": 1.0, "part": part})
+        self._missing = missing
+        kept = {component.name: remembered[component.name] for component in absent}
+        self.memory |= {
+            "boot": self._boot_id,
+            "slots": store_slots({**kept, **found.occupants}),
+            "missing": sorted(component.name for component in missing),
+        }
+
+    def _list_missing(self) -> list[str]:
+        stored = self.memory.get("missing")
+        return [name for name in stored if is_component_name(name)] if stored else []
+
+    def _is_given_up(self, component: Component, known: Occupant) -> bool:
+        """Whether the configuration says that it need not be here."""
+        is_efa = known.model.startswith(f"{AMAZON:04x}:efa")
+        count = "efa" if is_efa else _COUNTS.get(known.part, "")
+        return self._is_excluded(component.id) or self._has_enough(count)
 
     def _count_arrival(self, component: Component, part: str) -> Iterator[Readings]:
         """The former count and the new one, as a threshold only sees a step between two counts."""
@@ -356,6 +447,8 @@ def _build_pci(context: CollectorContext) -> Pci:
         context.settings[PciSettings],
         context.get_uevent_error,
         nvml=context.settings[NvmlSettings].enabled,
+        boot_id=context.boot_id,
+        has_enough=lambda kind: bool(kind) and context.has_enough(kind),
     )
 
 

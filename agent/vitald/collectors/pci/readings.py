@@ -15,6 +15,16 @@ from vitald.collectors.reading_definitions import (
 )
 from vitald.model import ComponentKind
 
+_NODE = ReadingTable(
+    component=ComponentKind.NODE,
+    prefix="vitald_pci",
+    readings=(
+        gauge(
+            "gpus_missing_on_board",
+            "GPUs that a board with NVSwitches lacks at least, by their number on PCI.",
+        ),
+    ),
+)
 _PCI = ReadingTable(
     component=ComponentKind.PCI,
     prefix="vitald_pci",
@@ -46,4 +56,4 @@ _PCI = ReadingTable(
     ),
 )
 
-READINGS = (_PCI,)
+READINGS = (_PCI, _NODE)
