@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from datetime import datetime
 
 from tests.harness import Json, Node
 from tests.waiting import until
@@ -13,6 +14,11 @@ FALLEN = "GPU has fallen off the bus."
 
 def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN) -> str:
     return f"NVRM: Xid (PCI:{pci}): {code}, pid={pid}, name=python3, {message}"
+
+
+def dated(line: str) -> str:
+    """As syslog writes it now. An undated line that was there at a start asks for a look at most."""
+    return f"{datetime.now().astimezone().isoformat()} node kernel: {line}"
 
 
 def vouched(line: str) -> str:

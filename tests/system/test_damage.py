@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from datetime import datetime
 
 import pytest
 
 from tests.harness import Node
 from tests.system.disk import open_codes
-from tests.system.lines import wait_for_pid, xid
+from tests.system.lines import dated, wait_for_pid, xid
 from tests.waiting import WAIT_S, until
 
 LOST, FITS, UNFIT, UNKNOWN = "vitald/ledger_lost", 0, 20, 30
@@ -43,9 +42,8 @@ def checks(node: Node) -> tuple[int, int]:
 @pytest.fixture
 def stopped(node: Node) -> Node:
     """It knew of 30 GPUs off the bus. The lines are dated, so that they count if read again."""
-    dated = f"{datetime.now().astimezone().isoformat()} node kernel: "
     lines = (xid(number, pci=f"0000:{number:02x}:00") for number in range(1, GPUS + 1))
-    node.write(*(dated + line for line in lines))
+    node.write(*map(dated, lines))
     wait_for_pid(node, GPUS)
     node.stop()
     return node

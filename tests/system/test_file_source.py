@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.harness import Node
-from tests.system.lines import about, fresh_pci, ordinary, pids, wait_for_pid, xid
+from tests.system.lines import about, dated, fresh_pci, ordinary, pids, wait_for_pid, xid
 from tests.waiting import until
 
 Make = Callable[..., Node]
@@ -271,7 +271,7 @@ def test_missing_then_there(make_node: Make) -> None:
     assert node.metric('vitald_source_up{source="kernel_log"}') == 0
     assert [node.cli(verb).returncode for verb in ("check", "status")] == [30, 30]
     until(lambda: node.findings("&code=vitald/source_failed"), "the finding")
-    node.write(xid(1))
+    node.write(dated(xid(1)))
     node.wait(lambda status: status["sources"][0]["state"] == "ok")
     wait_for_pid(node, 1)
     assert pids(node.events()) == [1]
@@ -286,7 +286,7 @@ def test_not_healthy_before_the_whole_file_was_judged(make_node: Make) -> None:
     """
     node = make_node()
     chance = random.Random(1)
-    node.write(*(ordinary(chance.randrange(10**9)) for _ in range(200_000)), xid(1))
+    node.write(*(ordinary(chance.randrange(10**9)) for _ in range(200_000)), dated(xid(1)))
     node.start(wait=False)
     until(lambda: node.answers("/healthz"), "the daemon to answer")
     said = set()

@@ -38,7 +38,11 @@ from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
 from vitald.simulator.profiles import list_profiles
 
-XID, OF_THE_NODE = 0x8, {"gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"}
+XID = 0x8
+OF_THE_NODE = {
+    *("gpus", "gpus_expected", "unavailable", "driver", "nvml", "vbios_versions"),
+    "modules_missing",
+}
 OF_A_GPU = {
     "lost",
     "reset_required",
@@ -404,7 +408,8 @@ SIGNALS |= {
         "l40s",
         [
             ({"throttle": "0x80"}, "nvml/power_brake inspect"),
-            ({"throttle": "0x8"}, ""),
+            ({"throttle": "0x8"}, "nvml/hw_slowdown inspect"),
+            ({"throttle": "0x48"}, THROTTLED),
             ({"throttle": "0x4"}, ""),
             ({"throttle": None}, ""),
         ],

@@ -17,6 +17,7 @@ from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
+from vitald.collectors.pci.inventory import count_lacking
 from vitald.model import Component, Readings, Sample
 
 # The fault that each NVML error code of a failed look-up means.
@@ -117,17 +118,21 @@ class CurrentReadings:
         return [int(minor) for minor in found if isinstance(minor, (int, float))]
 
     def count_missing_modules(self, on_pci: set[str]) -> int | None:
-        """Free numbers between those of the modules on a board with NVSwitches. None if that cannot
-        be said: a GPU on PCI gives no number, or there are several boards.
+        """Free numbers between those of a board's modules. None if that cannot be said: a GPU on
+        PCI gives no number, or there are several boards.
+
+        A virtual machine without NVSwitches may have any modules of a board, but a power of two of
+        them.
         """
         numbers = [
             self.by_gpu[address].values.get("module_id") if address in self.by_gpu else None
             for address in sorted(on_pci)
         ]
         modules = {int(number) for number in numbers if isinstance(number, (int, float))}
-        if not self.switched or not modules or 0 in modules or len(modules) < len(numbers):
+        if not modules or 0 in modules or len(modules) < len(numbers):
             return None
-        return max(modules) - min(modules) + 1 - len(modules)
+        is_whole_machine = self.switched or count_lacking(len(modules)) > 0
+        return max(modules) - min(modules) + 1 - len(modules) if is_whole_machine else 0
 
     def group_vbios_versions(self) -> dict[str, set[str]]:
         """The VBIOS versions of each model."""

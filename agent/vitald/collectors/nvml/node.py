@@ -298,9 +298,10 @@ class GpuNode:
             "gpus_proven": float(max(self._of_type, self._most) >= expected),
         }
         if (modules := self.current.count_missing_modules(on_pci)) is not None:
-            # The configured number of GPUs is present: the others were removed on purpose
+            # Known GPUs that are missing are reported as such; if the configured number is present,
+            # the others were removed on purpose
             enough = bool(self._configured) and len(on_pci) >= self._configured
-            node["modules_missing"] = 0.0 if enough else float(modules)
+            node["modules_missing"] = 0.0 if enough else max(0.0, float(modules - len(missing)))
         if versions := self.current.group_vbios_versions():
             node["vbios_versions"] = float(max(map(len, versions.values())))
         readings.append(derive_readings(NODE, node, simulated=self.simulated))

@@ -382,7 +382,7 @@ _DRIVER = ReadingTable(
         ),
         unexported(
             "modules_missing",
-            "Free numbers between those of the modules on a board with NVSwitches.",
+            "Free numbers between those of the modules of a board.",
         ),
         unexported("vbios_versions", "Most VBIOS versions among GPUs of one model."),
         text_reading("driver", "Version of the driver."),

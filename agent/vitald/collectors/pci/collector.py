@@ -21,13 +21,13 @@ from vitald.collectors.definition import CollectorContext, CollectorDefinition
 from vitald.collectors.device_registry import is_component_name
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory
+from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory, count_lacking
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
 from vitald.collectors.pci.slots import Occupant, find_absent, restore_slots, store_slots
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
 from vitald.collectors.small_files import parse_counters as counters
-from vitald.model import NODE, Component, ComponentKind, Readings
+from vitald.model import NODE, Component, ComponentKind, Readings, Sample
 
 # The role of a function, in the reading `part`; that of an accelerator or a switch is its kind. The
 # catalogue's thresholds compare these values.
@@ -52,6 +52,7 @@ _LASTING = (
     ComponentKind.NVSWITCH.value,
     ComponentKind.NEURON.value,
     FABRIC,
+    NETWORK,
 )
 # What their number is called where it is expected
 _COUNTS = {ComponentKind.GPU.value: "gpus", ComponentKind.NEURON.value: "neuron", FABRIC: "nics"}
@@ -177,11 +178,10 @@ class Pci:
         if uevent_error := self._get_uevent_error():
             missing["uevents"] = f"{uevent_error}: what comes and goes is seen at the next round"
         listed = found if isinstance(found, _Functions) and not found.trouble else None
-        board = self._compare_with_board(listed) if listed is not None else {}
-        if board or missing:
-            yield derive_readings(NODE, board, missing=missing)
-        if listed is None:
-            return  # not listed yet, or the bus cannot be read
+        if listed is None:  # not listed yet, or the bus cannot be read
+            if missing:
+                yield derive_readings(NODE, {}, missing=missing)
+            return
         self.memory["bound"] = sorted(listed.bound)
         present, before = listed.parts, self._present
         self._present = present
@@ -197,10 +197,13 @@ class Pci:
             yield derive_readings(component, {"present": 0.0, "part": part})
         for component in present.keys() - before.keys():
             yield from self._count_arrival(component, present[component])
+        board = self._compare_with_board(listed)
+        if board or missing:
+            yield derive_readings(NODE, board, missing=missing)
 
     def _compare_with_board(self, found: _Functions) -> dict[str, float]:
-        """How many GPUs a board with NVSwitches lacks at least: such boards have 8 or 16, and a
-        virtual machine gets 1, 2, 4, 8 or 16 of them. Empty where there was no such board.
+        """How many GPUs a board with NVSwitches lacks, besides those that are reported. Empty where
+        there was no such board.
         """
         occupants = found.occupants.values()
         self._has_board |= any(known.part == ComponentKind.NVSWITCH.value for known in occupants)
@@ -209,9 +212,9 @@ class Pci:
         gpus = ComponentKind.GPU.value
         models = Counter(known.model for known in occupants if known.part == gpus)
         most = max(models.values(), default=0)
-        whole = 1 << max(most - 1, 0).bit_length() if most else 0
-        lacking = 0 if self._has_enough("gpus") else whole - most
-        return {"gpus_missing_on_board": float(lacking)}
+        reported = (*self._departed.values(), *self._missing.values())
+        lacking = 0 if self._has_enough("gpus") else count_lacking(most) - reported.count(gpus)
+        return {"gpus_missing_on_board": max(0.0, float(lacking))}
 
     def _compare_slots(self, found: _Functions, *, is_first: bool) -> Iterator[Readings]:
         """What is missing since the boot, and what of it is back. What departed before the daemon
@@ -224,23 +227,25 @@ class Pci:
             if not self._is_given_up(Component.parse_name(name), known)
         }
         if is_first:
-            self._missing = dict.fromkeys(map(Component.parse_name, self._list_missing()), "")
+            self._missing = {
+                Component.parse_name(name): remembered[name].part
+                for name in self._list_missing()
+                if name in remembered
+            }
             if self.memory.get("boot", self._boot_id) == self._boot_id:
                 self._departed = {
                     component: part
                     for component, part in absent.items()
                     if component not in self._missing
                 }
-        back = [component for component in self._missing if component not in absent]
         missing = {
             component: part
             for component, part in absent.items()
             if component not in self._departed and (is_first or component in self._missing)
         }
-        for component in back:
-            yield derive_readings(component, {"missing": 0.0})
-        for component, part in missing.items():
-            yield derive_readings(component, {"missing": 1.0, "part": part})
+        for component, part in {**self._missing, **missing}.items():
+            values: dict[str, Sample] = {"missing": float(component in missing), "part": part}
+            yield derive_readings(component, values)
         self._missing = missing
         kept = {component.name: remembered[component.name] for component in absent}
         self.memory |= {

@@ -169,6 +169,13 @@ class PciInventory:
         return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
 
 
+def count_lacking(gpus: int) -> int:
+    """How many GPUs a board lacks at least that shows so many: boards have 2, 4, 8 or 16, and so
+    have virtual machines on them.
+    """
+    return (1 << (gpus - 1).bit_length()) - gpus if gpus else 0
+
+
 def read_machine_type(sysfs: Path) -> str:
     """The product name in the firmware, often the cloud's instance type. Empty if there is none."""
     try:
