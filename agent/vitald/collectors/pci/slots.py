@@ -25,9 +25,8 @@ Slots = Mapping[str, Occupant]  # by name of the component
 
 
 def find_absent(remembered: Slots, present: Slots) -> dict[str, Occupant]:
-    """The remembered functions that are in no slot now. Where some of a model are in slots in which
-    none of it was, so many have moved; which of the others they were is not known, and does not
-    matter to the number.
+    """The remembered functions that are in no slot now. Where functions of the same model are in
+    slots that had none of it, as many have moved; which ones is not known, only their number.
     """
     absent = {name: known for name, known in sorted(remembered.items()) if name not in present}
     moved = Counter(found.model for name, found in present.items() if name not in remembered)
