@@ -208,19 +208,23 @@ def test_the_rest_of_a_record_is_doubted(tmp_path: Path, parts: int) -> None:
     assert asyncio.run(follow()) == [True, False]
 
 
-def test_what_the_log_says_of_lost_records_is_an_event(tmp_path: Path) -> None:
+def test_lost_records_that_the_log_reports_are_an_event(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
+    before = "2020-01-01T00:00:00+00:00 n kernel: ** 9 printk messages dropped **\n"  # another boot
+    path.write_text(before)
     lines = (
         "Nov 25 21:00:01 n kernel: [ 7000.1] ** 3712 printk messages dropped **",
         "Nov 25 21:00:02 n systemd-journald[312]: Missed 12 kernel messages",
         "6,10,7000000,-;usb 1-1: x",
         "6,15,7100000,-;usb 1-1: y",
     )
-    path.write_text("".join(f"{line}\n" for line in lines))
 
     async def follow() -> Following:
         async with following(path) as told:
-            await until_async(lambda: told.read(path, path.stat().st_size))
+            await until_async(lambda: told.read(path, len(before)))
+            for line in lines:  # each is the last line of the file for a while, and is held
+                append(path, f"{line}\n")
+                await until_async(lambda: told.read(path, path.stat().st_size))
             return told
 
     told = asyncio.run(follow())

@@ -541,6 +541,7 @@ LOSSES = {
         "Sep 04 10:00:00 n rsyslogd: imjournal: 74083 messages lost due to rate-limiting (20000"
         " allowed within 600 seconds)"
     ): 74083,
+    "Jun 28 10:32:17 n rsyslogd-2177: imjournal: 236 messages lost due to rate-limiting": 236,
     "[ 7001.100] nvidia_uvm: 14 callbacks suppressed": 14,
     "6,12,7,-;x\n6,15,8,-;x": 2,
     json.dumps(
@@ -572,6 +573,16 @@ def test_a_loss_does_not_hide_what_was_found() -> None:
     ):
         alone, both = (scan_json(text.encode())[1] for text in (f"{line}\n", f"{line}\n{lost}"))
         assert (alone["status"], both["lost"]) == (both["status"], 3712)
+
+
+def test_records_of_several_hosts_have_numbers_of_their_own() -> None:
+    lines = [
+        f"node{host}: 6,{100 * host + number},{number},-;usb 1-1: x"
+        for number in range(9)
+        for host in (7, 8)
+    ]
+    verdict = scan_json("".join(f"{line}\n" for line in lines).encode())[1]
+    assert (verdict["hosts"], verdict["lost"]) == (["node7", "node8"], 0)
 
 
 def test_what_the_kernel_leaves_out_of_processes_and_packets_is_no_loss() -> None:

@@ -253,15 +253,15 @@ class LogFile:
     ) -> _HeldRecord | None:
         """Append the event of a line that reports one; returns a record that may continue."""
         self.interpreter.counters.userspace += bool(line.facility)
-        if (loss := self._losses.find_loss(line)) is not None:
-            self.interpreter.counters.lost += loss.count or 0
-            events.append(self._make_loss_event(loss, line, raw, inode, offset))
+        loss = self._losses.find_loss(line)
+        if loss is not None:
+            events += self._make_loss_event(loss, line, raw, inode, offset)
         detector = self._detector.copy()
         doubt = self._detector.find_doubt(line)
         event = self._make_event(line, raw, inode, offset, doubt)
         if event is not None:
             events.append(event)
-        elif not line.facility:
+        elif loss is None and not line.facility:  # what is held is read again
             return _HeldRecord(line, raw, offset, doubt, detector)
         return None
 
@@ -274,15 +274,20 @@ class LogFile:
 
     def _make_loss_event(
         self, loss: Loss, line: Line, raw: bytes, inode: int, offset: int
-    ) -> Event:
+    ) -> list[Event]:
+        """The event of lost records; none if they were lost before this boot."""
         written = self._dating.date_line(line, raw, offset, live=self._live)
-        return make_lost_event(
+        if written.history:
+            return []
+        self.interpreter.counters.lost += loss.count or 0
+        lost = make_lost_event(
             identity=f"file:{inode:x}:{offset}:loss",
             time=written.time,
             boot_id=written.boot_id,
             count=loss.count,
             fields={"file": self.path.name, "offset": offset},
         )
+        return [lost]
 
     def _make_event(
         self, line: Line, raw: bytes, inode: int, offset: int, doubt: str

@@ -62,9 +62,14 @@ _DMESG_STAMP = re.compile(
 _KERNEL = re.compile(rf"(?:{_HOST} )?kernel:(?: |(?=\[))")
 # The kernel cuts a record at about 1 KiB, escapes make it up to four times as long
 _MAX_LINE_BYTES = 8192
-# Programs that read the kernel's log for others, and what they say when they miss some of it
-_READERS = ("systemd-journald", "systemd-journal", "rsyslogd")
-_MISSED = re.compile(r"Missed \d|im(?:journal|klog): \d|/dev/kmsg buffer overrun")
+# What programs that read the kernel's log write when they missed a part of it. The only lines of
+# other programs that are kept. Source: systemd journald-kmsg.c, rsyslog runtime/ratelimit.c.
+READER_LOSS = (
+    r"(?:systemd-journald?|rsyslogd(?:-\d{1,5})?)(?:\[\d{1,10}\])?: (?:"
+    r"Missed (?P<missed>\d{1,10}) kernel messages|/dev/kmsg buffer overrun, some messages lost"
+    r"|im(?:journal|klog): (?P<limited>\d{1,10}) messages lost due to rate-limiting)"
+)
+_READER_LOSS = re.compile(READER_LOSS)
 _RAW = re.compile(rb"\d{1,4},\d+,\d+,[^;]{1,256};")
 _MAX_SECONDS_DIGITS = 12  # a longer number is no uptime
 MAX_CONTINUATIONS = 16  # lines that continue one record
@@ -205,10 +210,11 @@ def strip_prefix(raw: bytes) -> Line | None:
 
 
 def find_reader_line(program: str, text: str) -> Line | None:
-    """The line of a program that reads the kernel's log, if it says that records are missing."""
-    if program not in _READERS or not _MISSED.match(text):
+    """The line of a program that reads the kernel's log, if it reports that records are missing."""
+    message = f"{program}: {text}"
+    if _READER_LOSS.match(message) is None:
         return None
-    return Line(f"{program}: {text}".encode("utf-8", "surrogateescape"), is_whole_record=True)
+    return Line(message.encode("utf-8", "surrogateescape"), is_whole_record=True)
 
 
 def _parse_usec(stamp: re.Match[str]) -> int | None:

@@ -1,9 +1,9 @@
 """
-What a log shows of records that it lost: its own words, and gaps in the numbers of saved /dev/kmsg
-records.
+Records that a log lost, as the log itself shows: messages about dropped records, and gaps in the
+sequence numbers of saved /dev/kmsg records.
 
-Source: Linux kernel/printk/printk.c and lib/ratelimit.c, systemd journald-kmsg.c, rsyslog
-runtime/ratelimit.c.
+Source: Linux kernel/printk/printk.c (console_unlock) and lib/ratelimit.c (___ratelimit); for the
+programs that read the kernel's log see lines.py.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vitald.collectors.kernel_log.lines import Line
+from vitald.collectors.kernel_log.lines import READER_LOSS, Line
 
 _WORDS = re.compile(rb"dropped|suppressed|Missed|lost")
-# Of the kernel's rate limits, those that thin out what it says of processes and of packets
+# Rate limits of the kernel for messages about processes and packets, not about hardware
 _HARMLESS = (
-    rb"(?:net_ratelimit|show_signal(?:_msg)?|\w{0,32}audit\w{0,32}|unhandled_signal|"
-    rb"__handle_mm_fault|do_trap\w{0,16})"
+    r"(?:net_ratelimit|show_signal(?:_msg)?|\w{0,32}audit\w{0,32}|unhandled_signal|"
+    r"__handle_mm_fault|do_trap\w{0,16})"
 )
-_STATEMENT = re.compile(
-    rb"\*\* (\d{1,10}) printk messages dropped \*\*"
-    rb"|systemd-journald?(?:\[\d{1,10}\])?: (?:Missed (\d{1,10}) kernel messages"
-    rb"|/dev/kmsg buffer overrun, some messages lost)"
-    rb"|rsyslogd(?:\[\d{1,10}\])?: im(?:journal|klog): (\d{1,10}) messages lost due to"
-    rb"|(?!" + _HARMLESS + rb": )[A-Za-z_][\w .\-]{0,63}: (\d{1,10}) callbacks suppressed\s*\Z"
+_MESSAGE = re.compile(
+    (
+        r"\*\* (?P<dropped>\d{1,10}) printk messages dropped \*\*"
+        rf"|{READER_LOSS}"
+        rf"|(?!{_HARMLESS}: )[A-Za-z_][\w .\-]{{0,63}}: (?P<suppressed>\d{{1,10}}) callbacks"
+        r" suppressed\s*\Z"
+    ).encode()
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`count`: how many records are missing; None if the log does not say it."""
+    """`count`: how many records are missing; None if that is unknown."""
 
     count: int | None
 
 
 class LossDetector:
-    """Finds losses in the lines of one log."""
+    """Finds losses in the lines of one log of one host."""
 
     __slots__ = ("_seq",)
 
@@ -44,17 +45,15 @@ class LossDetector:
         self._seq: int | None = None
 
     def find_loss(self, line: Line) -> Loss | None:
-        """The loss that a line shows: of records before it, or of those that it speaks of. Call it
-        for every line, in order.
-        """
+        """The loss that a line shows. Call it for every line, in order."""
         if line.seq is not None:
             before, self._seq = self._seq, line.seq
-            # A number that falls begins another boot
+            # A lower number begins another boot
             if before is not None and line.seq > before + 1:
                 return Loss(line.seq - before - 1)
         if _WORDS.search(line.message) is None:
             return None
-        said = _STATEMENT.match(line.message)
-        if said is None:
+        found = _MESSAGE.match(line.message)
+        if found is None:
             return None
-        return Loss(int(said[said.lastindex]) if said.lastindex is not None else None)
+        return Loss(int(found[found.lastindex]) if found.lastindex is not None else None)

@@ -36,9 +36,9 @@ class LogCoverage:
         """What the log shows of records that it lost; empty if nothing."""
         if not self.losses:
             return ""
-        number = f"{count_noun(self.lost, 'record')} or more" if self.lost else "records"
-        where = f"{self.losses} times, first" if self.losses > 1 else "once,"
-        return f"{number} lost before this log was written ({where} at line {self.first_loss})"
+        number = f"{self.lost} or more records" if self.lost else "records"
+        where = f"at {self.losses} lines, first" if self.losses > 1 else "at"
+        return f"{number} are missing from this log ({where} line {self.first_loss})"
 
     @property
     def problem(self) -> str:

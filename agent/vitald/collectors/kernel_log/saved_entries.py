@@ -75,10 +75,10 @@ def parse_journal_entry(entry: dict[str, bytes | None], shown: bytes, number: in
         # The log was saved with some fields only
         return SavedRecord(number, shown, strip_prefix(message), time, host, boot_id)
     if transport not in (None, b"kernel") or (transport is None and name != b"kernel"):
-        said = find_reader_line(
+        line = find_reader_line(
             (name or b"").decode("utf-8", "replace"), message.decode("utf-8", "surrogateescape")
         )
-        return SavedRecord(number, shown, said, time, host, boot_id)
+        return SavedRecord(number, shown, line, time, host, boot_id)
     facility = _parse_count(entry.get("SYSLOG_FACILITY"))
     if facility is None:
         facility = 0 if name in (None, b"kernel") else 1

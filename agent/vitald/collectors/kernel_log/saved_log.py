@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -148,7 +149,8 @@ class SavedLog:
         """Every record that is recognised, context included, and the boots, in the order in which
         they are read.
         """
-        recognise, coverage, losses = self._recognise, self.coverage, LossDetector()
+        recognise, coverage = self._recognise, self.coverage
+        losses: defaultdict[str, LossDetector] = defaultdict(LossDetector)
         for number, record in enumerate(self._records.read_records(self._is_recognised)):
             line = record.line
             if line is None:
@@ -158,7 +160,8 @@ class SavedLog:
             if host and host not in coverage.hosts:
                 self._add_host(host)
             clock = self._select_clock(host)
-            if (loss := losses.find_loss(line)) is not None:
+            # Each host numbers its own records; the number of hosts is bounded
+            if (loss := losses[host if host in coverage.hosts else ""].find_loss(line)) is not None:
                 self._note_loss(record, loss)
             sightings = recognise(line.message)
             if sightings is None and record.more:
