@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -526,9 +526,14 @@ def test_a_function_whose_registers_cannot_be_read_is_not_well(tmp_path: Path) -
 # --- over a boot
 
 
-def boot(bus: Bus, root: Path, boot_id: str = "boot-b", **more: object) -> Looking:
+def boot(
+    bus: Bus,
+    root: Path,
+    boot_id: str = "boot-b",
+    has_enough: Callable[[str], bool] = lambda _: False,
+) -> Looking:
     """The same node after a boot, with what was stored before it."""
-    subject = Pci(root, PciInventory(root), Settings(), boot_id=boot_id, **more)  # type: ignore[arg-type]
+    subject = Pci(root, PciInventory(root), Settings(), boot_id=boot_id, has_enough=has_enough)
     return Looking(polled(subject, boot_id=boot_id or "boot-1"), bus.looking.position)
 
 
@@ -572,6 +577,16 @@ def test_what_the_site_says_is_enough_is_not_missing(bus: Bus) -> None:
         assert told(looking.look(2)) == set()
 
 
+def test_the_slots_of_another_machine_are_not_missed(bus: Bus) -> None:
+    """A copy of the disk of a node with GPUs, in one without."""
+    bus.tree.write("class/dmi/id/product_name", "p5.48xlarge")
+    bus.looking.look()
+    bus.remove(GPU)
+    bus.tree.write("class/dmi/id/product_name", "m7i.large")
+    with boot(bus, bus.tree.root) as looking:
+        assert told(looking.look(2)) == set()
+
+
 def test_what_left_before_a_restart_has_departed_and_is_missing_after_a_boot(bus: Bus) -> None:
     bus.looking.look()
     bus.remove(GPU)
@@ -585,7 +600,14 @@ def test_what_left_before_a_restart_has_departed_and_is_missing_after_a_boot(bus
 
 @pytest.mark.parametrize(
     ("gpus", "switches", "enough", "lacking"),
-    [(7, 4, False, 1), (6, 4, False, 2), (7, 4, True, 0), (8, 4, False, 0), (4, 3, False, 0)],
+    [
+        (7, 4, False, 1),
+        (6, 4, False, 2),
+        (0, 4, False, 1),  # one at least
+        (7, 4, True, 0),
+        (8, 4, False, 0),
+        (4, 3, False, 0),
+    ],
 )
 def test_a_board_with_switches_has_a_whole_number_of_gpus(
     tmp_path: Path, *, gpus: int, switches: int, enough: bool, lacking: int, clock: Clock
@@ -593,10 +615,12 @@ def test_a_board_with_switches_has_a_whole_number_of_gpus(
     tree = Tree(tmp_path)
     for number in range(gpus):
         tree.pci(f"0000:{0x18 + number:02x}:00.0", NVIDIA, 0x2330, 0x030200, "nvidia")
-    tree.pci("0000:e0:00.0", NVIDIA, 0x1FB0, 0x030000, "nvidia")  # a card for a display
+    if gpus:
+        tree.pci("0000:e0:00.0", NVIDIA, 0x1FB0, 0x030000, "nvidia")  # a card for a display
     for number in range(switches):
         tree.pci(f"0000:{0x80 + number:02x}:00.0", NVIDIA, 0x22A3, 0x068000, "nvidia-nvswitch")
-    subject = Pci(tmp_path, PciInventory(tmp_path), Settings(), has_enough=lambda _: enough)
+    settings = Settings(exclude=("0000:18:00.0",))  # what is not watched is there all the same
+    subject = Pci(tmp_path, PciInventory(tmp_path), settings, has_enough=lambda _: enough)
     with Looking(polled(subject)) as looking:
         assert told(looking.look()) == set()
         clock.ahead += 61.0

@@ -21,7 +21,11 @@ from vitald.collectors.inventory.learned_counts import LearnedCount, learn_count
 from vitald.collectors.inventory.readings import KINDS, READINGS, VERSIONS
 from vitald.collectors.inventory.settings import SECTION, ExpectSettings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import PciInventory, read_machine_type
+from vitald.collectors.pci.inventory import (
+    PciInventory,
+    read_machine_identity,
+    read_machine_type,
+)
 from vitald.collectors.small_files import Files, RawReadings
 from vitald.model import NODE, Component, Readings
 
@@ -98,10 +102,7 @@ class ExpectedInventory:
     def find_devices(self) -> Found:
         if not self._identity:
             self.machine = read_machine_type(self._sysfs)
-            # On EC2, this is the instance's id.
-            path = self._sysfs / "class/dmi/id/board_asset_tag"
-            tag = self._files.read_text(RawReadings(), "tag", path) or ""
-            self._identity = f"{self.machine} {tag}".strip()
+            self._identity = read_machine_identity(self._sysfs)
         return Found([PolledDevice(NODE, self._read_node)])
 
     def _read_node(self) -> RawReadings:

@@ -17,7 +17,7 @@ from vitald.collectors.nvml.links import Links, compare_errors, compare_fabric
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.nvml.tiers import MISSING, NOT_SUPPORTED, TIER_OF
-from vitald.collectors.pci.inventory import count_lacking
+from vitald.collectors.pci.slots import count_lacking
 from vitald.model import Component, Readings, Sample
 
 # The fault that each NVML error code of a failed look-up means.

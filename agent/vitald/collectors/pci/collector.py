@@ -8,7 +8,6 @@ powered down are not read, as that would wake it.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -18,16 +17,20 @@ from typing import Any
 
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.definition import CollectorContext, CollectorDefinition
-from vitald.collectors.device_registry import is_component_name
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.nvml.settings import NvmlSettings
-from vitald.collectors.pci.inventory import AMAZON, PciDevice, PciInventory, count_lacking
+from vitald.collectors.pci.inventory import (
+    AMAZON,
+    PciDevice,
+    PciInventory,
+    read_machine_identity,
+)
 from vitald.collectors.pci.readings import READINGS
 from vitald.collectors.pci.settings import SECTION, PciSettings
-from vitald.collectors.pci.slots import Occupant, find_absent, restore_slots, store_slots
+from vitald.collectors.pci.slots import Occupant, SlotMemory, count_lacking_on_board
 from vitald.collectors.small_files import Files, RawReadings, describe_error, list_names
 from vitald.collectors.small_files import parse_counters as counters
-from vitald.model import NODE, Component, ComponentKind, Readings, Sample
+from vitald.model import NODE, Component, ComponentKind, Readings
 
 # The role of a function, in the reading `part`; that of an accelerator or a switch is its kind. The
 # catalogue's thresholds compare these values.
@@ -36,16 +39,6 @@ NETWORK = "network"  # any other adapter
 VIRTUAL = "virtual"  # a function that is created and removed by command
 PORT = "port"  # the bridge right above one of these
 
-_INFINIBAND = 0x0207  # PCI class and subclass
-_EFA_IDS = range(0xEFA0, 0xEFB0)
-# Bytes of the configuration space: vendor and device id; the part that is readable without root.
-_ID_BYTES, _HEADER_BYTES = 4, 64
-_NO_LINK_LANES = (0, 255)  # lanes of a function that has no link of its own
-# Reading, attribute in sysfs and unit: sysfs has gigatransfers per second.
-_LINK_READINGS = (("link_lanes", "width", 1.0), ("link_transfers_per_second", "speed", 1e9))
-_SEVERITIES = ("correctable", "nonfatal", "fatal")
-_TOTAL = ""
-_MAX_MODELS = 4096  # devices remembered
 # Roles of functions that a node has for good
 _LASTING = (
     ComponentKind.GPU.value,
@@ -56,6 +49,16 @@ _LASTING = (
 )
 # What their number is called where it is expected
 _COUNTS = {ComponentKind.GPU.value: "gpus", ComponentKind.NEURON.value: "neuron", FABRIC: "nics"}
+_INFINIBAND = 0x0207  # PCI class and subclass
+_EFA_IDS = range(0xEFA0, 0xEFB0)
+# Bytes of the configuration space: vendor and device id; the part that is readable without root.
+_ID_BYTES, _HEADER_BYTES = 4, 64
+_NO_LINK_LANES = (0, 255)  # lanes of a function that has no link of its own
+# Reading, attribute in sysfs and unit: sysfs has gigatransfers per second.
+_LINK_READINGS = (("link_lanes", "width", 1.0), ("link_transfers_per_second", "speed", 1e9))
+_SEVERITIES = ("correctable", "nonfatal", "fatal")
+_TOTAL = ""
+_MAX_MODELS = 4096  # devices remembered
 _REGISTER_READINGS = (
     *(name for name, _, _ in _LINK_READINGS),
     *(f"aer_{severity}" for severity in _SEVERITIES),
@@ -69,7 +72,9 @@ class _Functions(Found):
     parts: Mapping[Component, str] = field(default_factory=dict)
     # Those that have a driver, or had one when they were last present.
     bound: frozenset[str] = frozenset()
-    occupants: Mapping[str, Occupant] = field(default_factory=dict)  # with a lasting role
+    occupants: Mapping[Component, Occupant] = field(default_factory=dict)  # with a lasting role
+    machine: str = ""
+    lacking: int | None = None  # GPUs of a board with NVSwitches; None where there is none
 
 
 class Pci:
@@ -91,20 +96,22 @@ class Pci:
         has_enough: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """The shared inventory is scanned at each poll. `memory`: the functions that had a driver,
-        as it may fail to load after a boot; what was in the slots, and what of it is missing since
-        the boot. `has_enough`: whether the expected number of a kind is present.
+        as it may fail to load after a boot, and what was in the slots. `has_enough`: whether the
+        expected number of a kind is present.
 
         `get_uevent_error` returns why the kernel's announcements are not received; empty if they
         are. `nvml`: NVML reads the links of GPUs, so they are not judged here.
         """
         self.memory: dict[str, Any] = {}
+        self._sysfs = sysfs
         self._root = sysfs / "bus/pci/devices"
         self._inventory = inventory
         self._exclude = settings.exclude
         self._get_uevent_error = get_uevent_error
-        self._boot_id = boot_id
-        self._has_enough = has_enough
         self._gpu_link_judge = "nvml" if nvml else "sysfs"
+        self._has_enough = has_enough
+        self._slots = SlotMemory(boot_id, self._is_given_up)
+        self._has_board = False  # one with NVSwitches was seen
         self._files = Files()
         self._found = _Functions()
         self._fabric: set[str] = set()  # addresses of adapters that had an RDMA device
@@ -112,9 +119,7 @@ class Pci:
         self._bound_ids: set[tuple[int, int]] = set()
         # The functions of the last poll and their roles; None before the first.
         self._present: Mapping[Component, str] | None = None
-        self._has_board = False  # one with NVSwitches was seen
         self._departed: dict[Component, str] = {}
-        self._missing: dict[Component, str] = {}  # since the boot, with their roles
         self._arrivals: dict[Component, int] = {}
 
     # --- the functions
@@ -123,11 +128,8 @@ class Pci:
         self._inventory.scan_bus()
         if self._inventory.error:
             return replace(self._found, trouble=f"PCI cannot be read: {self._inventory.error}")
-        watched = [
-            device
-            for device in self._inventory.list_watched()
-            if not self._is_excluded(device.address)
-        ]
+        devices = self._inventory.list_watched()
+        watched = [device for device in devices if not self._is_excluded(device.address)]
         bound = [device for device in watched if device.driver]
         self._bound_ids = {(device.vendor, device.device) for device in bound}
         models = {_describe_model(device) for device in bound}.union(self.memory.get("bound", ()))
@@ -152,10 +154,12 @@ class Pci:
             parts=parts,
             bound=frozenset(sorted(models)[:_MAX_MODELS]),
             occupants={
-                component.name: Occupant(part, f"{device.vendor:04x}:{device.device:04x}")
+                component: Occupant(part, f"{device.vendor:04x}:{device.device:04x}")
                 for device, (component, part) in zip(watched, parts.items())
                 if part in _LASTING
             },
+            lacking=count_lacking_on_board(devices),
+            machine=self._found.machine or read_machine_identity(self._sysfs),
         )
         return self._found
 
@@ -177,17 +181,31 @@ class Pci:
         missing = {}
         if uevent_error := self._get_uevent_error():
             missing["uevents"] = f"{uevent_error}: what comes and goes is seen at the next round"
-        listed = found if isinstance(found, _Functions) and not found.trouble else None
-        if listed is None:  # not listed yet, or the bus cannot be read
+        if not isinstance(found, _Functions) or found.trouble:
+            # Not listed yet, or the bus cannot be read
             if missing:
                 yield derive_readings(NODE, {}, missing=missing)
             return
-        self.memory["bound"] = sorted(listed.bound)
-        present, before = listed.parts, self._present
-        self._present = present
-        yield from self._compare_slots(listed, is_first=before is None)
+        yield from self._compare_functions(found)
+        board = self._compare_with_board(found)
+        if board or missing:
+            yield derive_readings(NODE, board, missing=missing)
+
+    def _compare_functions(self, found: _Functions) -> Iterator[Readings]:
+        """With those of the last poll, and of the last boot."""
+        present, before = found.parts, self._present
         if before is None:
             before = present
+            self._slots.restore(self.memory.get("slots"), found.machine, found.occupants)
+            self._departed = {
+                component: known.part for component, known in self._slots.departed.items()
+            }
+        self._present = present
+        yield from self._slots.compare(found.occupants)
+        self.memory |= {
+            "bound": sorted(found.bound),
+            "slots": self._slots.build_memory(found.machine),
+        }
         self._departed = {
             component: part
             for component, part in {**self._departed, **before}.items()
@@ -197,66 +215,18 @@ class Pci:
             yield derive_readings(component, {"present": 0.0, "part": part})
         for component in present.keys() - before.keys():
             yield from self._count_arrival(component, present[component])
-        board = self._compare_with_board(listed)
-        if board or missing:
-            yield derive_readings(NODE, board, missing=missing)
 
     def _compare_with_board(self, found: _Functions) -> dict[str, float]:
         """How many GPUs a board with NVSwitches lacks, besides those that are reported. Empty where
         there was no such board.
         """
-        occupants = found.occupants.values()
-        self._has_board |= any(known.part == ComponentKind.NVSWITCH.value for known in occupants)
+        self._has_board |= found.lacking is not None
         if not self._has_board:
             return {}
-        gpus = ComponentKind.GPU.value
-        models = Counter(known.model for known in occupants if known.part == gpus)
-        most = max(models.values(), default=0)
-        reported = (*self._departed.values(), *self._missing.values())
-        lacking = 0 if self._has_enough("gpus") else count_lacking(most) - reported.count(gpus)
-        return {"gpus_missing_on_board": max(0.0, float(lacking))}
-
-    def _compare_slots(self, found: _Functions, *, is_first: bool) -> Iterator[Readings]:
-        """What is missing since the boot, and what of it is back. What departed before the daemon
-        was restarted in this boot has departed.
-        """
-        remembered = restore_slots(self.memory.get("slots"))
-        absent = {
-            Component.parse_name(name): known.part
-            for name, known in find_absent(remembered, found.occupants).items()
-            if not self._is_given_up(Component.parse_name(name), known)
-        }
-        if is_first:
-            self._missing = {
-                Component.parse_name(name): remembered[name].part
-                for name in self._list_missing()
-                if name in remembered
-            }
-            if self.memory.get("boot", self._boot_id) == self._boot_id:
-                self._departed = {
-                    component: part
-                    for component, part in absent.items()
-                    if component not in self._missing
-                }
-        missing = {
-            component: part
-            for component, part in absent.items()
-            if component not in self._departed and (is_first or component in self._missing)
-        }
-        for component, part in {**self._missing, **missing}.items():
-            values: dict[str, Sample] = {"missing": float(component in missing), "part": part}
-            yield derive_readings(component, values)
-        self._missing = missing
-        kept = {component.name: remembered[component.name] for component in absent}
-        self.memory |= {
-            "boot": self._boot_id,
-            "slots": store_slots({**kept, **found.occupants}),
-            "missing": sorted(component.name for component in missing),
-        }
-
-    def _list_missing(self) -> list[str]:
-        stored = self.memory.get("missing")
-        return [name for name in stored if is_component_name(name)] if stored else []
+        gone = [*self._departed, *self._slots.missing]
+        reported = sum(component.kind is ComponentKind.GPU for component in gone)
+        lacking = 0 if self._has_enough("gpus") else max(0, (found.lacking or 0) - reported)
+        return {"gpus_missing_on_board": float(lacking)}
 
     def _is_given_up(self, component: Component, known: Occupant) -> bool:
         """Whether the configuration says that it need not be here."""

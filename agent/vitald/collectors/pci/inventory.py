@@ -169,19 +169,23 @@ class PciInventory:
         return [device for device in self.devices.values() if device.kind is not ComponentKind.PCI]
 
 
-def count_lacking(gpus: int) -> int:
-    """How many GPUs a board lacks at least that shows so many: boards have 2, 4, 8 or 16, and so
-    have virtual machines on them.
-    """
-    return (1 << (gpus - 1).bit_length()) - gpus if gpus else 0
-
-
 def read_machine_type(sysfs: Path) -> str:
     """The product name in the firmware, often the cloud's instance type. Empty if there is none."""
     try:
         return (sysfs / "class/dmi/id/product_name").read_text().strip()
     except OSError:
         return ""
+
+
+def read_machine_identity(sysfs: Path) -> str:
+    """The machine type and, where the firmware has it, a tag of its own: on EC2 the instance id. A
+    disk, or a copy of it, may come from another machine.
+    """
+    try:
+        tag = (sysfs / "class/dmi/id/board_asset_tag").read_text().strip()
+    except OSError:
+        tag = ""
+    return f"{read_machine_type(sysfs)} {tag}".strip()
 
 
 def _read_slots(root: Path) -> Iterator[tuple[str, str]]:
