@@ -17,7 +17,7 @@ def xid(pid: int, code: int = 79, pci: str = "0000:65:00", message: str = FALLEN
 
 
 def dated(line: str) -> str:
-    """As syslog writes it now. An undated line that was there at a start asks for a look at most."""
+    """As syslog writes it now. Undated lines that are unread at a start require `inspect` at most."""
     return f"{datetime.now().astimezone().isoformat()} node kernel: {line}"
 
 

@@ -215,3 +215,24 @@ def test_texts_are_plain() -> None:
 def test_a_profile_that_does_not_exist_is_told() -> None:
     with pytest.raises(CatalogError, match=r"no profile 'hyperpdo', did you mean hyperpod\?"):
         load_catalog("hyperpdo")
+
+
+def test_what_an_xid_stopped_requires_what_that_xid_requires() -> None:
+    """Xid 45 names its cause; the catalogue lists the causes by what their own entries require."""
+    rules = catalogue().rules
+    stopped, wrong = rules["xid/45"], {}
+    for number in range(1, 200):
+        cause = rules.get(f"xid/{number}")
+        if cause is None or number == 45:
+            continue
+        wanted = Action.NONE
+        if cause.action in (Action.RESET_DEVICE, Action.REBOOT_NODE) and cause.when is When.NOW:
+            wanted = cause.action
+        if cause.action is Action.INSPECT and cause.fault_class in (
+            FaultClass.HARDWARE,
+            FaultClass.FABRIC,
+        ):
+            wanted = Action.INSPECT
+        if (got := stopped.apply_to({"caused_by": number}).action) is not wanted:
+            wrong[number] = got, wanted
+    assert wrong == {}

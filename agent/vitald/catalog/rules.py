@@ -236,7 +236,7 @@ class Rule:
     state: bool = False  # each event replaces the former action, and `none` closes the finding
     # The driver's recommendation for its device: it replaces what entries of other codes require
     driver_recommendation: bool = False
-    context: bool = False  # beside a fault: it explains others, and is no fault that is counted
+    context: bool = False  # a line beside a fault, not counted as one: it explains others
     # Evidence that closes findings of the event's component or, if that is the node, of `of`
     evidence: Evidence | None = None
     of: tuple[ComponentKind, ...] = ()
@@ -290,12 +290,12 @@ class Rule:
                 ruling = _apply_case(ruling, case)
         if SETTLING in fields and ruling.action.makes_unfit:
             ruling = _limit_settling(ruling)
-        weak = next((words for field, words in _WEAK.items() if field in fields), "")
-        if weak and (ruling.action.makes_unfit or ruling.unusable):
+        weakness = next((text for field, text in _WEAK_EVIDENCE.items() if field in fields), "")
+        if weakness and (ruling.action.makes_unfit or ruling.unusable):
             ruling = replace(
                 ruling,
                 action=Action.INSPECT,
-                title=f"{ruling.title} ({weak})",
+                title=f"{ruling.title} ({weakness})",
                 clears=ruling.clears.join_evidence(CLEARS_OF[Action.INSPECT]),
                 escalation="none",
                 unusable=False,
@@ -313,8 +313,8 @@ class Rule:
         return ruling
 
 
-# Fields of lines that prove too little to cost a node
-_WEAK = {
+# Fields of lines that are weak evidence: they require `inspect` at most
+_WEAK_EVIDENCE = {
     UNDATED: "read late, without a date",
     DOUBTED: "perhaps not the kernel's: it may be the rest of the line before it",
 }

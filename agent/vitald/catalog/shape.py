@@ -14,15 +14,16 @@ _IMAGE = r"(?:loop|rbd|nbd|drbd|zram|ram|sr|fd)\d{1,5}(?:p\d{1,3})?"
 # Text of a driver: on one line, without the characters of crash reports, packet logs (`[`, `=`) and
 # quoted user input.
 _WORDS = r"[\w ,.:;()/'+#%<>!&*@\-]{0,200}"
+_ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _DRIVER = r"(?P<driver>[A-Za-z0-9_][A-Za-z0-9_\-]{0,31})"
 MACROS = {
-    "{bdf}": r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
-    # What a network driver puts before its message, with or without the interface's name
+    "{bdf}": rf"(?P<pci>{_ADDRESS})",
+    # What dev_err and netdev_err print before the message; kernels up to 4.x with one more colon
     "{netdev}": (
-        r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]):?"
+        rf"(?P<pci>{_ADDRESS}):?"
         r"(?: (?P<port>[\w.\-]{1,32})| \(unnamed net_device\)(?: \(uninitialized\))?)?:"
     ),
-    "{blamed}": r"(?P<blamed>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+    "{blamed}": rf"(?P<blamed>{_ADDRESS})",
     "{driver}": _DRIVER,
     "{device}": r"(?P<device>[A-Za-z0-9_.\-]{1,64})",
     # The kernel writes the / of a disk's name as !: pxd!pxd208

@@ -82,7 +82,7 @@ def _is_bridged(known: Values) -> bool:
 
 def compare_errors(known: Values, siblings: Sequence[Values]) -> dict[str, Sample]:
     """By how much each link's counters are above those of most links of this GPU, and of all GPUs
-    of its model. GPUs are read one after another, so what happens to all shows on one first.
+    of its model. GPUs are read one after another: what happens to all is seen on one of them first.
     """
     found: dict[str, Sample] = {}
     for name in ("nvlink_recoveries", "nvlink_replays"):
