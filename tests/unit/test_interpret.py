@@ -119,6 +119,7 @@ def test_what_may_be_no_record_of_its_own_is_hearsay(userspace: str) -> None:
     for facility in (0, 1, None):
         event = read(known, XID, facility, doubt="it follows a newline")
         assert (event.is_hearsay, event.fields["doubted"]) == (True, "it follows a newline")
+        assert event.vouched_by == ""
 
 
 def test_a_drill_takes_the_very_text_once_and_soon() -> None:

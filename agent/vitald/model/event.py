@@ -69,6 +69,8 @@ class Event:
         """
         if self.trust is Trust.DAEMON:
             return self.source
+        if self.is_hearsay:
+            return ""
         return "[kernel_log] userspace" if self.fields.get(VOUCHED) is True else ""
 
 

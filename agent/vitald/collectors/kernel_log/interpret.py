@@ -18,7 +18,17 @@ from vitald.collectors.kernel_log.recognise import Recogniser
 from vitald.collectors.kernel_log.record import unescape
 from vitald.collectors.neuron.locations import PLACED, NeuronLocations
 from vitald.collectors.pci.inventory import PciInventory
-from vitald.model import KERNEL_LOG, NODE, VOUCHED, Component, ComponentKind, Event, Trust, Value
+from vitald.model import (
+    KERNEL_LOG,
+    NODE,
+    VOUCHED,
+    Component,
+    ComponentKind,
+    Event,
+    Trust,
+    Value,
+    is_hearsay,
+)
 from vitald.timestamps import format_rfc3339
 
 NAME = KERNEL_LOG
@@ -127,11 +137,11 @@ class Interpreter:
         """
         trust, simulated_until = self._determine_trust(text, facility, identity, time)
         on_node, absent = self._check_presence(parsed)
-        reason = history or (absent if live and trust is Trust.KERNEL else "")
-        untrusted = reason if trust is not Trust.ANNOUNCED else ""
+        untrusted = history or (absent if live and trust is Trust.KERNEL else "")
+        if trust is Trust.ANNOUNCED:
+            untrusted = doubt = ""
         if untrusted:
             trust = Trust.UNTRUSTED
-        doubted = doubt if trust is not Trust.ANNOUNCED else ""
         if trust is Trust.UNTRUSTED:
             self.counters.untrusted += 1
         fields = _copy_fields(
@@ -141,13 +151,13 @@ class Interpreter:
             undated=undated or None,
             on_node=on_node,
             untrusted=untrusted or None,
-            doubted=doubted or None,
+            doubted=doubt or None,
             facility=facility or None,
         )
         if trust is Trust.ACCEPTED:
             fields[VOUCHED] = self.userspace == "confirmed"
-        is_sure = trust is Trust.KERNEL or fields.get(VOUCHED) is True
-        if parsed.code == PLACED and is_sure and not doubted:
+        is_written = trust in (Trust.KERNEL, Trust.ACCEPTED) and not is_hearsay(fields)
+        if parsed.code == PLACED and is_written:
             self.places.record_event(fields)
         component = self._find_component(parsed)
         self._add_device_fields(fields, parsed, component)
