@@ -1305,10 +1305,7 @@ def test_links_that_the_configuration_expects() -> None:
     assert found == {(gpu, "nvml/nvlinks_few") for gpu in GPUS[:2]}
     node.node.configure_expected(0, (), 0)
     ended = [
-        event.fields.get("recovered")
-        for _ in range(8)
-        for event in node.look()
-        if event.code == "nvml/nvlinks_few"
+        event.fields.get("recovered") for event in node.look() if event.code == "nvml/nvlinks_few"
     ]
     assert ended == [True, True]
 

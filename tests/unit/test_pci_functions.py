@@ -610,7 +610,7 @@ def test_what_left_before_a_restart_has_departed_and_is_missing_after_a_boot(bus
     ],
 )
 def test_a_board_with_switches_has_a_whole_number_of_gpus(
-    tmp_path: Path, *, gpus: int, switches: int, enough: bool, lacking: int, clock: Clock
+    tmp_path: Path, *, gpus: int, switches: int, enough: bool, lacking: int
 ) -> None:
     tree = Tree(tmp_path)
     for number in range(gpus):
@@ -622,8 +622,6 @@ def test_a_board_with_switches_has_a_whole_number_of_gpus(
     settings = Settings(exclude=("0000:18:00.0",))  # what is not watched is there all the same
     subject = Pci(tmp_path, PciInventory(tmp_path), settings, has_enough=lambda _: enough)
     with Looking(polled(subject)) as looking:
-        assert told(looking.look()) == set()
-        clock.ahead += 61.0
         found = looking.look()
         (node,) = [one for one in looking.last.readings if one.component.name == "node"]
         assert node.values["gpus_missing_on_board"] == lacking
