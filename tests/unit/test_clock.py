@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_scan import BUS, JOURNAL, Json, scan_json
-from vitald.collectors.kernel_log.clock import _MAX_HELD_EVENTS, LogClock, sort_by_place
+from vitald.collectors.kernel_log.clock import MAX_HELD_EVENTS, LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.collectors.kernel_log.saved_log import SavedEvent
+from vitald.collectors.kernel_log.saved_event import SavedEvent
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -294,7 +294,7 @@ def test_without_a_clock_nothing_ends() -> None:
 def test_order_is_restored_within_bounds() -> None:
     chance = random.Random(5)
     places = [float(number) for number in range(5000)]
-    mixed = sorted(places, key=lambda place: place + chance.uniform(0, _MAX_HELD_EVENTS / 4))
+    mixed = sorted(places, key=lambda place: place + chance.uniform(0, MAX_HELD_EVENTS / 4))
     assert [one.place for one in sort_by_place(SavedEvent(place, ()) for place in mixed)] == places
     taken = 0
 
@@ -305,7 +305,7 @@ def test_order_is_restored_within_bounds() -> None:
             yield SavedEvent(0.0, ())
 
     next(sort_by_place(endless()))
-    assert taken == _MAX_HELD_EVENTS + 1
+    assert taken == MAX_HELD_EVENTS + 1
 
 
 def test_a_replay_and_a_scan_agree(tmp_path: Path) -> None:
@@ -372,3 +372,94 @@ def in_order_and_mixed(name: str, chance: random.Random) -> tuple[list[object], 
         ]
 
     return judged(lines), judged([line for file in files for line in file])
+
+
+REPORT = """*** /var/log/syslog
+Feb 20 13:56:10 node1 kernel: [    0.000000] Linux version 6.8.0-60-generic
+Feb 20 14:05:01 node1 kernel: [  526.776336] NVRM: Xid (PCI:0000:03:00): 62, pid=3074, 0cb5
+Feb 20 14:25:20 node1 kernel: [    0.000000] Linux version 6.8.0-60-generic
+Feb 20 14:25:29 node1 kernel: [    3.124746] nvidia-nvlink: Nvlink Core is being initialized
+____________________________________________
+
+journalctl -b -0:
+
+{month} 20 14:25:20 node1 kernel: Linux version 6.8.0-60-generic
+{month} 20 14:25:29 node1 kernel: nvidia-nvlink: Nvlink Core is being initialized
+____________________________________________
+
+{heading}
+
+{month} 20 13:56:10 node1 kernel: Linux version 6.8.0-60-generic
+{month} 20 14:05:01 node1 kernel: NVRM: Xid (PCI:0000:03:00): 62, pid=3074, 0cb5
+____________________________________________
+
+dmesg:
+
+[    0.000000] Linux version 6.8.0-60-generic
+[    3.124746] nvidia-nvlink: Nvlink Core is being initialized
+"""
+FEBRUARY = (
+    "Feb", "2月", "févr.", "фев", "úno", "Şub", "Thg 2", "de febr.", "ก.พ.", "फ़र॰", "2월", "פבר"
+)  # fmt: skip
+UNKNOWN_MONTH = "Qqq"
+
+
+def report(month: str, heading: str = "journalctl -b -1:") -> bytes:
+    return REPORT.format(month=month, heading=heading).encode()
+
+
+@pytest.mark.parametrize("month", [*FEBRUARY, UNKNOWN_MONTH])
+def test_a_line_of_an_earlier_boot_stays_there_in_any_language(month: str) -> None:
+    """By its date, or else by the heading of its section."""
+    events, verdict = scan_json(report(month))
+    assert len(events) == 2
+    assert (verdict["status"], verdict["findings"]) == ("healthy", [])
+    assert [(ended["code"], ended["count"]) for ended in verdict["ended"]] == [("xid/62", 2)]
+
+
+def test_a_name_that_is_two_months_is_no_date() -> None:
+    """Polish November, Croatian October."""
+    assert parse_date(b"lis 15 14:25:20 node1 kernel: ", LATEST) is None
+    assert parse_date(b"Lis 15 14:25:20 node1 kernel: ", LATEST) is None
+    assert parse_date(b"wrz 15 14:25:20 node1 kernel: ", LATEST) is not None
+
+
+def test_a_line_of_an_unknown_boot_is_weak_evidence() -> None:
+    _, verdict = scan_json(report(UNKNOWN_MONTH, "*** /var/log/kern.log.1"))
+    (found,) = verdict["findings"]
+    assert (found["code"], found["action"]) == ("xid/62", "inspect")
+    assert "without a date" in found["title"]
+
+
+@pytest.mark.parametrize("heading", ["journalctl -b -0:", "$ /usr/bin/journalctl -k -b", ""])
+def test_an_undated_line_of_the_last_boot_counts_in_full(heading: str) -> None:
+    """Of a section of the last boot, or of a log without any date."""
+    line = f"{UNKNOWN_MONTH} 20 14:05:01 node1 kernel: {BUS}"
+    before = REPORT.partition("____")[0] if heading else ""
+    _, verdict = scan_json(f"{before}{heading}\n{line}\n".encode())
+    (found,) = verdict["findings"]
+    assert (found["code"], found["action"]) == ("xid/79", "reboot_node")
+
+
+def test_the_sections_of_a_report_without_any_date_are_in_the_order_of_their_headings() -> None:
+    line = f"{UNKNOWN_MONTH} 20 14:05:01 node1 kernel: NVRM: Xid (PCI:0000:0{{}}:00): 79, pid=1, x"
+    headings = {0: "3", 2: "5", 1: "4"}
+    text = "".join(
+        f"journalctl -b -{back}:\n{line.format(bus)}\n" for back, bus in headings.items()
+    )
+    _, verdict = scan_json(text.encode())
+    assert [found["component"] for found in verdict["findings"]] == ["gpu/0000:03:00.0"]
+    ended = {ended["component"]: ended["ended"] for ended in verdict["ended"]}
+    assert ended == {
+        "gpu/0000:04:00.0": "the node was rebooted (boot log-1)",
+        "gpu/0000:05:00.0": "the node was rebooted (boot log-b-1)",
+    }
+
+
+def test_the_first_line_of_a_boot_ends_the_boot_before_it_without_any_date() -> None:
+    banner = f"{UNKNOWN_MONTH} 20 14:25:20 node1 kernel: Linux version 6.8.0-60-generic"
+    fault = f"{UNKNOWN_MONTH} 20 14:05:01 node1 kernel: {BUS}"
+    _, verdict = scan_json(f"{fault}\n{banner}\n".encode())
+    assert verdict["status"] == "healthy"
+    _, verdict = scan_json(f"{banner}\n{fault}\n".encode())
+    assert verdict["status"] == "unhealthy"

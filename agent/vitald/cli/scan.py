@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
     from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
-    from vitald.collectors.kernel_log.saved_log import SavedEvent, SavedLog
+    from vitald.collectors.kernel_log.saved_event import SavedEvent
+    from vitald.collectors.kernel_log.saved_log import SavedLog
     from vitald.config import Config
     from vitald.model import Event, Finding, FindingKey, Transition, Verdict
     from vitald.server import schema

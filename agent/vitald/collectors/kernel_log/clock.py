@@ -20,6 +20,8 @@ from typing import Protocol, TypeVar
 from vitald.collectors.kernel_log.lines import Line
 
 BANNER = b"Linux version "  # the first line of every boot
+# With its version number it is longer than a process name, so that no process can forge it.
+_VERSION = re.compile(re.escape(BANNER) + rb"\d{1,3}\.\d{1,3}")
 # Written by journalctl between two boots
 _NEXT_BOOT = re.compile(rb"-- (?:Boot [0-9a-f]{32}|Reboot) --\s*\Z")
 _JITTER_USEC = 2_000_000  # stamps of two processors differ by less
@@ -31,7 +33,12 @@ _MAX_STEP_S = 3600.0
 _EARLY_S, _MAX_ZONE_DIFFERENCE_S = 1800.0, 15 * 3600.0
 _NO_CLOCK = 1_262_304_000.0
 _MAX_BOOTS = 1024
-_MAX_HELD_EVENTS = 1 << 14  # events that are out of order by more than this stay so
+MAX_HELD_EVENTS = 1 << 14  # events that are out of order by more than this stay so
+
+
+def is_banner(message: bytes) -> bool:
+    """Whether it is the first line of a boot."""
+    return _VERSION.match(message) is not None
 
 
 @dataclass(slots=True)
@@ -62,16 +69,25 @@ class LogClock:
         self._usec = 0
         self._offset: float | None = None  # of a place from its date
 
+    @property
+    def boot_name(self) -> str:
+        """The boot of the line before."""
+        return self._boot.name
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a line before has a date or a stamp."""
+        return self._offset is not None or self._usec > 0
+
+    def read_marker(self, message: bytes) -> None:
+        """A line that is no record; between two boots journalctl writes one."""
+        if message.startswith(b"-- ") and _NEXT_BOOT.match(message):
+            self._boot_announced = self._place is not None
+
     def place_undated(self, line: Line) -> float | None:
         """The place of a line that reports nothing; None if its date is needed to know it."""
         usec = line.usec
-        if (
-            not line.has_kernel_prefix
-            and line.message.startswith(b"-- ")
-            and _NEXT_BOOT.match(line.message)
-        ):
-            self._boot_announced = self._place is not None
-        elif self._boot_announced:
+        if self._boot_announced:
             return None
         if usec is None:
             return None if line.message.startswith(BANNER) else self._place
@@ -95,7 +111,7 @@ class LogClock:
             )
             self.new_boots.append(self._boot)
         elif seconds is None:
-            self._apply_banner_date(line, date)
+            self._apply_banner(line, date)
         else:
             self._apply_stamp(seconds, date)
         if seconds is not None:
@@ -133,11 +149,17 @@ class LogClock:
                 self._offset = boot.place - zero
             self._remember_zero(boot, zero, certain=True)
 
-    def _apply_banner_date(self, line: Line, date: float | None) -> None:
-        """A line without a stamp begins a boot only if it is the banner."""
+    def _apply_banner(self, line: Line, date: float | None) -> None:
+        """A line without a stamp begins a boot only if it is the banner; one without a date, too,
+        only in a log that has neither.
+        """
         if date is not None and line.message.startswith(BANNER):
             self._boot = self._make_boot(self._convert_date(date))
             self._remember_zero(self._boot, date, certain=True)
+        elif is_banner(line.message) and self._offset is None and self._place is not None:
+            self._boot = self._make_boot(self._place + 1.0)
+            self._place = self._boot.place
+            self.new_boots.append(self._boot)
 
     def _get_boot_by_id(self, boot_id: str, date: float | None, seconds: float | None) -> Boot:
         known = self._boots_by_id.get(boot_id)
@@ -206,12 +228,12 @@ T = TypeVar("T", bound=Placed)
 
 def sort_by_place(items: Iterable[T]) -> Iterator[T]:
     """The items ordered by place. Memory is bounded: an item that comes more than
-    `_MAX_HELD_EVENTS` too late keeps its position.
+    `MAX_HELD_EVENTS` too late keeps its position.
     """
     held: list[tuple[float, int, T]] = []
     for number, item in enumerate(items):
         heapq.heappush(held, (item.place, number, item))
-        if len(held) > _MAX_HELD_EVENTS:
+        if len(held) > MAX_HELD_EVENTS:
             yield heapq.heappop(held)[2]
     while held:
         yield heapq.heappop(held)[2]

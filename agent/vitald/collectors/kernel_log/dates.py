@@ -2,7 +2,7 @@
 Parses the date before a saved line: dmesg -T, journalctl, syslog, RFC 3339.
 
 A date without a zone is in this machine's time zone. A syslog date has no year, which is inferred.
-Names of months are English; a line with other names is undated.
+The name of the month may be in any language that months.py lists.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
+from vitald.collectors.kernel_log.months import MONTH, parse_month
+
 _ISO = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T"
     r" ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
     r"(?P<zone>Z| UTC\b| ?[+\-]\d\d:?\d\d)?"
 )
 _NAMED = re.compile(
-    r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) *(?P<day>\d{1,2}) "
+    rf"(?<!\w)(?P<month>{MONTH}) *(?P<day>\d{{1,2}}) "
     r"(?P<clock>\d\d:\d\d(?::\d\d)?)(?:\.(?P<part>\d{1,9}))?(?: (?P<year>\d{4})\b)?"
 )
 _UNIX = re.compile(r"(?P<seconds>\d{9,11}\.\d{6}) ")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # Linux drivers/rtc/class.c, rtc_hctosys: the wall clock at a time of the kernel's clock.
 _ANCHOR = re.compile(
     rb": setting system clock to \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d UTC \((\d{9,11})\)"
@@ -59,7 +60,9 @@ def parse_anchor(message: bytes) -> float | None:
 
 
 def _parse_named(found: re.Match[str], latest: float) -> float | None:
-    month = _MONTHS.index(found["month"]) + 1
+    month = parse_month(found["month"])
+    if month is None:
+        return None
     if found["year"]:
         return _make_time(found, int(found["year"]), month, None).timestamp()
     last = datetime.fromtimestamp(latest) + _DAY  # local time, as the stamp

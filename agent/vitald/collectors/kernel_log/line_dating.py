@@ -9,21 +9,18 @@ is history. A line that shows neither is undated.
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
 
 import anyio.lowlevel
 
-from vitald.collectors.kernel_log.clock import BANNER
+from vitald.collectors.kernel_log.clock import BANNER, is_banner
 from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import Line, strip_prefix
 
 _CHUNK_BYTES = 1 << 20
 _MAX_SEARCHED_BYTES = 1 << 28  # lines further back count as undated, if they have no date
 _MAX_BANNER_BYTES = 256  # from the beginning of the line to the version number
-# With its version number it is longer than a process name, so that no process can forge it.
-_VERSION = re.compile(re.escape(BANNER) + rb"\d{1,3}\.\d{1,3}")
 _CLOCK_ERROR_S = 60.0  # of the date before a line, against the start of the boot
 _HISTORY = "it was written before this boot"
 
@@ -104,7 +101,7 @@ def _find_banner(data: bytes) -> int:
     while at >= 0:
         begin = data.rfind(b"\n", 0, at) + 1
         line = strip_prefix(data[begin : at + _MAX_BANNER_BYTES])
-        if line is not None and _VERSION.match(line.message):
+        if line is not None and is_banner(line.message):
             return begin
         at = data.rfind(BANNER, 0, at)
     return -1

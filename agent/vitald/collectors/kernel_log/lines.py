@@ -12,16 +12,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from vitald.collectors.kernel_log.months import DAY, MONTH
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.record import KernelRecord, TornRecord, escape
 
-_MONTH = r"(?:\d{1,2}[^\W\d]|[^\W\d]{3,5}\.?)"  # localised: "Mär", "Okt", "févr.", "8月"
 _CLOCK = r"\d\d:\d\d:\d\d"
 _DELTA = r"(?: *< *\d+\.\d+ ?>| {16})?"  # dmesg -d, journalctl -o short-delta
 # Also dmesg -e: "[  +0.000844]"
 _SECONDS = rf"\[(?: *(?:\+\d+\.\d+|(?P<seconds>\d+)\.(?P<micros>\d+)))?{_DELTA} ?\]"
 # dmesg -T, dmesg -H
-_WALL = rf"\[(?:[^\W\d]{{1,4}}\.? )?{_MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
+_WALL = rf"\[(?:{DAY} )?{MONTH} *\d{{1,2}} \d\d:\d\d(?::\d\d \d{{4}})?{_DELTA}\]"
 _DATE, _ZONE = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}", r"(?:Z| ?[+\-]\d\d:?\d\d)?"
 _FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _LEVELS = "emerg|alert|crit|err|warn|notice|info|debug"
@@ -40,8 +40,8 @@ _HOST = r"[A-Za-z0-9][\w.\-:]{0,253}(?<!:)"
 # Or RFC 5424: "kernel - - - "
 _TAG = r"(?P<tag>[^\s:\[\]]{1,128})(?:(?:\[\d+\])?:(?: |(?=\[)|\Z)| (?:\d+|-) \S+ - )"
 _SYSLOG = re.compile(
-    rf"{_PRIO}(?:{_MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
-    rf"|[^\W\d]{{2,4}}\.? {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
+    rf"{_PRIO}(?:{MONTH} +\d{{1,2}} {_CLOCK}(?:\.\d+)?"  # journalctl short, syslog
+    rf"|{DAY} {_DATE}{_ZONE} [A-Z]{{2,5}}"  # journalctl short-full
     rf"|{_DATE}(?:\.\d+)?{_ZONE}"  # journalctl short-iso, RFC 3339 syslog; dmesg writes a comma
     rf"|\d{{9,11}}\.\d{{6}}|{_CLOCK}"  # journalctl short-unix, a date cut off
     rf") (?:(?P<host>{_HOST}) )?(?:[a-z0-9]+\.[a-z]+ )?{_TAG}"

@@ -30,7 +30,9 @@ from vitald.collectors.kernel_log.losses import Loss, LossDetector
 from vitald.collectors.kernel_log.parsed_line import ParsedLine
 from vitald.collectors.kernel_log.recognise import begins_with_name
 from vitald.collectors.kernel_log.saved_coverage import LogCoverage, Stamp
+from vitald.collectors.kernel_log.saved_event import SavedEvent, Section
 from vitald.collectors.kernel_log.saved_records import RecordReader
+from vitald.collectors.kernel_log.saved_sections import parse_heading, place_sections
 from vitald.collectors.kernel_log.saved_text import SavedRecord
 from vitald.collectors.kernel_log.unpack import Unpacked
 from vitald.model import Event
@@ -60,20 +62,6 @@ class MarkedDrills(DrillRegistry):
             simulated_until=now + _DRILL_S,
             event_identity=identity,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SavedEvent:
-    """What a record reports, to each interpreter, or a boot that the log shows. `place`: see
-    clock.py.
-    """
-
-    place: float
-    events: tuple[Event | None, ...]
-    stamp: Stamp | None = None  # None for a boot
-    raw: bytes = b""
-    context: bool = False  # not a fault: it only explains others
-    dated: bool = False  # by the wall clock alone: it belongs to the boot before it in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +109,7 @@ class SavedLog:
         self._booted: tuple[str, float] | None = None
         self._top: tuple[float, SavedRecord | None] = (-math.inf, None)  # the latest by its place
         self._markers = _compile_markers(interpreters)
+        self._section: Section | None = None
         self._records = RecordReader(opened.stream, self.coverage, self._latest, self._markers)
 
     @property
@@ -134,7 +123,7 @@ class SavedLog:
         Boots are omitted in a log of several hosts: it is unknown whose findings they end.
         """
         boot = ""
-        for saved in sort_by_place(read):
+        for saved in sort_by_place(place_sections(read, self.coverage, lambda: self._clock)):
             if saved.stamp is None:
                 if len(self.coverage.hosts) < 2:
                     boot = next(event.boot_id for event in saved.events if event is not None)
@@ -160,6 +149,9 @@ class SavedLog:
             if host and host not in coverage.hosts:
                 self._add_host(host)
             clock = self._select_clock(host)
+            if not line.has_kernel_prefix:
+                clock.read_marker(line.message)
+                self._section = parse_heading(line.message) or self._section
             # Each host numbers its own records; the number of hosts is bounded
             if (loss := losses[host if host in coverage.hosts else ""].find_loss(line)) is not None:
                 self._note_loss(record, loss)
@@ -215,6 +207,7 @@ class SavedLog:
             record.raw,
             context=all(sighting is None or sighting.context for sighting in sightings),
             dated=line.usec is None and not record.boot_id,
+            section=self._section if line.usec is None and date is None else None,
         )
 
     def _build_event(
