@@ -40,7 +40,7 @@ class Reach(Enum):
     """Which other components a cause reaches."""
 
     DEVICE = "device"  # its own component, the port upstream, devices behind it
-    FABRIC = "fabric"  # every GPU and NVSwitch of the node
+    FABRIC = "fabric"  # every GPU and NVSwitch of the node, or every Neuron device
     PROCESS = "process"  # events that name the same process
     NODE = "node"  # events of the node as a whole, caused by any of its components
 

@@ -91,11 +91,13 @@ class EntryReader:
             component=self.member("component", ComponentKind, ComponentKind.NODE),
             at_probe=self.read_flag("at_probe") or False,
             shared_cause=self.read_flag("shared_cause") or False,
+            of_peers=self.read_flag("of_peers") or False,
             fatal=self.read_flag("fatal"),
             among=self.member("among", DeviceListing, None),
             match=self.read_match(),
             starts=self.read_texts("starts"),
             contains=self.read_texts("contains"),
+            in_stack_after=self.read_texts("in_stack_after"),
             samples=self.read_texts("samples"),
             diagnostic=self.read_diagnostic(),
             origin=self.origin,
@@ -311,6 +313,7 @@ class EntryReader:
                 begins_with_driver(pattern)
                 or first_letters(starts, pattern)
                 or self.read_texts("contains")
+                or self.read_texts("in_stack_after")
             ):
                 self.report(
                     "match",
@@ -367,7 +370,7 @@ _KEYS = (
         "contains",
         "samples",
     ),
-    *("at_probe", "among", "shared_cause", "unknown"),
+    *("at_probe", "among", "shared_cause", "of_peers", "unknown", "in_stack_after"),
     "diagnostic",
     "policy",  # replaced by its keys before an entry is read; listed here for suggestions
 )

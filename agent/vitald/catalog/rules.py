@@ -249,11 +249,15 @@ class Rule:
     at_probe: bool = False
     # If all devices of the kind fail with it at once, the cause is what they share
     shared_cause: bool = False
+    # If several devices have it at once, a worker elsewhere failed, and none of them is suspected
+    of_peers: bool = False
     fatal: bool | None = None  # for a line that contains no such field
     among: DeviceListing | None = None  # the list that must contain the device in the line
     match: tuple[str, ...] = ()  # line shapes, for the kinds whose grammar is data
     starts: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
+    # The codes of lines that print a stack: the shapes are tried on its first frame in a module
+    in_stack_after: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is interpreted
     origin: str = ""  # file that holds the entry
@@ -303,12 +307,12 @@ class Rule:
         if ALIKE in fields and ruling.action is not Action.NONE:
             ruling = replace(
                 ruling,
-                action=Action.INSPECT,
+                action=Action.OBSERVE if self.of_peers else Action.INSPECT,
                 when=When.NOW,
                 title=f"{ruling.title} ({_count_alike(str(fields[ALIKE]))})",
-                advice=_OF_SHARED_CAUSE,
+                advice=_OF_PEERS if self.of_peers else _OF_SHARED_CAUSE,
                 escalation="none",
-                unusable=True,
+                unusable=not self.of_peers,
             )
         return ruling
 
@@ -341,6 +345,12 @@ def _limit_settling(ruling: Ruling) -> Ruling:
 _OF_SHARED_CAUSE = (
     "Check what they share before any single device: the driver (was its package built for this"
     " kernel?), its firmware, the board, its power; and compare other nodes."
+)
+
+
+_OF_PEERS = (
+    "None of these devices is suspected by it. Look for the worker that failed first: a device that"
+    " has a finding of its own, another node of the job, or the network between them."
 )
 
 

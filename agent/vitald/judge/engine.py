@@ -252,7 +252,7 @@ class Judge:
             changes += self._fold_evidence(event, rule)
         if rule.trial is not None:
             changes += self._faults.evaluate_event(event, rule.trial, on_trial=True)
-        is_mute = rule.context and rule.action is Action.NONE
+        is_mute = rule.context and rule.action is Action.NONE and not rule.clears_codes
         if not is_mute or self._state.catalog.correlation.find_roles(event.code):
             changes += self._faults.evaluate_event(event, rule, on_trial=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)

@@ -21,7 +21,10 @@ MAX_INCIDENTS = 4096
 _MAX_MEMBERS = 64  # codes of components in one incident; others are counted with the last
 _MAX_PROCESSES = 16  # processes kept for one member
 _MAX_CANDIDATES = 8  # incidents that are tried: of one device, and of the whole node
-_FABRIC = (ComponentKind.GPU, ComponentKind.NVSWITCH)
+_FABRICS = (
+    {ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.NODE},
+    {ComponentKind.NEURON, ComponentKind.NODE},
+)
 # Name of a member that no rule applies to: hearsay explains nothing, and nothing explains it
 _OUTSIDE = ""
 
@@ -301,10 +304,8 @@ _NO_PROCESSES: frozenset[str] = frozenset()
 
 def _is_reached(reach: Reach, first: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
-        return all(
-            member.component.kind in _FABRIC or member.component == NODE
-            for member in (first, other)
-        )
+        kinds = {first.component.kind, other.component.kind}
+        return any(kinds <= fabric for fabric in _FABRICS)
     if reach is Reach.NODE:
         return NODE in (first.component, other.component)
     if reach is Reach.PROCESS:

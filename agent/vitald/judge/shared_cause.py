@@ -5,6 +5,9 @@ If all of them fail to come up, or are gone, the cause is what they share: the d
 the board or its power. A person must inspect it, and no device climbs an escalation policy of its
 own. The catalogue says for which entries that holds (`shared_cause`), the event which other devices
 of the kind are present (`siblings`), and the finding which devices it stands for (`alike`).
+
+Work that spans devices fails on all of them if one worker fails, which may be on another node.
+Such entries (`of_peers`) become one finding of the node as soon as two devices have it.
 """
 
 from __future__ import annotations
@@ -35,18 +38,19 @@ class SharedCause:
         """The event as one of the node, if all devices of its kind fail alike; and the ends of
         their own findings, for which that of the node stands.
         """
-        if not rule.shared_cause or event.component == NODE or event.is_hearsay:
+        if not (rule.shared_cause or rule.of_peers) or event.component == NODE or event.is_hearsay:
             return event, []
         if rule.apply_to(event.fields).action is Action.NONE:
             return event, []
         known = self.find_finding(event)
         if known is not None:
             return _lift(event, known.components[1:]), []
-        alike = self._list_alike(event)
+        alike = self._list_alike(event, rule)
         failing = {event.component}.union(*(finding.components for finding in alike)) - {NODE}
-        if not _are_all(event, failing):
+        if not (len(failing) > 1 if rule.of_peers else _are_all(event, failing)):
             return event, []
-        cause = f"all devices of the kind fail alike: {event.code} of the node stands for them"
+        which = "several" if rule.of_peers else "all"
+        cause = f"{which} devices of the kind fail alike: {event.code} of the node stands for them"
         ends = [
             self._state.findings.close_finding(finding, event.time, cause, event.identity)
             for finding in alike
@@ -54,8 +58,10 @@ class SharedCause:
         ]
         return _lift(event, failing), ends
 
-    def _list_alike(self, event: Event) -> list[Finding]:
-        """The findings of such entries about devices of the kind that began at the same time."""
+    def _list_alike(self, event: Event, rule: Rule) -> list[Finding]:
+        """The findings about devices of the kind that began at the same time: of any entry with a
+        shared cause, or of this one, if it is of peers.
+        """
         kind = event.component.kind
         return [
             finding
@@ -64,7 +70,11 @@ class SharedCause:
             and finding.is_simulated == event.is_simulated
             and not (finding.on_trial or finding.is_hearsay)
             and abs(finding.since - event.time) <= _AT_ONCE_S
-            and self._state.catalog.find_rule(finding.code).shared_cause
+            and (
+                finding.code == event.code
+                if rule.of_peers
+                else self._state.catalog.find_rule(finding.code).shared_cause
+            )
         ]
 
 

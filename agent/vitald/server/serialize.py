@@ -384,6 +384,7 @@ def format_rule(entry: Rule) -> schema.ApiRule:
         "clears": entry.clears.list_phrases(),
         "escalation": entry.escalation,
         "sharedCause": entry.shared_cause,
+        "ofPeers": entry.of_peers,
         "shadow": format_rule(entry.trial) if entry.trial is not None else None,
         "cases": [
             {

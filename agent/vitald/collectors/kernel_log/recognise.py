@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
@@ -59,6 +60,12 @@ _PREFIXED = re.compile(
     rb"|: potentially unexpected fatal signal \d{1,3}\.\s*\Z"
 )
 _NAME_FIRST_CODES = {"oom/invoked", "crash/segfault"}  # rules for such records
+# A frame of a stack in a module; one after a `?` may be left over from an earlier call. Source:
+# Linux arch/x86/kernel/dumpstack.c, kernel/kallsyms.c; the build id after the module since 5.15.
+_FRAME = re.compile(
+    rb" {0,8}(?:\[<[0-9a-f]{8,16}>\] )?[\w.]{1,128}\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} \[\w{1,64}[ \]]"
+)
+_MAX_STACK_RECORDS = 64
 _MAX_PROBE_RECORDS = 2  # records between the probe's address and its complaint
 _PROBE_CODES = {"gpu_lost/not_responding", "gpu_init_failed/unsupported"}
 
@@ -106,16 +113,21 @@ Groups = dict[bytes, list[_Shape]]
 
 
 class Recogniser:
-    """Matches records with the shapes of all rules and the grammars of Xid and SXid. The only state
-    between records is a PCI address that the next record refers to.
+    """Matches records with the shapes of all rules and the grammars of Xid and SXid. The state
+    between records is a PCI address that the next record refers to, and whose stack is printed.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_head: dict[bytes, Groups] = {}
         self._device: Groups = {}  # lines that begin with a driver name and a PCI address
         self._anywhere: Groups = {}
+        self._of_stacks: dict[str, list[_Shape]] = {}  # by the code of the line before the stack
         for rule in rules:
             for pattern in rule.match:
+                if rule.in_stack_after:
+                    for code in rule.in_stack_after:
+                        self._of_stacks.setdefault(code, []).append(_Shape(rule, pattern))
+                    continue
                 heads = first_letters(rule.starts, pattern)
                 if begins_with_driver(pattern):
                     groups = [self._device]
@@ -127,17 +139,36 @@ class Recogniser:
                     for contained in rule.contains or ("",):
                         group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
         self._probed: tuple[str, int] | None = None
+        # The line before a stack, and how many records it may still have
+        self._stack: tuple[ParsedLine, int] | None = None
 
     def parse_record(self, text: bytes) -> ParsedLine | None:
         """What the record reports, or None. `text` is one whole record, still escaped as /dev/kmsg
         gives it.
         """
         parsed = self._match_shapes(text)
+        if self._stack is not None:
+            parsed = parsed or self._match_stack(*self._stack, text)
         if parsed is None or _PREFIXED.search(text) is not None:
             return None
         if parsed.code in _NAME_FIRST_CODES or not _NAME_FIRST.match(text):
+            if parsed.code in self._of_stacks:
+                self._stack = parsed, _MAX_STACK_RECORDS
             return parsed
         return _parse_first_match(self._anywhere, text, only=_NAME_FIRST_CODES)
+
+    def _match_stack(self, owner: ParsedLine, left: int, text: bytes) -> ParsedLine | None:
+        """What the first frame in a module says of the task whose stack is printed."""
+        if _FRAME.match(text) is None:
+            self._stack = (owner, left - 1) if left > 1 else None
+            return None
+        self._stack = None
+        frame = unescape(text).strip()
+        for shape in self._of_stacks[owner.code]:
+            if (parsed := shape.parse_line(frame)) is not None:
+                fields = {**owner.fields, **parsed.fields}
+                return replace(parsed, pid=owner.pid, process=owner.process, fields=fields)
+        return None
 
     def _match_shapes(self, text: bytes) -> ParsedLine | None:
         head = text[:HEAD]

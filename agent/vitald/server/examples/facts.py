@@ -139,6 +139,7 @@ RULE: schema.ApiRule = {
     "clears": ["a reboot"],
     "escalation": "device",
     "sharedCause": False,
+    "ofPeers": False,
     "shadow": None,
     "cases": [],
     "known": True,

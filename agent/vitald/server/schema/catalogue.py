@@ -47,6 +47,8 @@ class ApiRule(_FaultClassed):
     """Name of its escalation policy."""
     sharedCause: bool
     """If all devices of the kind have it at once, it is one finding of the node."""
+    ofPeers: bool
+    """If several devices have it at once, a worker elsewhere failed: one finding of the node."""
     shadow: ApiRule | None
     """The rule on trial beside it: what it requires is shown, without effect."""
     cases: list[ApiCase]
