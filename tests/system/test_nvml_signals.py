@@ -33,6 +33,7 @@ from vitald.catalog import Catalog
 from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.nvml import collector as nvml_collector
 from vitald.collectors.nvml import inbox
+from vitald.metrics.gpus import collect_metrics
 from vitald.model import ComponentKind, SourceState
 from vitald.simulator import build
 from vitald.simulator.node import SimulatedNode
@@ -890,6 +891,29 @@ async def test_a_restart_tells_nothing_twice_and_what_happened_meanwhile_once(
     async with Looking(node, hasty(), after=second) as third:
         await third.looks(3)
         assert third.events == []
+
+
+@story
+@pytest.mark.parametrize("boot", [BOOT, OTHER_BOOT])
+async def test_a_lost_gpu_keeps_its_identity_over_a_restart(boot: str, tmp_path: Path) -> None:
+    """Its metrics carry the same labels, except for the number that the driver gives anew."""
+    node = SimulatedNode(tmp_path, "h100", 2)
+    async with Looking(node, hasty()) as first:
+        await first.looks(2)
+        before = labels_of_lost(first)[node.addresses[1]]
+    node.lose(1)
+    async with Looking(node, hasty(), after=first, boot=boot) as second:
+        await second.until(lambda: second.asks(1, "nvml/gpu_lost"))
+        after = labels_of_lost(second)[node.addresses[1]]
+    assert all(before.values())
+    assert after == (before if boot == BOOT else {**before, "gpu": ""})
+
+
+def labels_of_lost(looking: Looking) -> dict[str, dict[str, str]]:
+    """Labels of `vitald_gpu_lost` by PCI address."""
+    families = collect_metrics(looking.last.readings)
+    (lost,) = [family for family in families if family.name == "vitald_gpu_lost"]
+    return {sample.labels["pci_bus_id"]: sample.labels for sample in lost.samples}
 
 
 @story

@@ -78,7 +78,17 @@ def named(prefix: str) -> list[str]:
 
 GRAMMARS = [
     f"vitald.collectors.kernel_log.{name}"
-    for name in ("clock", "lines", "months", "recognise", "record", "parsed_line", "sxid", "xid")
+    for name in (
+        "clock",
+        "firmware_report",
+        "lines",
+        "months",
+        "recognise",
+        "record",
+        "parsed_line",
+        "sxid",
+        "xid",
+    )
 ]
 RULES = [name for name in named("vitald.catalog") if name != READER]
 PURE = [

@@ -104,9 +104,7 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
             "  shared      all devices of the kind at once: one finding of the node, inspect"
         )
     if rule["ofPeers"]:
-        render.print_line(
-            "  shared      several devices at once: one finding of the node, observe"
-        )
+        render.print_line("  shared      several devices at once: one finding of the node, observe")
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(

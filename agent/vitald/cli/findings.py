@@ -6,6 +6,8 @@ import argparse
 
 from vitald.cli import client, render, words
 
+_MAX_LISTED, _DEFAULT_CLEARED = 1000, 100
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
@@ -14,10 +16,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=words.parse_number(1, 1000),
+        type=words.parse_number(1, _MAX_LISTED),
         metavar="N",
         default=None,
-        help="at most so many",
+        help=f"at most so many (default: {_MAX_LISTED} open ones, {_DEFAULT_CLEARED} cleared)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -27,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "/v1/findings",
         state="cleared" if arguments.cleared else None,
-        limit=arguments.limit,
+        limit=arguments.limit or (_DEFAULT_CLEARED if arguments.cleared else _MAX_LISTED),
     )
     if arguments.json:
         render.emit_json(answer)
@@ -40,4 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
             print()
         for line in render.format_finding(finding, full=True):
             render.print_line(line)
+    if answer.get("more"):
+        print("\nand more, which are not listed; --limit says how many are")
     return 0

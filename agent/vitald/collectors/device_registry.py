@@ -134,7 +134,7 @@ class DeviceRegistry:
             return DeviceMatch(identity, former, new_identity=bool(raw.serial))
         if raw.unreadable_reason:  # what identifies it was not read either
             entry.display_name = entry.display_name or before.display_name
-            entry.fields = entry.fields or before.fields
+            entry.fields = {**before.fields, **entry.fields}
         entry.epoch = entry.epoch or before.epoch
         self._known[identity] = entry
         moved = before.component != slot

@@ -254,6 +254,8 @@ class PollingSource:
             self._poller.clear_failure(key)
             events += self._match_device(device, result, devices)
             identity = result.serial or self._registry.find_identity(device.component)
+            if result.unreadable_reason:
+                result.fields = self._list_labels(identity)
             readings = _make_readings(device.component, identity, result)
             self._readings[device.component] = readings
             fresh.append(readings)
@@ -263,9 +265,14 @@ class PollingSource:
         """The device was polled, and nothing could be read."""
         before = self._readings.get(component)
         identity = before.identity if before else self._registry.find_identity(component)
-        labels = dict(before.labels) if before else {}
+        labels = dict(before.labels) if before else self._list_labels(identity)
         raw = RawReadings(unreadable_reason=reason, fields=labels)
         self._readings[component] = _make_readings(component, identity, raw)
+
+    def _list_labels(self, identity: str) -> dict[str, str]:
+        """What identified a device that cannot be read now, also before the start."""
+        entry = self._registry.find_entry(identity)
+        return dict(entry.fields) if entry is not None else {}
 
     def _match_device(
         self, device: PolledDevice, raw: RawReadings, present: Collection[str]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from vitald.catalog.rules import Rule
 from vitald.catalog.shape import HEAD, begins_with_driver, first_letters
 from vitald.collectors.kernel_log import sxid, xid
+from vitald.collectors.kernel_log.firmware_report import FirmwareReport
 from vitald.collectors.kernel_log.parsed_line import ParsedLine, normalize_pci
 from vitald.collectors.kernel_log.record import unescape
 from vitald.model import Value
@@ -63,7 +64,8 @@ _NAME_FIRST_CODES = {"oom/invoked", "crash/segfault"}  # rules for such records
 # A frame of a stack in a module; one after a `?` may be left over from an earlier call. Source:
 # Linux arch/x86/kernel/dumpstack.c, kernel/kallsyms.c; the build id after the module since 5.15.
 _FRAME = re.compile(
-    rb" {0,8}(?:\[<[0-9a-f]{8,16}>\] )?[\w.]{1,128}\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} \[\w{1,64}[ \]]"
+    rb" {0,8}(?:\[<[0-9a-f]{8,16}>\] )?[\w.]{1,128}\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8}"
+    rb" \[\w{1,64}[ \]]"
 )
 _MAX_STACK_RECORDS = 64
 _MAX_PROBE_RECORDS = 2  # records between the probe's address and its complaint
@@ -114,7 +116,8 @@ Groups = dict[bytes, list[_Shape]]
 
 class Recogniser:
     """Matches records with the shapes of all rules and the grammars of Xid and SXid. The state
-    between records is a PCI address that the next record refers to, and whose stack is printed.
+    between records is a PCI address that the next record refers to, whose stack is printed, and the
+    firmware's report.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -138,6 +141,7 @@ class Recogniser:
                 for group in groups:
                     for contained in rule.contains or ("",):
                         group.setdefault(contained.encode(), []).append(_Shape(rule, pattern))
+        self._report = FirmwareReport()
         self._probed: tuple[str, int] | None = None
         # The line before a stack, and how many records it may still have
         self._stack: tuple[ParsedLine, int] | None = None
@@ -149,6 +153,8 @@ class Recogniser:
         parsed = self._match_shapes(text)
         if self._stack is not None:
             parsed = parsed or self._match_stack(*self._stack, text)
+        if parsed is not None and parsed.kind == "mce":
+            parsed = self._report.parse_line(unescape(text)) or parsed
         if parsed is None or _PREFIXED.search(text) is not None:
             return None
         if parsed.code in _NAME_FIRST_CODES or not _NAME_FIRST.match(text):

@@ -150,9 +150,10 @@ class CurrentReadings:
         values: Mapping[str, Sample],
         answer: Mapping[str, Any],
         driver: str | None,
+        identifying: Mapping[str, Sample],
     ) -> None:
         """Merges `values`, the readings in the worker's answer. `driver`: its version, None if
-        unknown.
+        unknown. `identifying`: what is remembered of the GPU, for one that gives nothing any more.
         """
         address = component.id
         former = self.by_gpu.get(address)
@@ -163,7 +164,7 @@ class CurrentReadings:
         if lookup in _LOOKUP_FAULTS:
             faults.add(_LOOKUP_FAULTS[lookup])
         missing = self._find_missing(address, former, values, answer, faults)
-        known = _keep_known(former, missing)
+        known = {**identifying, **_keep_known(former, missing)}
         missing = {name: why for name, why in missing.items() if name not in known}
         self._complete_known(known, values, driver)
         updated = dict(values) | {

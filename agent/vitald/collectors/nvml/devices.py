@@ -13,6 +13,8 @@ from typing import Any
 
 from vitald.model import Component, ComponentKind, Sample
 
+_SIMULATED = " (simulated)"  # after the model's name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGpu:
@@ -45,6 +47,18 @@ class KnownGpu:
         ]
         return ", ".join(filter(None, [*parts, self.place]))
 
+    @property
+    def values(self) -> dict[str, Sample]:
+        """What of it is still true when it cannot be asked, as it would answer."""
+        values: dict[str, Sample] = {
+            "uuid": self.uuid,
+            "name": self.name.removesuffix(_SIMULATED),
+            "serial": self.serial,
+        }
+        if self.module.isdecimal():
+            values["module_id"] = float(self.module)
+        return {name: value for name, value in values.items() if value != ""}
+
     def update_from(
         self, address: str, slot: str, values: Mapping[str, Sample], *, simulated: bool
     ) -> KnownGpu:
@@ -52,7 +66,7 @@ class KnownGpu:
         it was.
         """
         module = values.get("module_id")
-        suffix = " (simulated)" if simulated else ""
+        suffix = _SIMULATED if simulated else ""
         return KnownGpu(
             address=address,
             uuid=self.uuid,

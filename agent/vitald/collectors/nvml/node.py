@@ -78,6 +78,7 @@ class GpuNode:
         self._resets = ResetDetector()
         self._hung = HungComponents()
         self._missing = MissingGpus()
+        self._minors: dict[str, float] = {}  # by UUID, of this boot
         self._most = 0  # GPUs that were here together
         self._may_be_new = True  # the driver, when a worker next attaches to it
         self.holding: tuple[Event, ...] = ()
@@ -111,6 +112,7 @@ class GpuNode:
             "hung": self._hung.memory,
             "missed": self._missing.memory,
             "most": self._most,
+            "minors": self._minors,
             "simulated": self.simulated,
         }
         return json.dumps(remembered, separators=(",", ":"))
@@ -125,6 +127,7 @@ class GpuNode:
             missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
             most = int(stored.get("most", 0))
+            minors = {str(uuid): float(n) for uuid, n in stored.get("minors", {}).items()}
             watcher = self._create_evaluator(stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -133,7 +136,7 @@ class GpuNode:
         self.current.links, self.current.lifetime = links, lifetime
         self.current.simulated, self._most = simulated, most
         if boot_id == self.boot_id:
-            self._resets = resets
+            self._resets, self._minors = resets, minors
         else:
             watcher.forget_all()
             lifetime.note_boot()
@@ -219,9 +222,22 @@ class GpuNode:
             events.append(self.create_event(HUNG, component, fields, f"{name} answers again"))
         driver = self._driver.get("driver")
         self.current.update_gpu(
-            component, identity, values, answer, driver if isinstance(driver, str) else None
+            component,
+            identity,
+            values,
+            answer,
+            driver if isinstance(driver, str) else None,
+            self._list_identity(identity),
         )
         return events
+
+    def _list_identity(self, uuid: str) -> dict[str, Sample]:
+        """What is remembered of a GPU, also from before the start."""
+        known = self._gpus.find_gpu(uuid)
+        if known is None:
+            return {}
+        minor = {"minor": self._minors[uuid]} if uuid in self._minors else {}
+        return {**known.values, **minor}
 
     def report_hang(
         self, gpu: str, call: str, seconds: float, state: str, *, unkillable: bool = False
@@ -270,6 +286,8 @@ class GpuNode:
         former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
         slot = self.slots.get(address.rpartition(".")[0], "")
         known = former.update_from(address, slot, values, simulated=self.simulated)
+        if isinstance(minor := values.get("minor"), (int, float)):
+            self._minors[uuid] = float(minor)
         if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
             self._evaluator.rename_component(address, uuid)
             self._resets.rename_gpu(address, uuid)

@@ -23,7 +23,7 @@ DIAGNOSTICS: schema.ApiDiagnostics = {
     "blocked": "",
 }
 
-DIAGNOSTIC_RUNS: schema.DiagnosticRuns = {"damaged": 0, "runs": [RUN]}
+DIAGNOSTIC_RUNS: schema.DiagnosticRuns = {"damaged": 0, "runs": [RUN], "more": False}
 
 DIAGNOSTIC_RUN: schema.DiagnosticRunInFull = {
     **RUN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitald.server import schema
 from vitald.server.examples.facts import EVENT, FINDING, FLAGS, IDENTITY, INCIDENT, RULE, SEEN
 
-FINDINGS: schema.Findings = {"damaged": 0, "findings": [FINDING]}
+FINDINGS: schema.Findings = {"damaged": 0, "findings": [FINDING], "more": False}
 
 CLEAR_REQUEST: schema.ClearRequest = {"reason": "replaced the board, ticket 4711", "replaced": True}
 
@@ -65,4 +65,4 @@ WHY: schema.Why = {
     ],
 }
 
-INCIDENTS: schema.Incidents = {"incidents": [INCIDENT]}
+INCIDENTS: schema.Incidents = {"incidents": [INCIDENT], "more": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitald.server import schema
 from vitald.server.examples.facts import JOB
 
-JOBS: schema.ApiJobs = {"running": [], "recent": [JOB]}
+JOBS: schema.ApiJobs = {"running": [], "recent": [JOB], "more": False}
 
 TELL_JOB_REQUEST: schema.TellJobRequest = {
     "event": "end",

@@ -122,9 +122,10 @@ class DiagnosticRoutes:
         most, wanted = read_limit(query), query.get("check")
         if wanted is not None:
             self._find_check(wanted)
-        listed = await self._read_ledger(lambda: self._read_runs(most, wanted))
+        listed = await self._read_ledger(lambda: self._read_runs(most + 1, wanted))
         answer: schema.DiagnosticRuns = {
-            "runs": [serialize_run(run) for run in listed],
+            "runs": [serialize_run(run) for run in listed[:most]],
+            "more": len(listed) > most,
             "damaged": serialize.count_damaged(listed),
         }
         return web.json_response(answer)

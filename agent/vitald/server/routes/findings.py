@@ -66,17 +66,18 @@ class FindingRoutes:
                 for finding in ordered
                 if component in (None, *(each.name for each in finding.components))
                 and code in (None, finding.code)
-            ][:most]
+            ]
         elif state == "cleared":
             found = await self._context.read_ledger(
-                lambda: read_findings(self._context.pipeline.ledger.path, most, component, code)
+                lambda: read_findings(self._context.pipeline.ledger.path, most + 1, component, code)
             )
         else:
             raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
         answer: schema.Findings = {
             "findings": [
-                serialize.format_finding(finding, self._context.catalog) for finding in found
+                serialize.format_finding(finding, self._context.catalog) for finding in found[:most]
             ],
+            "more": len(found) > most,
             "damaged": serialize.count_damaged(found),
         }
         return web.json_response(answer)
@@ -85,7 +86,7 @@ class FindingRoutes:
         """The open ones, the strongest first, and then those that ended or began without a finding
         a moment ago.
         """
-        query = read_query(request, "limit")
+        most = read_limit(read_query(request, "limit"))
         opened = self._context.list_open_incidents()
         closed = sorted(
             (
@@ -95,7 +96,7 @@ class FindingRoutes:
             ),
             key=lambda incident: -incident.last,
         )
-        listed = [*opened, *((incident, []) for incident in closed)][: read_limit(query)]
+        listed = [*opened, *((incident, []) for incident in closed)]
         answer: schema.Incidents = {
             "incidents": [
                 serialize.format_incident(
@@ -104,8 +105,9 @@ class FindingRoutes:
                     self._context.catalog,
                     self._context.node_state.jobs.list_near_incident(incident),
                 )
-                for incident, own in listed
-            ]
+                for incident, own in listed[:most]
+            ],
+            "more": len(listed) > most,
         }
         return web.json_response(answer)
 

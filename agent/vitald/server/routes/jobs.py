@@ -90,6 +90,7 @@ class JobRoutes:
         answer: schema.ApiJobs = {
             "running": [serialize.format_job(job) for job in running[:most]],
             "recent": [serialize.format_job(job) for job in recent[:most]],
+            "more": max(len(running), len(recent)) > most,
         }
         return web.json_response(answer)
 

@@ -221,6 +221,8 @@ class DiagnosticRuns(TypedDict):
     """So many more are left out: the ledger no longer has them as they were written."""
     runs: Annotated[list[DiagnosticRun], Keywords(max_items=1000)]
     """The newest first."""
+    more: bool
+    """Whether there are more than `limit`."""
 
 
 class OneGoing(TypedDict):

@@ -205,6 +205,8 @@ class Incidents(TypedDict):
 
     incidents: Annotated[list[ApiIncident], Keywords(max_items=1000)]
     """The incidents."""
+    more: bool
+    """Whether there are more than `limit`."""
 
 
 class Suspect(TypedDict):
@@ -294,6 +296,8 @@ class Findings(TypedDict):
     """So many more are left out: the ledger no longer has them as they were written."""
     findings: Annotated[list[ApiFinding], Keywords(max_items=1000)]
     """The findings."""
+    more: bool
+    """Whether there are more than `limit`."""
 
 
 class OneFinding(TypedDict):

@@ -46,6 +46,8 @@ class ApiJobs(TypedDict):
     """What runs."""
     recent: list[ApiJob]
     """What ended."""
+    more: bool
+    """Whether there are more than `limit` of either."""
 
 
 class JobTold(TypedDict):
