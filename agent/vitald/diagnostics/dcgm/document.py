@@ -5,6 +5,8 @@ objects, iterations. Statuses and texts stay as they were printed.
 A document is an object that begins a line and has a key that begins with `DCGM `, or `iterations`.
 An object inside another one is never taken for a document: one that was cut off is full of complete
 objects.
+
+Without -j it prints a table, which is read as far as it says the same.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from vitald.diagnostics.dcgm.table import parse_table
 from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index, to_int, to_serial, to_text, to_word
 
 GPU, CPU = "gpu", "cpu"
@@ -125,6 +128,11 @@ def read_output(printed: bytes | str) -> DcgmOutput:
             not_run += max(not rounds, len(rounds) - _MAX_RESULTS)
         if _has_root(value):
             documents.append(_read_document(value))
+    if not found.objects and not found.broken:
+        shown, is_whole = parse_table(text)
+        if shown is not None:
+            documents.append(_read_document(shown))
+            found.broken = "" if is_whole else "the table is cut off before its end"
     return DcgmOutput(
         documents=tuple(documents),
         iterations=announced,
