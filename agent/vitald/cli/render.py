@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitald.collectors.kernel_log.saved_coverage import Stamp
     from vitald.server import schema
 
 from vitald.text import escape_unprintable, join_first
@@ -382,3 +383,16 @@ def _list_marks(event: schema.ApiEvent) -> list[str]:
     if (facility := fields.get("facility")) is not None:
         marks.append(f"facility {facility}")
     return marks
+
+
+def describe_stamp(stamp: Stamp) -> str:
+    """When a line was written, and its number."""
+    from vitald.server import serialize
+
+    where = f"line {stamp.number}"
+    if stamp.time is not None:
+        moment = serialize.format_moment(stamp.time)
+        return f"{format_time(moment)} ({format_age(moment)} ago, {where})"
+    if stamp.usec is not None:
+        return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
+    return f"{where}, which has no date"

@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitald.catalog import Catalog
+    from vitald.collectors.kernel_log.saved_coverage import Stamp
     from vitald.config import Config
     from vitald.judge.engine import Judge
     from vitald.ledger import LedgerSnapshot
     from vitald.model import Event, Finding
 
-    Pair = tuple[Event | None, Event | None]  # by the rules in force, and by the others
+    # By the rules in force, and by the others; and where its line is in a log
+    Pair = tuple[Event | None, Event | None, Stamp | None]
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
 from vitald.cli.config_options import find_default_file
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
+_NO_DATE = 315_360_000.0  # ten years: an event before it has no date
 DIFFERENT = 10
 
 
@@ -96,7 +99,7 @@ def _replay_ledger(
     if not is_ledger(arguments.file):
         return _replay_log(arguments, force, other, config)
     with open_snapshot(arguments.file) as stored:
-        events = ((event, event) for event in stored.events)
+        events = ((event, event, None) for event in stored.events)
         return _compare_rules(
             arguments,
             force,
@@ -123,7 +126,7 @@ def _replay_log(
     with open_log(str(arguments.file)) as opened:
         saved = SavedLog(opened, *readers)
         lines = saved.order_events(saved.read_events())
-        pairs = ((line.events[0], line.events[1]) for line in lines)
+        pairs = ((line.events[0], line.events[1], line.stamp) for line in lines)
         code = _compare_rules(
             arguments,
             force,
@@ -186,7 +189,7 @@ class _RuleComparison:
 
     def apply_pair(self, pair: Pair, *, is_counted: bool) -> None:
         self._events += is_counted
-        for judge, event in zip(self._judges, pair):
+        for judge, event in zip(self._judges, pair[:2]):
             if event is not None:
                 judge.apply_event(event)
                 judge.take_changes()
@@ -194,7 +197,7 @@ class _RuleComparison:
         if verdicts[0] != verdicts[1] and verdicts != self._last:
             self._differences += 1
             if self._differences <= _MAX_LISTED:
-                _print_difference(self._arguments, pair[1] or pair[0], verdicts)
+                _print_difference(self._arguments, pair[1] or pair[0], pair[2], verdicts)
         self._last = verdicts
 
     def build_summary(self, until: float) -> Json:
@@ -217,7 +220,7 @@ def _has_line(pair: Pair) -> bool:
     """Whether it is a line of the log: the start of a boot is only concluded."""
     from vitald.model.codes import BOOT
 
-    return any(event is not None and event.code != BOOT for event in pair)
+    return any(event is not None and event.code != BOOT for event in pair[:2])
 
 
 def _summarize_findings(opened: Iterable[Finding], *, on_trial: bool) -> list[str]:
@@ -250,16 +253,19 @@ def _summarize_finding(found: Finding) -> str:
 
 
 def _print_difference(
-    arguments: argparse.Namespace, event: Event | None, verdicts: list[Json]
+    arguments: argparse.Namespace, event: Event | None, stamp: Stamp | None, verdicts: list[Json]
 ) -> None:
     from vitald.server.serialize import format_moment
 
     if event is None:
         return
+    # A log without dates has times since its start, which are none since the epoch
+    time = stamp.time if stamp is not None else event.time if event.time > _NO_DATE else None
     if arguments.json:
         difference = {
             "type": "difference",
-            "time": format_moment(event.time),
+            "time": format_moment(time),
+            "line": stamp.number if stamp is not None else None,
             "event": event.raw or event.code,
             "inForce": verdicts[0],
             "other": verdicts[1],
@@ -267,7 +273,9 @@ def _print_difference(
         print(json.dumps(difference))
         return
     in_force, other = map(_format_verdict, verdicts)
-    print(f"{format_moment(event.time)}  {in_force}  ->  {other}")
+    when = format_moment(time) or "without a date"
+    when = render.describe_stamp(stamp) if stamp is not None else when
+    print(f"{when}  {in_force}  ->  {other}")
     line = render.escape_text(event.raw or event.code)
     print(f"    {render.cut_text(line, render.get_width() - 4)}")
 

@@ -202,7 +202,7 @@ class _LogScan:
         from vitald.server import serialize
 
         first, last = self._stamps[found.key]
-        until = f", last {_describe_stamp(last)}" if last != first else ""
+        until = f", last {render.describe_stamp(last)}" if last != first else ""
         shown = {
             **serialize.format_finding(found, self._catalog),
             "confirmed": None,  # a log has no second source
@@ -211,7 +211,7 @@ class _LogScan:
             "firstLine": first.number,
             "lastLine": last.number,
             "simulatedUntil": None,
-            "seen": f"{_describe_stamp(first)}, {render.describe_count(found.count)}{until}",
+            "seen": f"{render.describe_stamp(first)}, {render.describe_count(found.count)}{until}",
         }
         return cast("schema.ApiFinding", shown)  # as in an answer, with what a log lacks
 
@@ -236,7 +236,8 @@ class _LogScan:
                 "firstLine": ended.first.number,
                 "lastLine": ended.last.number,
                 "ended": ended.cause,
-                "seen": f"{render.describe_count(ended.count)}, last {_describe_stamp(ended.last)}",
+                "seen": f"{render.describe_count(ended.count)},"
+                f" last {render.describe_stamp(ended.last)}",
             }
             for ended in by_rank
         ]
@@ -339,21 +340,8 @@ def _print_heading(
     for flag in render.describe_flags(findings, flags):
         heading.append(render.colour_text(flag, "bold", "red"))
     if coverage.latest is not None:
-        heading.append(f"as of its latest line: {_describe_stamp(coverage.latest)}")
+        heading.append(f"as of its latest line: {render.describe_stamp(coverage.latest)}")
     print("  ".join(heading))
-
-
-def _describe_stamp(stamp: Stamp) -> str:
-    """When a line was written, and its number."""
-    from vitald.server import serialize
-
-    where = f"line {stamp.number}"
-    if stamp.time is not None:
-        moment = serialize.format_moment(stamp.time)
-        return f"{render.format_time(moment)} ({render.format_age(moment)} ago, {where})"
-    if stamp.usec is not None:
-        return f"{stamp.usec / 1e6:.6f} s after the start ({where})"
-    return f"{where}, which has no date"
 
 
 def _add_problem(verdict: Verdict, coverage: LogCoverage) -> Verdict:

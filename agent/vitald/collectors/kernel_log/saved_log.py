@@ -35,11 +35,13 @@ from vitald.collectors.kernel_log.saved_records import RecordReader
 from vitald.collectors.kernel_log.saved_sections import parse_heading, place_sections
 from vitald.collectors.kernel_log.saved_text import SavedRecord
 from vitald.collectors.kernel_log.unpack import Unpacked
-from vitald.model import Event
+from vitald.model import Component, ComponentKind, Event
 
 _BUFFER_BYTES = 1 << 18
 _MAX_SHOWN, _MAX_SHOWN_BYTES = 5, 1024  # unrecognised lines
-_MAX_HOSTS = 64
+_MAX_HOSTS, _MAX_DEVICES = 64, 4096
+# Of lines that the PCI core prints about a driver's device
+_KINDS_BY_DRIVER = {"nvidia": ComponentKind.GPU, "nvidia-nvswitch": ComponentKind.NVSWITCH}
 # Host names before the real one is set
 _NAMELESS = ("localhost", "localhost.localdomain", "(none)", "-")
 _DATED_EVERY = 256  # lines: of the unrecognised ones without a time stamp, one is read for its date
@@ -110,6 +112,7 @@ class SavedLog:
         self._top: tuple[float, SavedRecord | None] = (-math.inf, None)  # the latest by its place
         self._markers = _compile_markers(interpreters)
         self._section: Section | None = None
+        self._kinds: dict[str, ComponentKind] = {}  # of devices that lines name, by address
         self._records = RecordReader(opened.stream, self.coverage, self._latest, self._markers)
 
     @property
@@ -128,11 +131,11 @@ class SavedLog:
                 if len(self.coverage.hosts) < 2:
                     boot = next(event.boot_id for event in saved.events if event is not None)
                     yield saved
-            elif boot and saved.dated:
-                events = tuple(event and replace(event, boot_id=boot) for event in saved.events)
-                yield replace(saved, events=events)
-            else:
-                yield saved
+                continue
+            events = tuple(event and self._identify_device(event) for event in saved.events)
+            if boot and saved.dated:
+                events = tuple(event and replace(event, boot_id=boot) for event in events)
+            yield replace(saved, events=events)
 
     def read_events(self) -> Iterator[SavedEvent]:
         """Every record that is recognised, context included, and the boots, in the order in which
@@ -173,6 +176,20 @@ class SavedLog:
         self._set_latest()
         coverage.trouble = coverage.trouble or self._unpacked.trouble
 
+    def _learn_device(self, event: Event) -> None:
+        """What a device is, which a line about its PCI function does not say."""
+        kind, address = event.component.kind, event.component.id
+        if kind is ComponentKind.PCI:
+            kind = _KINDS_BY_DRIVER.get(str(event.fields.get("driver")), kind)
+        if ":" in address and kind is not ComponentKind.PCI and len(self._kinds) < _MAX_DEVICES:
+            self._kinds[address] = kind
+
+    def _identify_device(self, event: Event) -> Event:
+        kind = self._kinds.get(event.component.id)
+        if kind is None or event.component.kind is not ComponentKind.PCI:
+            return event
+        return replace(event, component=Component(kind, event.component.id))
+
     # --- records with a meaning
 
     def _recognise(self, text: bytes) -> tuple[ParsedLine | None, ...] | None:
@@ -200,6 +217,9 @@ class SavedLog:
             self._build_event(interpreter, sighting, record, line, boot, place)
             for interpreter, sighting in zip(self._interpreters, sightings)
         )
+        for event in events:
+            if event is not None and event.is_trusted and not event.is_hearsay:
+                self._learn_device(event)
         yield SavedEvent(
             place,
             events,
