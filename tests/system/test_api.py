@@ -96,7 +96,10 @@ def test_findings(known: Node) -> None:
         8,
         "restart_workload",
     )
-    assert len(known.get("/v1/findings?limit=2")["findings"]) == 2
+    listed = known.get("/v1/findings?limit=2")
+    assert (len(listed["findings"]), listed["more"]) == (2, True)
+    assert not known.get("/v1/findings?limit=1000")["more"]
+    assert not known.get("/v1/findings?state=cleared&limit=1000")["more"]
     assert known.findings("&component=gpu/0000:99:00.0") == []
 
 

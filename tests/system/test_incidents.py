@@ -102,7 +102,9 @@ def test_incidents(told: Node) -> None:
     listed = told.get("/v1/incidents")
     conforms("Incidents", listed)
     assert listed["incidents"] == told.status()["incidents"]
-    assert told.get("/v1/incidents?limit=1")["incidents"] == listed["incidents"][:1]
+    first = told.get("/v1/incidents?limit=1")
+    assert (first["incidents"], first["more"]) == (listed["incidents"][:1], True)
+    assert not listed["more"]
     for query, said in (
         ("limit=0", "limit"),
         ("state=open", "unknown parameter"),

@@ -125,7 +125,9 @@ def test_everything_is_in_the_document(served: Served, fake: FakeDiagnostics) ->
     listed = runs["runs"]
     assert [one["outcome"] for one in listed] == ["fail", "fail"]
     assert "raw" not in listed[0]
-    assert get(served, "/v1/diagnostics/runs?check=nccl&limit=1")["runs"] == [listed[1]]
+    of_nccl = get(served, "/v1/diagnostics/runs?check=nccl&limit=1")
+    assert (of_nccl["runs"], of_nccl["more"]) == ([listed[1]], False)
+    assert get(served, "/v1/diagnostics/runs?limit=1")["more"] is True
 
     one = get(served, f"/v1/diagnostics/runs/{fake.remembered[0].id}")
     conforms("DiagnosticRunInFull", one)

@@ -363,6 +363,7 @@ def test_the_end_of_a_job_that_never_began_here() -> None:
             assert len(here.diagnostics.asked) == 1
             listed = await (await here.client.get("/v1/jobs?limit=1")).json()
             assert ([job["job"] for job in listed["recent"]], listed["running"]) == (["7"], [])
+            assert listed["more"] is False
 
     asyncio.run(asyncio.wait_for(work(), WAIT_S))
 

@@ -226,6 +226,18 @@ def test_a_restart_while_it_hangs_does_not_say_that_it_answers() -> None:
 # --- looks that fail
 
 
+@pytest.mark.parametrize("how", [{"blind": "it is off the bus"}, {"error": OSError(5, "no")}])
+def test_a_device_that_cannot_be_read_keeps_its_labels_over_a_restart(how: dict[str, Any]) -> None:
+    fields = {"device": "mlx5_0", "interface": "eth2"}
+    with watching(Things(a=Part("A", fields=fields))) as node:
+        node.look()
+        position = node.position
+    with watching(Things(a=Part("A", values={}, **how)), position) as node:
+        node.look()
+        assert node.readings("neuron/a").unknown_reason
+        assert node.readings("neuron/a").labels == fields
+
+
 def test_a_device_that_failed_and_went_leaves_nothing_behind() -> None:
     things = Things(a=Part("A", error=OSError(5, "Input/output error", "/sys/a")), b=Part("B"))
     with watching(things) as node:

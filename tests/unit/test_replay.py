@@ -19,15 +19,20 @@ AFTER = (
 )
 
 
-def summary_of(log: Path) -> dict[str, Any]:
+def replayed(log: Path, *options: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "vitald", "replay", str(log), "--json"],
+        [sys.executable, "-m", "vitald", "replay", str(log), *options],
         cwd=ROOT,
         capture_output=True,
         timeout=WAIT_S,
-        check=True,
+        check=False,
     )
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert done.stderr == b""
+    return done.stdout.decode().splitlines()
+
+
+def summary_of(log: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(replayed(log, "--json")[-1])
     return summary
 
 
@@ -55,3 +60,23 @@ def test_a_saved_log_is_judged_by_its_own_clock(
     log.write_text("".join(f"{line}\n" for line in lines))
     summary = summary_of(log)
     assert sorted(one.partition(" ")[0] for one in summary["inForce"]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("prefix", "time", "shown"),
+    [
+        ("[  100.000000] ", None, "100.000000 s after the start (line 2)"),
+        ("kernel: ", None, "line 2, which has no date"),
+        ("2025-02-19T21:20:00Z node7 kernel: ", "2025-02-19T21:20:00.000Z", "2025-02-1"),
+    ],
+)
+def test_a_difference_has_the_date_of_its_line_or_none(
+    prefix: str, time: str | None, shown: str, tmp_path: Path
+) -> None:
+    log, rules = tmp_path / "kernel.log", tmp_path / "rules"
+    rules.mkdir()
+    (rules / "mild.toml").write_text('["xid/79"]\naction = "inspect"\n')
+    log.write_text(f"kernel: usb 1-1: ordinary\n{prefix}{BUS}\n")
+    difference = json.loads(replayed(log, "--json", "--catalog", str(rules))[0])
+    assert (difference["type"], difference["time"], difference["line"]) == ("difference", time, 2)
+    assert replayed(log, "--catalog", str(rules))[0].startswith(shown)

@@ -761,3 +761,28 @@ def test_what_may_be_the_rest_of_a_record_asks_for_a_look_at_most() -> None:
     assert (verdict["status"], verdict["action"]) == ("degraded", "inspect")
     _, alone = scan_json(f"[26218.429856] {ue}\n".encode())
     assert alone["rebootRequired"]
+
+
+def test_lines_about_a_pci_function_stand_on_the_device_that_it_is() -> None:
+    """By the driver that they name, or by what another line of the log says of the address, before
+    or after them.
+    """
+    fatal = (
+        "AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)"
+    )
+    log = f"""\
+[  100.0] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0
+[  100.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.
+[  200.0] nvidia 0000:5d:00.0: {fatal}
+[  300.0] pcieport 0000:7a:00.0: {fatal}
+"""
+    _, verdict = scan_json(log.encode())
+    found = {(each["code"], each["component"]): each["incident"] for each in verdict["findings"]}
+    assert found.keys() == {
+        ("aer/fatal", "gpu/0000:3b:00.0"),
+        ("xid/79", "gpu/0000:3b:00.0"),
+        ("aer/fatal", "gpu/0000:5d:00.0"),
+        ("aer/fatal", "pci/0000:7a:00.0"),
+    }
+    of_first = {found["aer/fatal", "gpu/0000:3b:00.0"], found["xid/79", "gpu/0000:3b:00.0"]}
+    assert len(of_first) == 1

@@ -7,7 +7,7 @@ Refuses  files and clocks; the loader reads, and the judge decides when a rule a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Union
 
@@ -187,15 +187,12 @@ class Ruling:
     escalation: str
     unusable: bool = False
     unknown: bool = False
+    requirement: Requirement = field(init=False)
 
-    @property
-    def requirement(self) -> Requirement:
-        return Requirement(
-            self.action,
-            self.when,
-            unusable=self.unusable,
-            unknown=self.unknown and self.action is not Action.NONE,
-        )
+    def __post_init__(self) -> None:
+        unknown = self.unknown and self.action is not Action.NONE
+        requirement = Requirement(self.action, self.when, unusable=self.unusable, unknown=unknown)
+        object.__setattr__(self, "requirement", requirement)
 
 
 # What closes a finding whose action is not its entry's own, by action.
@@ -261,6 +258,8 @@ class Rule:
     samples: tuple[str, ...] = ()
     diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is interpreted
     origin: str = ""  # file that holds the entry
+    # What it requires where no case matches; made at the first use, as it serves every log line
+    _plain: Ruling | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_known(self) -> bool:
@@ -270,11 +269,7 @@ class Rule:
     def _makes_unusable(self) -> bool:
         return self.unusable and self.action is not Action.NONE
 
-    def apply_to(self, fields: Fields) -> Ruling:
-        """What the rule requires for an event with these fields.
-
-        The strongest matching case replaces the action; `at_least` cases then may raise it.
-        """
+    def _remember_plain(self) -> Ruling:
         ruling = Ruling(
             self.action,
             self.when,
@@ -285,6 +280,15 @@ class Rule:
             self._makes_unusable,
             self.unknown,
         )
+        object.__setattr__(self, "_plain", ruling)
+        return ruling
+
+    def apply_to(self, fields: Fields) -> Ruling:
+        """What the rule requires for an event with these fields.
+
+        The strongest matching case replaces the action; `at_least` cases then may raise it.
+        """
+        ruling = self._plain or self._remember_plain()
         matching = [case for case in self.cases if case.matches(fields)]
         replacing = [case for case in matching if case.action is not None]
         if replacing:

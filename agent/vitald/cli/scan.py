@@ -13,6 +13,7 @@ A log that could not be read is `unknown`, never healthy.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    gc.disable()  # nothing of a log makes cycles, and a collection visits all that is kept
     from vitald.collectors.kernel_log.unpack import CannotUnpack
 
     config, catalog = config_options.load_catalog(arguments.config, arguments.profile)
@@ -107,6 +109,7 @@ class _LogScan:
         from vitald.judge.engine import Judge
 
         self._json: bool = arguments.json
+        self._width = render.get_width()
         self._catalog = catalog
         self._judge = Judge(catalog)
         self._stamps: dict[FindingKey, tuple[Stamp, Stamp]] = {}  # of its first line and its last
@@ -169,15 +172,13 @@ class _LogScan:
     def _show_line(self, stamp: Stamp, line: bytes, event: Event) -> None:
         from vitald.server import serialize
 
-        shown = serialize.scan_event(
-            stamp.number, line.rstrip(b"\r\n").decode("utf-8", "replace"), event, stamp.time
-        )
         if self._json:
-            print(json.dumps(shown))
+            text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+            print(json.dumps(serialize.scan_event(stamp.number, text, event, stamp.time)))
             return
         mark = _mark_event(event)
         mark = render.colour_text(mark, "magenta") if mark else ""
-        raw = render.cut_text(event.raw, render.get_width() - 36)
+        raw = render.cut_text(event.raw, self._width - 36)
         print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
     def report_verdict(self, coverage: LogCoverage, *, device_reset: bool) -> int:

@@ -256,8 +256,7 @@ class Judge:
         if not is_mute or self._state.catalog.correlation.find_roles(event.code):
             changes += self._faults.evaluate_event(event, rule, on_trial=False)
         changes += self._acceptances.end_outgrown(changes, event.time, event.identity)
-        changes += self._expiry.end_overdue(changes, event.time)
-        self._expiry.note_changes(changes)
+        changes += self._expiry.note_changes(changes, event.time)
         return changes
 
     def expire_findings(self, now: float) -> list[Transition]:

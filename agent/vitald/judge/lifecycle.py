@@ -8,16 +8,31 @@ A change that is noticed late is dated when it was due, so that a replay gives t
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from vitald.catalog.escalation import EscalationStep
 from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.device_history import format_span
 from vitald.judge.state import JudgeState
-from vitald.model import Component, ComponentKind, Finding, Requirement, Transition, When
+from vitald.model import (
+    Component,
+    ComponentKind,
+    Finding,
+    FindingKey,
+    Requirement,
+    Transition,
+    When,
+)
 from vitald.model.codes import SOURCE_FAILED
 
 _QUIET = "quiet for as long as its rule asks"
+
+
+@cache
+def _get_failure_key(source: str) -> FindingKey:
+    """The key of the finding that a source cannot be read; there are a dozen sources."""
+    return Component(ComponentKind.NODE, source), SOURCE_FAILED, False, False
 
 
 class Expiry:
@@ -40,21 +55,26 @@ class Expiry:
         self.next_due = self.find_next_due()
         return changes
 
-    def end_overdue(self, changes: list[Transition], now: float) -> list[Transition]:
-        """Close findings whose quiet time a change made at `now` ends earlier than `now`.
+    def note_changes(self, changes: list[Transition], now: float) -> list[Transition]:
+        """Make the next due time earlier if a change requires it, and close findings whose quiet
+        time a change made at `now` ends earlier than `now`: at `now`, since a time before that
+        change would be wrong.
 
-        They close at `now`: a time before that change would be wrong.
+        A finding that was closed or postponed leaves the due time too early, which costs one pass
+        over all.
         """
-        changed = {change.finding.id: change.finding for change in changes if change.time == now}
-        overdue = [finding for finding in changed.values() if self._find_end(finding) <= now]
-        return [self._state.findings.close_finding(finding, now, _QUIET) for finding in overdue]
-
-    def note_changes(self, changes: list[Transition]) -> None:
-        """Make the next due time earlier if a change requires it.
-
-        A finding that was closed or postponed leaves it too early, which costs one pass over all.
-        """
-        self.next_due = min([self.next_due, *(self.find_due(change.finding) for change in changes)])
+        overdue: dict[int, Finding] = {}
+        for change in changes:
+            finding = change.finding
+            overdue.pop(finding.id, None)  # the latest change of it counts
+            due = self.find_due(finding)
+            if due <= now and change.time == now and self._find_end(finding) <= now:
+                overdue[finding.id] = finding
+            elif due < self.next_due:
+                self.next_due = due
+        return [
+            self._state.findings.close_finding(finding, now, _QUIET) for finding in overdue.values()
+        ]
 
     def find_next_due(self) -> float:
         return min(map(self.find_due, self._state.findings), default=life.NEVER)
@@ -101,8 +121,7 @@ class Expiry:
         """When the finding ends. While its source fails, only the end of its drill counts."""
         if not finding.is_open:
             return life.NEVER
-        source = Component(ComponentKind.NODE, finding.source)
-        deaf = (source, SOURCE_FAILED, False, False) in self._state.findings
+        deaf = _get_failure_key(finding.source) in self._state.findings
         ends_at = life.compute_end(finding)
         if deaf and (finding.simulated_until is None or ends_at != finding.simulated_until):
             return finding.simulated_until if finding.simulated_until is not None else life.NEVER

@@ -23,19 +23,14 @@ class Action(Enum):
     REBOOT_NODE = "reboot_node"
     REPLACE_NODE = "replace_node"
 
-    @property
-    def rank(self) -> int:
-        return _RANK[self]
+    # Attributes and not properties, since they are read several times for every log line
+    rank: int
+    makes_unfit: bool  # whether an open finding that requires this now makes the node unfit
 
     @property
     def phrase(self) -> str:
         """The action as an instruction: `reset the device`."""
         return _WORDS[self]
-
-    @property
-    def makes_unfit(self) -> bool:
-        """Whether an open finding that requires this now makes the node unfit for work."""
-        return self.rank >= _RANK[Action.RESET_DEVICE]
 
     def choose_repair(self, *, device_reset: bool) -> Repair | None:
         """The repair of the node that the action requires, if any. Resetting a device requires a
@@ -57,7 +52,10 @@ class Repair(Enum):
     REPLACE = "replace"
 
 
-_RANK = {action: rank for rank, action in enumerate(Action)}
+for _rank, _action in enumerate(Action):
+    _action.rank = _rank
+for _action in Action:
+    _action.makes_unfit = _action.rank >= Action.RESET_DEVICE.rank
 
 _REPAIRS = {
     Action.RESET_DEVICE: Repair.REBOOT,
@@ -87,9 +85,7 @@ class When(Enum):
     AFTER_JOB = "after_job"  # when the work that runs has ended
     NOW = "now"
 
-    @property
-    def urgency(self) -> int:
-        return _URGENCY[self]
+    urgency: int
 
     @property
     def phrase(self) -> str:
@@ -97,7 +93,8 @@ class When(Enum):
         return _WHEN_WORDS[self]
 
 
-_URGENCY = {when: urgency for urgency, when in enumerate(When)}
+for _urgency, _when in enumerate(When):
+    _when.urgency = _urgency
 _WHEN_WORDS = {
     When.NOW: "",
     When.AFTER_JOB: " after the running job",

@@ -103,6 +103,8 @@ class Finding:
     @property
     def requirement(self) -> Requirement:
         """What the finding requires, by all layers."""
+        if self.escalation is None and self.driver is None and self.implied is None:
+            return self.context or self.base  # most findings; this runs for every log line
         asked = self.requirement_before_escalation
         if self.has_failed_remedy and self.escalation is not None:
             return self.escalation

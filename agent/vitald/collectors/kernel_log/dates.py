@@ -36,6 +36,8 @@ def parse_date(prefix: bytes, latest: float) -> float | None:
     `latest`: when the log was last written. A date without a year is in the last year in which it
     is not after `latest`.
     """
+    if b":" not in prefix and not prefix[:1].isdigit():
+        return None  # most stamps: every date but one has a colon
     text = prefix.decode("utf-8", "replace")
     try:
         if (unix := _UNIX.match(text)) is not None:
