@@ -122,3 +122,10 @@ def test_a_table_without_results_is_none() -> None:
     report = read_report(HEAD.format(version="3.3.5", ids="20b5") + END, meanings())
     assert report.outcome is Outcome.ERROR
     assert "-j" in report.reason
+
+
+def test_a_remark_of_a_test_that_passed_is_no_failure() -> None:
+    software = rows(*((name, "Pass") for name in DEPLOYMENT))
+    tests = rows(("GPU Memory", "Pass - All"), ("Info", "4 GPUs, 40960 MiB each"))
+    report = read(software, HARDWARE, tests, rows(("PCIe", "Pass - All")))
+    assert (report.outcome, report.faults) == (Outcome.PASS, ())

@@ -786,3 +786,14 @@ def test_lines_about_a_pci_function_stand_on_the_device_that_it_is() -> None:
     }
     of_first = {found["aer/fatal", "gpu/0000:3b:00.0"], found["xid/79", "gpu/0000:3b:00.0"]}
     assert len(of_first) == 1
+
+
+def test_the_sample_that_tells_the_form_leaves_nothing_behind() -> None:
+    """A stack at the beginning belongs to no task of the end."""
+    log = b"""\
+WARNING: CPU: 3 PID: 4021 at nvidia/nv.c:1 nv_open+0x1/0x2 [nvidia]
+[<ffffffffc0a1b2c3>] nvidia_ioctl+0x1f/0x30 [nvidia]
+INFO: task python3:4021 blocked for more than 122 seconds.
+"""
+    _, verdict = scan_json(log)
+    assert [found["code"] for found in verdict["findings"]] == ["hung_task/blocked"]

@@ -64,16 +64,18 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    gc.disable()  # nothing of a log makes cycles, and a collection visits all that is kept
     from vitald.collectors.kernel_log.unpack import CannotUnpack
 
     config, catalog = config_options.load_catalog(arguments.config, arguments.profile)
+    gc.disable()  # nothing of a log makes cycles, and a collection visits all that is kept
     try:
         return _scan_log(arguments, config, catalog)
     except CannotUnpack as error:
         print(f"vitald: {arguments.file}: {error}", file=sys.stderr)
     except OSError as error:
         print(f"vitald: {arguments.file}: {error.strerror or error}", file=sys.stderr)
+    finally:
+        gc.enable()
     return EX_NOINPUT
 
 

@@ -22,8 +22,8 @@ _MAX_MEMBERS = 64  # codes of components in one incident; others are counted wit
 _MAX_PROCESSES = 16  # processes kept for one member
 _MAX_CANDIDATES = 8  # incidents that are tried: of one device, and of the whole node
 _FABRICS = (
-    {ComponentKind.GPU, ComponentKind.NVSWITCH, ComponentKind.NODE},
-    {ComponentKind.NEURON, ComponentKind.NODE},
+    {ComponentKind.GPU, ComponentKind.NVSWITCH},
+    {ComponentKind.NEURON},
 )
 # Name of a member that no rule applies to: hearsay explains nothing, and nothing explains it
 _OUTSIDE = ""
@@ -304,7 +304,8 @@ _NO_PROCESSES: frozenset[str] = frozenset()
 
 def _is_reached(reach: Reach, first: Member, other: Member) -> bool:
     if reach is Reach.FABRIC:
-        kinds = {first.component.kind, other.component.kind}
+        components = {first.component, other.component} - {NODE}
+        kinds = {component.kind for component in components}
         return any(kinds <= fabric for fabric in _FABRICS)
     if reach is Reach.NODE:
         return NODE in (first.component, other.component)

@@ -42,7 +42,7 @@ class FirmwareReport:
         found = _LINE.match(text)
         if found is None:
             return None
-        if found["report"] != self._number:
+        if found["event"] or found["report"] != self._number:
             self._number, self._severity, self._section = found["report"], "", ""
         self._severity = found["event"] or found["type"] or self._severity
         self._section = found["section"] or self._section

@@ -200,7 +200,11 @@ class SavedLog:
         return found if any(sighting is not None for sighting in found) else None
 
     def _is_recognised(self, text: bytes) -> bool:
-        return self._recognise(text) is not None
+        """For a sample of the log, which is read again."""
+        is_known = self._recognise(text) is not None
+        for interpreter in self._interpreters:
+            interpreter.forget_records()
+        return is_known
 
     def _build_saved_events(
         self,
