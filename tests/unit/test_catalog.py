@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,7 @@ def test_every_rule_says_what_it_must(profile: str) -> None:
 
 def rulings(rule: Rule) -> list[tuple[Action, Clears]]:
     """What the rule can say: its own word, and that of each case by itself."""
-    alone = [
-        Rule(**{**{name: getattr(rule, name) for name in Rule.__slots__}, "cases": (always(case),)})
-        for case in rule.cases
-    ]
+    alone = [replace(rule, cases=(always(case),)) for case in rule.cases]
     said = [rule.apply_to({}), *(one.apply_to({"": True}) for one in alone)]
     return [(one.action, one.clears) for one in said]
 

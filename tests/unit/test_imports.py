@@ -36,6 +36,7 @@ CALM = {
         "itertools",
         "json",
         "math",
+        "operator",
         "re",
         "string",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -234,13 +235,7 @@ def test_what_clears_is_said_in_words() -> None:
 
 
 def test_an_unlisted_code_gets_its_kinds_default_with_its_number() -> None:
-    default = Rule(
-        **{
-            **{name: getattr(rule(), name) for name in Rule.__slots__},
-            "title": "Xid {code}, new",
-            "code": "xid/default",
-        }
-    )
+    default = replace(rule(), title="Xid {code}, new", code="xid/default")
     catalog = Catalog(
         {"xid/1": rule()},
         {"xid": default},

@@ -90,7 +90,7 @@ class IncidentStore:
 
     def find_incident(self, fresh: Member, *, simulated: bool) -> Incident | None:
         """The incident that the event belongs to: the youngest about its own device, else the
-        youngest that a rule reaches it from.
+        youngest that a rule reaches it from, an open one before a closed one.
         """
         if not self._rules.find_roles(fresh.name):
             return None
@@ -102,7 +102,8 @@ class IncidentStore:
                 joined = replace(incident, story=rule.name) if first else incident
                 if not rule.reach.crosses_devices:
                     return joined
-                reached = reached or joined
+                if reached is None or (reached.closed_at is not None and joined.closed_at is None):
+                    reached = joined
         return reached
 
     def begin_incident(self, fresh: Member, *, simulated: bool) -> Incident:
