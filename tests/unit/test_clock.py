@@ -16,7 +16,8 @@ from tests.unit.test_scan import BUS, JOURNAL, Json, scan_json
 from vitald.collectors.kernel_log.clock import MAX_HELD_EVENTS, LogClock, sort_by_place
 from vitald.collectors.kernel_log.dates import parse_date
 from vitald.collectors.kernel_log.lines import strip_prefix
-from vitald.collectors.kernel_log.saved_event import SavedEvent
+from vitald.collectors.kernel_log.saved_event import SavedEvent, Section
+from vitald.collectors.kernel_log.saved_sections import parse_heading
 
 pytestmark = pytest.mark.usefixtures("catalog_loaded_once")
 
@@ -429,6 +430,41 @@ def test_a_line_of_an_unknown_boot_is_weak_evidence() -> None:
     (found,) = verdict["findings"]
     assert (found["code"], found["action"]) == ("xid/62", "inspect")
     assert "without a date" in found["title"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "boots_back"),
+    [
+        ("journalctl -b -1:", 1),
+        ("$ sudo journalctl --boot=-2 -k --no-pager", 2),
+        ("/usr/bin/journalctl -kb-1", 1),
+        ("journalctl -b -0:", 0),
+        ("journalctl -k -b 0", 0),
+        ("journalctl -b -p err", 0),
+        ("journalctl -b _TRANSPORT=kernel", 0),
+        ("journalctl -b 1", None),  # the first boot of the journal
+        ("journalctl -b 4f1b00000000000000000000000000aa", None),
+        ("journalctl -b all", None),
+        ("*** /var/log/kern.log.1", None),
+        ("==> /var/log/kern.log <==", None),
+    ],
+)
+def test_a_heading_says_of_which_boot_its_lines_are(heading: str, boots_back: int | None) -> None:
+    assert parse_heading(heading.encode()) == Section(boots_back)
+
+
+@pytest.mark.parametrize(
+    "line", ["journalctl --list-boots", "NVRM: Xid (PCI:0000:03:00): 62, pid=1", "journalctl -k"]
+)
+def test_other_lines_are_no_headings(line: str) -> None:
+    assert parse_heading(line.encode()) is None
+
+
+def test_a_report_that_quotes_the_version_has_not_booted() -> None:
+    """/proc/version begins as the first line of a boot does."""
+    fault = f"{UNKNOWN_MONTH} 20 14:05:01 node1 kernel: {BUS}"
+    _, verdict = scan_json(f"{fault}\nLinux version 6.8.0-60-generic (buildd@x)\n".encode())
+    assert verdict["rebootRequired"] is True
 
 
 @pytest.mark.parametrize("heading", ["journalctl -b -0:", "$ /usr/bin/journalctl -k -b", ""])

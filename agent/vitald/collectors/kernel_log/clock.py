@@ -151,12 +151,17 @@ class LogClock:
 
     def _apply_banner(self, line: Line, date: float | None) -> None:
         """A line without a stamp begins a boot only if it is the banner; one without a date, too,
-        only in a log that has neither.
+        only in a log that has neither, and only as a record: reports quote /proc/version.
         """
         if date is not None and line.message.startswith(BANNER):
             self._boot = self._make_boot(self._convert_date(date))
             self._remember_zero(self._boot, date, certain=True)
-        elif is_banner(line.message) and self._offset is None and self._place is not None:
+        elif (
+            line.has_kernel_prefix
+            and is_banner(line.message)
+            and self._place is not None
+            and not self.has_time
+        ):
             self._boot = self._make_boot(self._place + 1.0)
             self._place = self._boot.place
             self.new_boots.append(self._boot)

@@ -21,13 +21,17 @@ from vitald.model.event import UNDATED
 
 _BEFORE_S = 0.5  # between the lines of a boot and the next boot
 _HEADING = re.compile(rb"\*\*\* /|==> \S+ <==|_{8,}\s*\Z")
-_OF_BOOT = re.compile(rb"\bjournalctl (?:.{0,64} )?(?:-[a-zA-Z]*b|--boot)[ =]?-?(\d{1,3})?(?!\w)")
+# A number above 0 counts from the first boot; a boot id or `all` is no number either
+_OF_BOOT = re.compile(
+    rb"\bjournalctl (?:.{0,64} )?(?:-[a-zA-Z]*b|--boot)"
+    rb"(?:[ =]?(?:(?P<back>-\d{1,3}|-?0)|(?P<other>\d{1,3}|[0-9a-f]{32}|all)))?(?!\w)"
+)
 
 
 def parse_heading(message: bytes) -> Section | None:
     """The section that begins with a line that is no record; None if it is no heading."""
     if b"journalctl " in message and (found := _OF_BOOT.search(message)) is not None:
-        return Section(int(found[1] or 0))
+        return Section(None if found["other"] else abs(int(found["back"] or 0)))
     return Section(None) if _HEADING.match(message) is not None else None
 
 
