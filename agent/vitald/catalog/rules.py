@@ -269,6 +269,14 @@ class Rule:
     def _makes_unusable(self) -> bool:
         return self.unusable and self.action is not Action.NONE
 
+    def _choose_alike_action(self, action: Action) -> Action:
+        """What several devices alike require, each of which would require `action`. A fault that
+        may be the device's own, such as timeouts all day, stays what it is, once for the node.
+        """
+        if self.of_peers:
+            return action if self.fault_class.is_inside_device else Action.OBSERVE
+        return Action.INSPECT
+
     def _remember_plain(self) -> Ruling:
         ruling = Ruling(
             self.action,
@@ -311,7 +319,7 @@ class Rule:
         if ALIKE in fields and ruling.action is not Action.NONE:
             ruling = replace(
                 ruling,
-                action=Action.OBSERVE if self.of_peers else Action.INSPECT,
+                action=self._choose_alike_action(ruling.action),
                 when=When.NOW,
                 title=f"{ruling.title} ({_count_alike(str(fields[ALIKE]))})",
                 advice=_OF_PEERS if self.of_peers else _OF_SHARED_CAUSE,
@@ -353,8 +361,8 @@ _OF_SHARED_CAUSE = (
 
 
 _OF_PEERS = (
-    "None of these devices is suspected by it. Look for the worker that failed first: a device that"
-    " has a finding of its own, another node of the job, or the network between them."
+    "Find the worker that failed first: a device that has a finding of its own, another node of the"
+    " job, or the network between them. That several fail together says nothing against one of them."
 )
 
 
