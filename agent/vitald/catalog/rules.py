@@ -362,7 +362,7 @@ _OF_SHARED_CAUSE = (
 
 _OF_PEERS = (
     "Find the worker that failed first: a device that has a finding of its own, another node of the"
-    " job, or the network between them. That several fail together says nothing against one of them."
+    " job, or the network between them. Failing together says nothing against any one of them."
 )
 
 

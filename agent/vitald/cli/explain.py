@@ -104,7 +104,11 @@ def _show_rule(rule: schema.ApiRule, profile: str) -> None:
             "  shared      all devices of the kind at once: one finding of the node, inspect"
         )
     if rule["ofPeers"]:
-        render.print_line("  shared      several devices at once: one finding of the node, observe")
+        inside = FaultClass(rule["class"]).is_inside_device
+        action = rule["action"] if inside else "observe"
+        render.print_line(
+            f"  shared      several devices at once: one finding of the node, {action}"
+        )
     if rule["shadow"] is not None:
         trial = rule["shadow"]
         print(
