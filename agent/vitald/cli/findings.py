@@ -43,5 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
         for line in render.format_finding(finding, full=True):
             render.print_line(line)
     if answer.get("more"):
-        print("\nand more, which are not listed; --limit says how many are")
+        print("\nand others: --limit says how many are listed")
     return 0

@@ -286,12 +286,15 @@ def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRu
 
 def _list_runs(arguments: argparse.Namespace) -> int:
     answer = client.call_api(arguments, "/v1/diagnostics")
-    runs = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)["runs"]
+    ended = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)
+    more = ended.get("more", False)
     if arguments.json:
-        render.emit_json({**answer, "runs": runs})
+        render.emit_json({**answer, "runs": ended["runs"], "more": more})
         return 0
-    for line in overview.format_overview(answer, runs):
+    for line in overview.format_overview(answer, ended["runs"]):
         render.print_line(line)
+    if more:
+        print("and older ones: --limit says how many are listed")
     return 0
 
 
