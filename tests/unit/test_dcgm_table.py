@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.unit.dcgm_made import DEPLOYMENT, meanings
 from vitald.diagnostics.dcgm.reading import read_report
 from vitald.model.diagnostic import Outcome, Report
@@ -129,3 +132,35 @@ def test_a_remark_of_a_test_that_passed_is_no_failure() -> None:
     tests = rows(("GPU Memory", "Pass - All"), ("Info", "4 GPUs, 40960 MiB each"))
     report = read(software, HARDWARE, tests, rows(("PCIe", "Pass - All")))
     assert (report.outcome, report.faults) == (Outcome.PASS, ())
+
+
+def test_of_two_runs_the_second_may_be_cut_off_or_fail() -> None:
+    software = rows(*((name, "Pass") for name in DEPLOYMENT))
+    first = software + HARDWARE + rows(("GPU Memory", "Pass - All"), ("PCIe", "Pass - All")) + END
+    head = HEAD.format(version="3.3.5", ids="20b5, 20b5, 20b5, 20b5")
+    assert read(first, head, first, end="").outcome is Outcome.PASS
+    assert read(first, head, software, end="").outcome is Outcome.ERROR
+    failing = HARDWARE + rows(("GPU Memory", "Fail - GPU: 2")) + END
+    assert read(first, head, failing, end="").culprits == (2,)
+
+
+def test_the_test_diagnostic_is_no_header() -> None:
+    report = read(HARDWARE, rows(("Diagnostic", "Fail - GPU: 1")))
+    assert (report.outcome, report.culprits) == (Outcome.FAIL, (1,))
+
+
+CELLS = (
+    *("Pass - All", "Fail - GPU: 0", "Pass - GPUs: 0, 1, ", "2, 3", "9" * 46, "GPU0: Fail", "Fail"),
+    *("GPU 0 Error using CUDA", "", "Result", "Pass|Fail", "\x00", "Skip - GPUs: ,,", "١٢"),
+)
+NAMES = ("PCIe", "", "Warning", "Info", "Error", "Warning: GPU1", "Diagnostic", "DCGM Version", "|")
+LINES = st.one_of(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(CELLS)).map(lambda row: rows(row)),
+    st.sampled_from((END, HARDWARE, "", "|", "| Diagnostic | Result |\n", "noise\n")),
+)
+
+
+@given(st.lists(LINES, max_size=40), st.integers(1, 300))
+def test_no_table_is_too_odd_to_be_read(lines: list[str], times: int) -> None:
+    text = HEAD.format(version="3.3.5", ids="20b5") + "".join(lines)
+    read_report(text + rows(("PCIe", "Pass - GPUs: 1")) + rows(("", "9" * 45)) * times, meanings())

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vitald.diagnostics.dcgm.values import MAX_GPUS
+from vitald.diagnostics.dcgm.values import MAX_GPUS, to_index
 
 Json = dict[str, object]
 
@@ -31,24 +31,26 @@ _OF_DEVICE = re.compile(r"(?P<group>GPU|CPU) ?(?P<index>\d{1,3}): (?P<status>\w+
 _TEXT = re.compile(r"(?:Warning|Error|Info)\b")
 _NAMED_GPU = re.compile(r"GPU ?(\d{1,3})\b")
 _MAX_ROWS = 20_000
-_HEAD = "| Diagnostic "
+_HEADER = re.compile(r"\| Diagnostic +\| Result +\|?\s*\Z")
 
 
 def parse_table(text: str) -> tuple[Json | None, bool]:
     """The document that the table shows, None where no test's result stands in one; and whether the
     table has its end.
     """
-    begin = text.find(_HEAD)
-    if begin < 0:
+    lines = text.splitlines()[:_MAX_ROWS]
+    if not any(_HEADER.match(line.strip()) for line in lines):
         return None, True
     reader = _TableReader()
-    for line in text[begin:].splitlines()[1:_MAX_ROWS]:
+    for line in lines:
         reader.read_line(line.strip())
     return reader.build_document(), reader.is_whole
 
 
 class _TableReader:
-    """Reads the rows of one table in their order."""
+    """Reads the rows in their order. Of several tables, as of several runs, the results of the same
+    test are merged by the reader of documents.
+    """
 
     def __init__(self) -> None:
         self._section = ""
@@ -60,6 +62,9 @@ class _TableReader:
     def read_line(self, line: str) -> None:
         if (section := _SECTION.match(line)) is not None:
             self._section, self._field = section["name"], ""
+            return
+        if _HEADER.match(line) is not None:  # of the first table, or of one more
+            self._section, self._field, self.is_whole = "", "", False
             return
         self.is_whole = self.is_whole or _BORDER.match(line) is not None
         row = _ROW.match(line)
@@ -158,8 +163,8 @@ class _TableTest:
                 of_all = status
             elif found["gpus"] is not None:
                 for word in found["gpus"].split(","):
-                    if word.strip().isdecimal():
-                        by_device["GPU", int(word)] = found["status"]
+                    if (index := to_index(word.strip())) is not None:
+                        by_device["GPU", index] = found["status"]
             elif " - " in status and gpus:
                 by_device |= {("GPU", gpu): found["status"] for gpu in range(gpus)}
             else:
