@@ -36,7 +36,6 @@ CALM = {
         "itertools",
         "json",
         "math",
-        "operator",
         "re",
         "string",
     ),

@@ -4,33 +4,17 @@ A faster `dataclasses.replace`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
 from typing import TypeVar
 
 T = TypeVar("T")
-_Slots = tuple[tuple[str, ...], Callable[[object], tuple[object, ...]]]
-_known: dict[type, _Slots] = {}
-_set = object.__setattr__
 
 
 def copy_with(fact: T, **values: object) -> T:
-    """A copy with some fields changed, in a third of the time of `dataclasses.replace`.
+    """A copy with some fields changed, in two thirds of the time of `dataclasses.replace`.
 
-    For slotted dataclasses without __post_init__ and with several fields, in code that runs for
-    every log line.
+    For slotted dataclasses without __post_init__, in code that runs for every log line.
     """
-    class_ = type(fact)
-    made: T = object.__new__(class_)
-    names, read_all = _known.get(class_) or _describe_slots(class_)
-    for name, value in zip(names, read_all(fact)):
-        _set(made, name, value)
-    for name, value in values.items():
-        _set(made, name, value)
+    made: T = object.__new__(type(fact))
+    for name in fact.__slots__:  # type: ignore[attr-defined]
+        object.__setattr__(made, name, values[name] if name in values else getattr(fact, name))
     return made
-
-
-def _describe_slots(class_: type) -> _Slots:
-    names = tuple(class_.__slots__)  # type: ignore[attr-defined]
-    _known[class_] = names, attrgetter(*names)
-    return _known[class_]
