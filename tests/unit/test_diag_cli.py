@@ -583,3 +583,18 @@ def test_status_tells_of_diagnostics(
     assert "  diagnostic dcgm level 1 waits for idle devices: job 815: vitald diag list\n" in told()
     fake.active, fake.last_runs = (), {("dcgm", 2): run_of()}
     assert "diagnostic" not in told()
+
+
+def test_a_list_says_that_it_is_not_whole(
+    cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        ends(fake, PASSED, running())
+        assert cli("run", "1") == 0
+    capsys.readouterr()
+    for limit, more in ((2, True), (3, False)):
+        assert cli("list", "--limit", str(limit), "--json") == 0
+        listed = json.loads(capsys.readouterr().out)
+        assert (len(listed["runs"]), listed["more"]) == (limit, more)
+        assert cli("list", "--limit", str(limit)) == 0
+        assert ("and older ones" in capsys.readouterr().out) is more

@@ -32,7 +32,6 @@ from vitald.cli.config_options import find_default_file
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
-_NO_DATE = 315_360_000.0  # ten years: an event before it has no date
 DIFFERENT = 10
 
 
@@ -255,12 +254,13 @@ def _summarize_finding(found: Finding) -> str:
 def _print_difference(
     arguments: argparse.Namespace, event: Event | None, stamp: Stamp | None, verdicts: list[Json]
 ) -> None:
+    from vitald.judge.device_history import NO_DATE
     from vitald.server.serialize import format_moment
 
     if event is None:
         return
-    # A log without dates has times since its start, which are none since the epoch
-    time = stamp.time if stamp is not None else event.time if event.time > _NO_DATE else None
+    time = event.time if event.time >= NO_DATE else None
+    time = stamp.time if stamp is not None else time
     if arguments.json:
         difference = {
             "type": "difference",

@@ -30,7 +30,7 @@ _MAX_DEVICES = 4096  # forged lines may name any number of devices
 # The time of a boot is computed from a clock that was not set yet: a fault may seem to come before
 # its remedy
 _CLOCK_TOLERANCE_S = 600.0
-_NO_DATE = 315_360_000.0  # ten years: times below are those of a saved log without dates
+NO_DATE = 315_360_000.0  # ten years: times below are those of a saved log without dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,7 @@ def format_process(fields: Fields, boot_id: str, names: Iterable[str]) -> str:
 
 
 def _format_day(time: float) -> str:
-    if time < _NO_DATE:
+    if time < NO_DATE:
         return f"{time:.0f} s after the start"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
