@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import ROOT
 from tests.unit.dcgm_made import a_test, level2, new, old, passing, read, refused, warning
-from vitald.diagnostics.dcgm import document
+from vitald.diagnostics.dcgm.output import read_output
 from vitald.model.diagnostic import Outcome
 
 DATA = ROOT / "tests" / "data" / "dcgm"
@@ -124,7 +124,7 @@ def test_warnings_in_all_their_forms() -> None:
     for value in values:
         said = {"gpu_ids": "1", "status": "Fail", "warnings": value, "error_id": 52}
         output = old(a_test("PCIe", {}), {"name": "GPU Memory", "results": [said]})
-        (result,) = document.read_output(json.dumps(output)).documents[0].tests[-1].results
+        (result,) = read_output(json.dumps(output)).documents[0].tests[-1].results
         assert (result.group, result.index, result.status) == ("gpu", 1, "Fail"), value
         texts = [message.text.replace(" ", "") for message in result.messages]
         assert texts == ["warnings"], value

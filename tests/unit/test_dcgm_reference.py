@@ -14,7 +14,7 @@ from tests.unit.builders import ROOT, catalogue, reference
 from tests.unit.dcgm_made import meanings
 from vitald.catalog import FaultClass
 from vitald.cli.diag.read import serialize_report
-from vitald.diagnostics.dcgm import document, reading
+from vitald.diagnostics.dcgm import document, output, reading
 from vitald.model import Action
 from vitald.model.diagnostic import Outcome, Remedy
 
@@ -141,7 +141,7 @@ _SUB_CHECK = re.compile(r"^[A-Z][A-Za-z/ ]{2,30}: ")
 
 
 def _messages(case: dict[str, Any]) -> list[document.Message]:
-    found = document.read_output((SAMPLES / case["stdout"]).read_bytes())
+    found = output.read_output((SAMPLES / case["stdout"]).read_bytes())
     tests = [test for one in found.documents for test in one.tests]
     return [
         message

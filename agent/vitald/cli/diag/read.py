@@ -118,10 +118,10 @@ def _read_content(file: str) -> bytes:
 
 def _detect_command(printed: bytes, arguments: argparse.Namespace) -> str:
     """Which command of dcgmi printed it."""
-    from vitald.diagnostics.dcgm import answers, document
+    from vitald.diagnostics.dcgm import answers, output
     from vitald.diagnostics.run import tool
 
-    found = document.read_output(printed)
+    found = output.read_output(printed)
     if found.documents or found.broken or arguments.level is not None:
         return "diag"
     text = printed[:1_000_000].decode("utf-8", "replace")
@@ -287,9 +287,9 @@ def list_printed_faults(report: Report) -> list[Fault]:
 
 def _list_notes(report: Report, printed: bytes, arguments: argparse.Namespace) -> Iterator[str]:
     """The limits of this reading."""
-    from vitald.diagnostics.dcgm import answers, document
+    from vitald.diagnostics.dcgm import answers, output
 
-    if report.tests and answers.has_no_engine(document.read_output(printed).outside):
+    if report.tests and answers.has_no_engine(output.read_output(printed).outside):
         yield (
             "the requested host engine did not answer: this ran in a private engine, on the node"
             " where dcgmi was called"

@@ -1,7 +1,9 @@
 """
 Reads the output of dcgmi.
 
-    document     bytes to one normal form, for all versions, whatever surrounds the documents
+    output       the documents in what was printed, whatever surrounds them
+    document     one document in one normal form, for all versions
+    printed_table  the table of a run without -j as a document
     run_context  one run: its documents, exit code, level and GPUs
     meanings     what a message means, by the catalogue
     faults       the faults that the documents report, and those that a bare failure implies

@@ -25,6 +25,7 @@ from vitald.diagnostics.dcgm.document import (
 from vitald.diagnostics.dcgm.faults import FaultFinder, FoundFault
 from vitald.diagnostics.dcgm.gaps import GapFinder, Unverified, format_gpus
 from vitald.diagnostics.dcgm.meanings import Meanings
+from vitald.diagnostics.dcgm.output import read_output
 from vitald.diagnostics.dcgm.run_context import (
     FAILING,
     SKIPPED,
@@ -68,7 +69,7 @@ def read_report(
 
     `level`: the requested level, None if it is unknown; `gpus`: the requested GPUs, none for all.
     """
-    printed = document.read_output(stdout)
+    printed = read_output(stdout)
     errors = stderr.decode("utf-8", "replace") if isinstance(stderr, bytes) else stderr
     run = RunContext(printed, meanings, exit_code, level, errors[:65536], gpus)
     return _ReportMaker(run).make_report()

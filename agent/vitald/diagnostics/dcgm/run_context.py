@@ -8,12 +8,12 @@ from itertools import chain
 from vitald.diagnostics.dcgm.document import (
     GPU,
     DcgmDocument,
-    DcgmOutput,
     DcgmTest,
     DeviceResult,
     merge_tests,
 )
 from vitald.diagnostics.dcgm.meanings import Meanings
+from vitald.diagnostics.dcgm.output import DcgmOutput
 from vitald.diagnostics.dcgm.tables import (
     Tables,
     Version,
