@@ -59,7 +59,7 @@ def find_paths(catalog: Catalog, rule: Rule) -> Iterator[tuple[str, tuple[Action
     """The escalation policies and the actions, from the first to the last, of each way to a remedy:
     of the entry, of its cases, and of co-occurrence.
     """
-    made = [_make_fields(case) for case in rule.cases]
+    made = [make_fields(case) for case in rule.cases]
     starts = [(fields, rule.apply_to(fields).action) for fields in ({}, *made)]
     for role in catalog.correlation.find_roles(rule.code):
         for changed in role.rule.cooccurrences:
@@ -76,7 +76,7 @@ def find_paths(catalog: Catalog, rule: Rule) -> Iterator[tuple[str, tuple[Action
             yield policy.name, tuple(action for action in path if action in _WORDS)
 
 
-def _make_fields(case: Case) -> dict[str, Value]:
+def make_fields(case: Case) -> dict[str, Value]:
     """Fields of a line that the case matches."""
     fields: dict[str, Value] = {}
     for name, wanted in case.where.items():

@@ -54,9 +54,7 @@ class Catalog:
         self.profile = profile
         self.site_codes = site_codes  # that the site's overrides or files added
         self._defaults = defaults
-        self._without_replacement = {
-            name: policy.without_replacement() for name, policy in ladders.items()
-        }
+        self._policies: dict[tuple[str, str, bool, int], EscalationPolicy] = {}
         self._unlisted: dict[str, Rule] = {}
         self._witnesses: dict[tuple[str, ComponentKind], tuple[str, ...]] = {}
 
@@ -67,7 +65,7 @@ class Catalog:
             return rule
         kind, _, number = code.partition("/")
         default = self._defaults.get(kind, _UNLISTED)
-        if len(self._unlisted) >= _UNLISTED_KEPT:
+        if len(self._unlisted) >= _KEPT:
             self._unlisted.clear()
         made = replace(
             default, code=code, kind=kind, fault=code, title=default.title.replace("{code}", number)
@@ -79,12 +77,44 @@ class Catalog:
         return self.instances.get(name, InstanceType())
 
     def find_policy(self, rule: Rule, fields: Fields) -> EscalationPolicy:
-        """The escalation policy for an event with these fields: its entry's, or its case's. It
-        replaces the node only if the cause is inside the device.
+        """The escalation policy for an event with these fields: its entry's, or its case's.
+
+        It replaces the node only if the cause is inside the device, and has no step after a remedy
+        that the entry never requires.
         """
+        return self._find_policy(rule, rule.apply_to(fields).escalation)
+
+    def _find_policy(self, rule: Rule, name: str) -> EscalationPolicy:
         inside = rule.fault_class.is_inside_device
-        policies = self.escalation_policies if inside else self._without_replacement
-        return policies[rule.apply_to(fields).escalation]
+        key = (rule.code, name, inside, rule.strongest.rank)
+        policy = self._policies.get(key)
+        if policy is None:
+            policy = self.escalation_policies[name]
+            policy = policy if inside else policy.without_replacement()
+            policy = policy.limit_steps(self._find_strongest(rule))
+            if len(self._policies) >= _KEPT:
+                self._policies.clear()
+            self._policies[key] = policy
+        return policy
+
+    def may_replace(self, rule: Rule) -> bool:
+        """Whether the entry, one of its cases, or an escalation policy of these may require a
+        replacement.
+        """
+        names = {rule.escalation, *(case.escalation or rule.escalation for case in rule.cases)}
+        steps = (step for name in names for step in self._find_policy(rule, name).steps)
+        return Action.REPLACE_NODE in (rule.strongest, *(step.action for step in steps))
+
+    def _find_strongest(self, rule: Rule) -> Action:
+        """The strongest action that the entry, one of its cases or co-occurrence requires."""
+        roles = self.correlation.find_roles(rule.code)
+        beside = (
+            changed.action
+            for role in roles
+            for changed in role.rule.cooccurrences
+            if changed.code == rule.code and changed.action is not None
+        )
+        return Action.find_strongest((rule.strongest, *beside))
 
     def find_thresholds(self, kind: str) -> tuple[ThresholdGroup, ...]:
         """The thresholds on the readings of a source."""
@@ -105,33 +135,34 @@ class Catalog:
         """
         known = self._witnesses.get((code, kind))
         if known is None:
-            rules = [role.rule for role in self.correlation.find_roles(code)]
-            names = {
-                name
-                for correlation in rules
-                for name in (*correlation.causes, *correlation.consequences, *correlation.echoes)
-            }
-            fault = self.find_rule(code).fault
-            same = (rule.code for rule in self.rules.values() if rule.fault == fault)
-            seen = [
-                name
-                for name in (*names, *same)
-                if not self.is_line(name) and _may_speak_of(self.rules[name], kind)
-            ]
-            kinds = {name.partition("/")[0] for name in seen}
+            kinds = {name.partition("/")[0] for name in self.list_witness_codes(code, kind)}
             if code.startswith("xid/"):
                 kinds.add("nvml")  # NVML reports Xids itself
             known = tuple(sorted(kinds))
-            if len(self._witnesses) < _UNLISTED_KEPT:
+            if len(self._witnesses) < _KEPT:
                 self._witnesses[code, kind] = known
         return known
 
+    def list_witness_codes(self, code: str, kind: ComponentKind) -> list[str]:
+        """The codes of `find_witnesses`."""
+        roles = self.correlation.find_roles(code)
+        names = {name for role in roles for name in role.rule.list_partners(code)}
+        fault = self.find_rule(code).fault
+        names |= {rule.code for rule in self.rules.values() if rule.fault == fault}
+        return [
+            name
+            for name in sorted(names)
+            if not self.is_line(name)
+            and _may_speak_of(self.rules[name], kind)
+            and (self.rules[name].fault == fault or self.rules[name].may_confirm_others)
+        ]
+
     def is_line(self, name: str) -> bool:
         """Whether it is read from a log, by a parser or by its own patterns; or is no fault."""
-        kind, _, code = name.partition("/")
+        _, _, code = name.partition("/")
         rule = self.rules.get(name)
         return (
-            kind in _GRAMMARS
+            name.startswith(_PARSED)
             or code == "*"
             or rule is None
             or bool(rule.match)
@@ -154,8 +185,8 @@ def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:
     )
 
 
-_UNLISTED_KEPT = 4096
-_GRAMMARS = ("xid", "sxid")  # kinds of lines with a parser of their own
+_KEPT = 4096  # of what was found for codes, which forged lines may invent
+_PARSED = ("xid/", "sxid/", "mce/pcie_")  # lines with a parser of their own
 _UNLISTED = Rule(
     code="",
     kind="",

@@ -79,6 +79,13 @@ class CorrelationRule:
     apart: bool = False  # it joins consequences to their cause, and no two causes
     cooccurrences: tuple[Cooccurrence, ...] = ()
 
+    def list_partners(self, code: str) -> tuple[str, ...]:
+        """The codes with which this one may share an incident by this rule."""
+        others = (*self.consequences, *self.echoes)
+        if not (self.apart and code in self.causes):
+            return (*self.causes, *others)
+        return tuple(name for name in others if name not in self.causes)
+
 
 @dataclass(frozen=True, slots=True)
 class IncidentRole:

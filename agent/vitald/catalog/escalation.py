@@ -57,3 +57,14 @@ class EscalationPolicy:
             for step in self.steps
         )
         return EscalationPolicy(self.name, tuple(steps))
+
+    def limit_steps(self, strongest: Action) -> EscalationPolicy:
+        """The policy of an entry that requires nothing stronger by itself: without the steps after
+        a remedy that neither the entry nor an earlier step requires.
+        """
+        steps = []
+        for step in self.steps:
+            if step.of is None or step.of.rank <= strongest.rank:
+                steps.append(step)
+                strongest = Action.find_strongest((strongest, step.action))
+        return EscalationPolicy(self.name, tuple(steps))

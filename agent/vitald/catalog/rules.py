@@ -258,12 +258,28 @@ class Rule:
     samples: tuple[str, ...] = ()
     diagnostic: Diagnosis | None = None  # how a diagnostic's report of it is interpreted
     origin: str = ""  # file that holds the entry
+    strongest: Action = field(init=False)  # that it requires, of all its cases
     # What it requires where no case matches; made at the first use, as it serves every log line
     _plain: Ruling | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        own = (case.action or case.at_least for case in self.cases)
+        actions = (self.action, *(action for action in own if action is not None))
+        object.__setattr__(self, "strongest", Action.find_strongest(actions))
 
     @property
     def is_known(self) -> bool:
         return self.fault_class is not FaultClass.UNKNOWN
+
+    @property
+    def may_confirm_others(self) -> bool:
+        """Whether an observation of it may confirm another fault of its device: for one of its
+        cases it requires a remedy or makes the device unusable, and no application can cause it.
+        """
+        if self.fault_class is FaultClass.APPLICATION:
+            return False
+        unusable = self.unusable or any(case.unusable for case in self.cases)
+        return unusable or self.strongest.makes_unfit
 
     @property
     def _makes_unusable(self) -> bool:

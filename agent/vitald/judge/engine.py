@@ -303,6 +303,8 @@ class Judge:
         if finding.on_trial and catalog.find_rule(finding.code).trial is None:
             return [findings.close_finding(finding, now, "the rule is no longer on trial")]
         rule = life.find_rule(finding, catalog)
+        if life.is_carried(finding) and catalog.may_replace(rule):
+            return []
         ruling = rule.apply_to(finding.fields)
         if ruling.action is Action.NONE:
             return [
@@ -319,11 +321,7 @@ class Judge:
                 title=ruling.title,
                 quiet_s=ruling.clears.quiet_s,
             )
-        known = finding.escalation
-        if known is not None and known.action is Action.REPLACE_NODE:
-            steps = catalog.find_policy(rule, finding.fields).steps
-            if all(step.action is not Action.REPLACE_NODE for step in steps):
-                changed = replace(changed, escalation=None)
+        changed = self._escalation.reevaluate_finding(changed, rule, now)
         if changed is finding:
             return []
         findings.put_finding(changed)

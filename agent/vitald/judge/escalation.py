@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitald.catalog import Evidence, FaultClass, Rule
+from vitald.catalog.escalation import EscalationStep
 from vitald.judge.acceptance import is_accepted
 from vitald.judge.device_history import format_process, list_location_fields
 from vitald.judge.state import JudgeState
-from vitald.model import NODE, Action, Event, Finding, Incident, MarkKind
+from vitald.model import NODE, Action, Event, Fields, Finding, Incident, MarkKind, Requirement
 from vitald.model.codes import DIAGNOSTIC_FAILED, TOO_MANY
 from vitald.model.event import SETTLING
 
@@ -29,8 +30,12 @@ class Escalation:
     def __init__(self, state: JudgeState) -> None:
         self._state = state
 
-    def escalate_finding(self, finding: Finding, rule: Rule, event: Event) -> Finding:
-        """The finding with the requirement of its escalation policy, if a step of it is reached."""
+    def escalate_finding(
+        self, finding: Finding, rule: Rule, fields: Fields, time: float
+    ) -> Finding:
+        """The finding with the requirement of its escalation policy, if a step of it is reached by
+        an event with these fields at this time.
+        """
         if (
             finding.is_simulated
             or finding.on_trial
@@ -46,14 +51,24 @@ class Escalation:
             self._state.devices.identify(finding.component),
             finding.component,
             rule.fault or rule.code,
-            event.fields,
-            event.time,
+            fields,
+            time,
             steps,
             times=finding.count,
         )
         if requirement is None or (known is not None and not requirement.supersedes(known)):
             return finding
         return replace(finding, escalation=requirement)
+
+    def reevaluate_finding(self, finding: Finding, rule: Rule, now: float) -> Finding:
+        """The finding after its rule changed: an escalation that its policy has no step for ends,
+        and the history counts by the steps that there are.
+        """
+        known = finding.escalation
+        steps = self._state.catalog.find_policy(rule, finding.fields).steps
+        if known is None or any(_is_step(step, known) for step in steps):
+            return finding
+        return self.escalate_finding(replace(finding, escalation=None), rule, finding.fields, now)
 
     # --- marks
 
@@ -162,3 +177,8 @@ class Escalation:
             self._state.history.add_mark(
                 device, event.time, MarkKind.DIAGNOSTIC_FAILED, event.code, str(test or "")
             )
+
+
+def _is_step(step: EscalationStep, requirement: Requirement) -> bool:
+    """Whether the requirement is this step's, whatever its reason is."""
+    return replace(requirement, because="") == step.requirement

@@ -232,7 +232,7 @@ class EvidenceEvaluation:
             opened = life.open_finding(
                 self._state.findings.take_id(), key, event, carried, incident.id
             )
-            cause = f"the board {identity} was moved here from {mark.detail} with this open"
+            cause = f"{life.MOVED} {identity} was moved here from {mark.detail} with this open"
             # As an escalation as well: the entry may require less, and the requirement of the
             # history must outlast a new catalogue.
             requirement = Requirement(Action.REPLACE_NODE, carried.when, cause)

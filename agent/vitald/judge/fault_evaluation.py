@@ -221,7 +221,7 @@ class FaultEvaluation:
         fresh = self._escalation.note_process(finding, rule, event)
         more = finding.count > current.count or finding.base != current.base
         if fresh or more:
-            finding = self._escalation.escalate_finding(finding, rule, event)
+            finding = self._escalation.escalate_finding(finding, rule, event.fields, event.time)
         finding = self._finish_finding(finding)
         self._state.findings.put_finding(finding)
         was_settling = SETTLING in current.fields and SETTLING not in finding.fields
@@ -236,7 +236,7 @@ class FaultEvaluation:
             ruling = replace(ruling, title=self._state.catalog.find_rule(TOO_MANY).title)
         finding = life.open_finding(self._state.findings.take_id(), key, event, ruling, incident)
         self._escalation.note_process(finding, rule, event)
-        finding = self._escalation.escalate_finding(finding, rule, event)
+        finding = self._escalation.escalate_finding(finding, rule, event.fields, event.time)
         finding = self._finish_finding(finding)
         again, because = event.fields.get("again"), finding.requirement.because
         cause = f"{again}; still observed" if isinstance(again, str) else f"{event.code} seen"

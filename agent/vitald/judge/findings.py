@@ -37,6 +37,7 @@ NEVER = float("inf")
 BY_PERSON = "cleared by"  # start of the cause if a person cleared the finding
 # Start of the cause if the fault persists, and is suppressed under its root cause
 SUPPRESSED = "told as a consequence of"
+MOVED = "the board"  # start of the reason if a board came from another slot with a finding open
 _WITNESS_S = 30.0  # longest time between two reports of the same occurrence
 _OF_HEARSAY = (VOUCHED, "facility", DOUBTED)
 
@@ -167,6 +168,11 @@ def _apply_ruling(
         fields=fields,
         quiet_s=quiet,
     )
+
+
+def is_carried(finding: Finding) -> bool:
+    """Whether it came with its board from another slot, where a replacement was required."""
+    return finding.escalation is not None and finding.escalation.because.startswith(MOVED)
 
 
 def is_worse_than_accepted(finding: Finding) -> bool:
