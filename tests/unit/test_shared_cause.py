@@ -12,6 +12,7 @@ from vitald.catalog import Rule
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.judge.engine import Judge
 from vitald.model import NODE, Action, Component, ComponentKind, Event, Trust
+from vitald.model.codes import CLEARED
 from vitald.model.event import SIBLINGS
 
 ADDRESSES = ("0000:18:00.0", "0000:3b:00.0", "0000:5d:00.0")
@@ -191,3 +192,15 @@ def test_siblings_are_those_of_the_model(tmp_path: Path) -> None:
     gone = "0000:99:00.0"
     assert siblings(ComponentKind.GPU, gone) == ["0000:01:00.0", *ADDRESSES]
     assert siblings(ComponentKind.NIC, gone) == ["0000:02:00.0"]
+
+
+def test_a_limit_that_is_removed_ends_it_by_any_of_its_devices() -> None:
+    """The source reports of each device that the configuration has no limit for it any more."""
+    judge = empty()
+    for number in range(3):
+        judge.apply_event(report(NOT_INITIALISED, number, 1.0))
+    fields = {"code": NOT_INITIALISED.code, "by": "the configuration", "reason": "no limit"}
+    for number in range(3):
+        device = report(NOT_INITIALISED, number, 1.0).component
+        judge.apply_event(event(CLEARED, device, 2.0, trust=Trust.DAEMON, fields=fields))
+        assert judge.open_findings == ()

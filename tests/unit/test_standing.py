@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import act, booted, catalogue, event
 from tests.unit.test_pipeline import idle, running
+from vitald import tomlfile
+from vitald.catalog import Catalog, load_catalog
+from vitald.catalog.loader import FOLDER
 from vitald.catalog.threshold import Comparison as Kind
 from vitald.catalog.threshold import Threshold, ThresholdGroup, read_threshold
 from vitald.collectors.crossing import Crossing
@@ -217,6 +221,19 @@ class Story:
         )
         self.evaluator.judge = Judge(self.catalog, self.evaluator.judge.memory)
 
+    def change(self, catalog: Catalog, *, restarting: bool) -> None:
+        """The configuration changes, at a reload or at a start."""
+        self.catalog = catalog
+        groups = catalog.find_thresholds(self.source)
+        own = [group for group in groups if group.code == self.watched.code]
+        if restarting:
+            memory = json.loads(json.dumps(self.watcher.memory))
+            self.watcher = ThresholdEvaluator(own, memory)
+            self.evaluator.judge = Judge(catalog, self.evaluator.judge.memory)
+        else:
+            self.watcher.configure(own)
+        self.evaluator.judge.reload_catalog(catalog, self.now)
+
     def begin(self) -> None:
         self.holds = True
 
@@ -373,6 +390,54 @@ def test_what_is_open_is_what_is_observed(watched: ThresholdGroup, between: list
     for name in between:
         getattr(story, name)()
         story.check()
+
+
+def out_of_reach(watch: dict[str, object]) -> dict[str, object]:
+    """The watch with a limit that nothing crosses."""
+    far = {"above": 1e15, "below": -1e15, "peers_above": 1e9, "peers_below": 1e9, "rises": 1e15}
+    words = {"is": ["never"], "has": [0], "lists": ["never"]}
+    return {name: {**far, **words}.get(name, value) for name, value in watch.items()}
+
+
+@cache
+def changed(change: str) -> Catalog:
+    """The catalogue without limits, or with limits that nothing crosses."""
+    overrides = {}
+    for file in FOLDER.glob("*.toml"):
+        for kind, entries in tomlfile.read_toml(file)[1].items():
+            for name, keys in entries.items():
+                if isinstance(keys, dict) and "watch" in keys:
+                    given = keys["watch"]
+                    watches = given if isinstance(given, list) else [given]
+                    moved = [*map(out_of_reach, watches)] if change == "raised" else []
+                    overrides[f"{kind}/{name}"] = {"watch": moved}
+    return load_catalog(overrides=overrides)
+
+
+# Their limits are lists of what is expected, which the readings carry
+LISTED = (Kind.CHANGES, Kind.DIFFERS, Kind.LISTS_OTHER)
+
+
+@pytest.mark.parametrize("restarting", [False, True], ids=["reload", "start"])
+@pytest.mark.parametrize("change", ["removed", "raised"])
+def test_a_limit_that_is_removed_or_raised_ends_what_it_opened(
+    change: str, restarting: bool
+) -> None:
+    told = 0
+    for watched in (one for kind in KINDS for one in catalogue().find_thresholds(kind)):
+        if change == "raised" and any(watch.test in LISTED for watch in watched.thresholds):
+            continue
+        story = Story(watched)
+        for holds in (False, True):
+            story.holds = holds
+            story.settle()
+        told += bool(story.opened)
+        story.change(changed(change), restarting=restarting)
+        story.settle()
+        story.now += max(watch.clears_after_s for watch in watched.thresholds)
+        story.settle()
+        assert story.opened == [], watched.code
+    assert told > 100
 
 
 def test_an_observation_of_before_the_clear_opens_nothing() -> None:

@@ -26,6 +26,7 @@ class ThresholdIndex:
     # code:reading of states that are reported when a reading changes
     changing_states: frozenset[str]
     counters: frozenset[str]  # code:reading of counters that a boot or a reset clears
+    codes: frozenset[str]  # of all groups
 
     @staticmethod
     def build(groups: Iterable[ThresholdGroup]) -> ThresholdIndex:
@@ -55,6 +56,7 @@ class ThresholdIndex:
                 for group, threshold in pairs
                 if threshold.test is Comparison.CHANGES and group.state
             ),
+            codes=frozenset(group.code for group in groups),
             counters=frozenset(
                 make_key(group.code, threshold.of)
                 for group, threshold in pairs

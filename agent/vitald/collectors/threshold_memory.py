@@ -64,6 +64,18 @@ class ComponentMemory:
         if not self.open_states.pop(code, ""):
             del self.former_states[code]
 
+    def forget_other_codes(self, codes: frozenset[str]) -> list[str]:
+        """Forget what was reported of all other codes, and return these."""
+        keys = [key for key in self.reported if key.rpartition(":")[0] not in codes]
+        others = {key.rpartition(":")[0] for key in keys}
+        others |= (self.open_states.keys() | self.former_states.keys()) - codes
+        for key in keys:
+            del self.reported[key]
+        for code in others:
+            self.open_states.pop(code, None)
+            self.former_states.pop(code, None)
+        return sorted(others)
+
 
 class ThresholdMemory:
     """The memory of all components of one source, by identity."""

@@ -12,11 +12,12 @@ from typing import Any
 
 from vitald.catalog.threshold import ThresholdGroup
 from vitald.collectors.change_evaluator import evaluate_changes
-from vitald.collectors.crossing import Crossing, ObservedStates
+from vitald.collectors.crossing import Crossing, ObservedStates, make_crossing
 from vitald.collectors.state_evaluator import StateEvaluator
 from vitald.collectors.threshold_index import ThresholdIndex
 from vitald.collectors.threshold_memory import ThresholdMemory
 from vitald.model import Component, Readings
+from vitald.model.codes import CLEARED
 
 
 class ThresholdEvaluator:
@@ -37,11 +38,13 @@ class ThresholdEvaluator:
         self._index = ThresholdIndex.build(groups)
         self._memory = ThresholdMemory(memory or {}, self._index)
         self._observed = ObservedStates()
+        self._compared: set[str] = set()  # identities, since the thresholds are these
 
     def configure(self, groups: Iterable[ThresholdGroup]) -> None:
         """Use the thresholds of a reloaded catalogue; what is remembered stays."""
         self._index = ThresholdIndex.build(groups)
         self._observed = ObservedStates()
+        self._compared.clear()
 
     @property
     def holding(self) -> list[Crossing]:
@@ -106,6 +109,10 @@ class ThresholdEvaluator:
         crossings: list[Crossing] = []
         for readings in polled:
             component = memory.components[readings.identity]
+            if readings.identity not in self._compared:
+                self._compared.add(readings.identity)
+                others = component.forget_other_codes(index.codes)
+                crossings += (_end_without_limit(readings, code) for code in others)
             for group, compared in index.by_kind[readings.component.kind]:
                 if compared.isdisjoint(readings.fresh):
                     continue
@@ -115,3 +122,13 @@ class ThresholdEvaluator:
                     crossings += evaluate_changes(group, readings, component, observed)
         memory.limit_size({readings.identity for readings in polled})
         return crossings
+
+
+def _end_without_limit(readings: Readings, code: str) -> Crossing:
+    """The end of what was reported by a threshold that the catalogue has no longer."""
+    fields = {
+        "code": code,
+        "by": "the configuration",
+        "reason": "it has no limit for this any more",
+    }
+    return make_crossing(readings, CLEARED, fields, f"{code} has no limit any more")

@@ -310,6 +310,8 @@ class Judge:
             return [
                 findings.close_finding(finding, now, "the catalogue no longer asks for anything")
             ]
+        if life.is_below_limits(finding, rule):
+            return [findings.close_finding(finding, now, "the catalogue's limit is higher now")]
         if finding.code == TOO_MANY:
             return []
         changed = finding

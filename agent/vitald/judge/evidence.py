@@ -294,12 +294,17 @@ class EvidenceEvaluation:
         return [Transition(time=event.time, finding=begun, cause=cause, event=event.identity)]
 
     def _find_named(self, event: Event) -> Finding | None:
-        """The open finding that the event names."""
-        fields = event.fields
-        drill, on_trial = fields.get("drill") is True, fields.get("shadow") is True
-        return self._state.findings.get_finding(
-            (event.component, str(fields.get("code")), drill, on_trial)
+        """The open finding that the event names; that of the node, if it stands for the device."""
+        fields, findings = event.fields, self._state.findings
+        drill, on_trial = (
+            event.is_simulated or fields.get("drill") is True,
+            fields.get("shadow") is True,
         )
+        code = str(fields.get("code"))
+        found = findings.get_finding((event.component, code, drill, on_trial))
+        if found is None:
+            found = findings.get_finding((NODE, code, drill, on_trial))
+        return found if found is not None and event.component in found.components else None
 
     # --- clocks, sources, work
 

@@ -15,6 +15,7 @@ import json
 from dataclasses import replace
 
 from vitald.catalog import CLEARS_OF, Catalog, Clears, Rule, Ruling
+from vitald.catalog.threshold import Comparison
 from vitald.model import (
     VOUCHED,
     Acceptance,
@@ -167,6 +168,21 @@ def _apply_ruling(
         raw=raw,
         fields=fields,
         quiet_s=quiet,
+    )
+
+
+def is_below_limits(finding: Finding, rule: Rule) -> bool:
+    """Whether the rise of a counter that it reports is less than its rule's limits are now."""
+    rise = finding.fields.get("rise")
+    limits = [
+        threshold.limit
+        for threshold in rule.thresholds
+        if threshold.test is Comparison.RISES and threshold.of in finding.fields
+    ]
+    return (
+        isinstance(rise, (int, float))
+        and bool(limits)
+        and all(not isinstance(limit, str) and rise < limit for limit in limits)
     )
 
 
