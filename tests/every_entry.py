@@ -222,7 +222,7 @@ class Node:
             yield f"a number that only the configuration says requires {action.value}"
         if ALIKE in finding.fields:
             alike = (finding.component, finding.action, finding.unusable, finding.escalation)
-            if alike != (NODE, *find_alike_requirement(rule, finding), None):
+            if alike != (NODE, *find_alike_requirement(rule), None):
                 yield f"devices alike: {alike}"
 
     def _list_mistakes_of_escalation(
@@ -265,7 +265,7 @@ def find_most(catalog: Catalog, code: str) -> Action:
     return Action.find_strongest((*own, *climbed, *steps))
 
 
-def find_alike_requirement(rule: Rule, finding: Finding) -> tuple[Action, bool]:
+def find_alike_requirement(rule: Rule) -> tuple[Action, bool]:
     """What several devices alike require, and whether they are unusable."""
     if rule.shared_cause:
         return Action.INSPECT, True
@@ -427,7 +427,7 @@ class Outcome:
 
 @cache
 def load(profile: str, change: str = "") -> Catalog:
-    """The catalogue of a profile; with a key of all its entries changed."""
+    """The catalogue of a profile, as shipped, or with a change to each of its entries."""
     shipped = load_catalog(profile)
     changed = {
         code: {**CHANGES[change], **({"clears": ["reboot"]} if not rule.action.rank else {})}

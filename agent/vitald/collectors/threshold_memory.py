@@ -42,6 +42,7 @@ class ComponentMemory:
     well: set[str] = field(default_factory=set)
     # Codes of open states that were reported as settling
     settling: set[str] = field(default_factory=set)
+    codes: frozenset[str] | None = None  # of the thresholds at the last poll
 
     @property
     def is_empty(self) -> bool:
@@ -64,8 +65,9 @@ class ComponentMemory:
         if not self.open_states.pop(code, ""):
             del self.former_states[code]
 
-    def forget_other_codes(self, codes: frozenset[str]) -> list[str]:
-        """Forget what was reported of all other codes, and return these."""
+    def keep_codes(self, codes: frozenset[str]) -> list[str]:
+        """Forget what was reported of codes that have no threshold any more, and return these."""
+        self.codes = codes
         keys = [key for key in self.reported if key.rpartition(":")[0] not in codes]
         others = {key.rpartition(":")[0] for key in keys}
         others |= (self.open_states.keys() | self.former_states.keys()) - codes

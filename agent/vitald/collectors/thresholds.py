@@ -38,13 +38,11 @@ class ThresholdEvaluator:
         self._index = ThresholdIndex.build(groups)
         self._memory = ThresholdMemory(memory or {}, self._index)
         self._observed = ObservedStates()
-        self._compared: set[str] = set()  # identities, since the thresholds are these
 
     def configure(self, groups: Iterable[ThresholdGroup]) -> None:
         """Use the thresholds of a reloaded catalogue; what is remembered stays."""
         self._index = ThresholdIndex.build(groups)
         self._observed = ObservedStates()
-        self._compared.clear()
 
     @property
     def holding(self) -> list[Crossing]:
@@ -109,9 +107,8 @@ class ThresholdEvaluator:
         crossings: list[Crossing] = []
         for readings in polled:
             component = memory.components[readings.identity]
-            if readings.identity not in self._compared:
-                self._compared.add(readings.identity)
-                others = component.forget_other_codes(index.codes)
+            if component.codes is not index.codes:
+                others = component.keep_codes(index.codes)
                 crossings += (_end_without_limit(readings, code) for code in others)
             for group, compared in index.by_kind[readings.component.kind]:
                 if compared.isdisjoint(readings.fresh):
