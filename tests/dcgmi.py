@@ -539,17 +539,22 @@ class Dcgmi:
 _RANKS = ("Healthy", "Warning", "Failure")
 
 
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD in /proc/PID/stat
+
+
 def _lives(pid: int, folder: Path) -> bool:
     """Whether this is a process of the stand-in's, and no later one with its number: the script is
     among its words. A process that is ending has no words any more and is not reapable yet: it
-    lives.
+    lives. A kernel thread never has any: it has the number that a stand-in had in its container.
     """
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return state not in "ZX" and (not words or os.fsencode(folder) in words)
+    if state in "ZX" or int(fields[5]) & _KERNEL_THREAD:
+        return False
+    return not words or os.fsencode(folder) in words
 
 
 def _pieces(text: str, width: int = 44) -> list[str]:

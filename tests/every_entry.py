@@ -366,6 +366,17 @@ def see_weakly(node: Node, subject: Subject) -> None:
         node.boot()
 
 
+def see_too_late(node: Node, subject: Subject) -> None:
+    """A line of the boot before: history, where a reboot ends the fault."""
+    node.boot()
+    node.boots -= 1
+    node.see(subject)
+    node.boots += 1
+    ruling = subject.rule.apply_to(subject.fields)
+    if subject.is_line and ruling.clears.reboot and node.find(subject) is not None:
+        node.note_mistake("a line of the former boot opens a finding")
+
+
 def see_beside_its_company(node: Node, subject: Subject) -> None:
     """Co-occurrence changes what it requires, before and after its remedy."""
     roles = node.catalog.correlation.find_roles(subject.rule.code)
@@ -398,6 +409,7 @@ SINGLE: tuple[Story, ...] = (
     see_after_driver_loads,
     see_often,
     see_weakly,
+    see_too_late,
     see_beside_its_company,
     see_moved,
 )

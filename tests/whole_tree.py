@@ -24,6 +24,7 @@ from tests.waiting import until
 from vitald.collectors.host.clock import Timex
 from vitald.collectors.host.collector import Host
 from vitald.collectors.host.settings import HostSettings
+from vitald.collectors.inventory.settings import ExpectSettings
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.collectors.network.settings import NetworkSettings
 from vitald.collectors.neuron.settings import NeuronSettings
@@ -58,6 +59,8 @@ class Proc(Tree):
 class Clock:
     """The real one, and what was turned on."""
 
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
         for name, module in list(sys.modules.items()):
@@ -72,6 +75,9 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def clock_gettime(self, clock: int) -> float:
+        return time.clock_gettime(clock) + self.ahead
 
 
 class Watching:
@@ -94,6 +100,7 @@ class Watching:
             KernelLogSettings(source="file", path=proc.root / "kernel.log", userspace="ignore"),
             NvmlSettings(enabled=False),
             *(section(deadline_s=5.0) for section in _POLLED),
+            ExpectSettings(settle_s=0.0),  # each state is told once
             # Those of the tests' machine are none of the tree's
             HostSettings(deadline_s=5.0, units=(), units_if_enabled=()),
         )

@@ -497,6 +497,7 @@ def run(folder: Path, rounds: int, seed: int, pace: float = PACE) -> Json:
         "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
     }  # starts as an installed one does
     try:
+        node.start()  # what the ring loses before the first look is not told as lost
         with Helper(_writer, domain, seed, pace) as writer:
             campaign = Campaign(node, writer, random.Random(seed))
             done = campaign.run(rounds)

@@ -707,7 +707,7 @@ def test_a_users_image_is_no_disk_of_the_node(
     assert any("attempt to access beyond end of device" in record for record in told.records)
     assert {
         (event["code"], str(event["component"]).rstrip("0123456789")) for event in told.events
-    } <= {("fs/not_of_the_node", "disk/loop")}
+    } <= {("fs/not_of_the_node", "disk/loop"), ("fs/mounted", "disk/loop")}
     assert {finding["action"] for finding in told.findings} <= {"observe"}
     assert not strict.status()["rebootRequired"]
 

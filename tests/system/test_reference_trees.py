@@ -265,7 +265,7 @@ NEURON = [
     Case("hw_err:{nd}:{nc}:SRAM_UNCORRECTABLE_ERROR", "neuron/sram_uncorrectable_error"),
     Case("hw_err:{nd}:0:HBM_UNCORRECTABLE_ERROR:RESTART", "neuron/hbm_uncorrectable_error"),
     Case("hw_err:{nd}:0:DMA_ERROR", "neuron/dma_error"),
-    Case("hw_err:{nd}:0:HANG_ON_COLLECTIVES", "neuron/other"),
+    Case("hw_err:{nd}:0:HANG_ON_COLLECTIVES", "neuron/hang_on_collectives"),
     Case("forged:{nd}", ""),
     *COUNTED,
     *FUNCTION,
