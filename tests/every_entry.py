@@ -209,6 +209,10 @@ class Node:
             yield f"class {rule.fault_class.value} replaces the node"
         if escalation is not None:
             yield from self._list_mistakes_of_escalation(finding, rule, escalation.action)
+        steps = self.catalog.find_policy(rule, finding.fields).steps
+        failed = self.carried_out[finding.component, rule.fault]
+        if action in failed and any(step.of is action for step in steps):
+            yield f"{action.value} is required again, though it failed"
         if finding.driver is None and action.rank > find_most(self.catalog, rule.code).rank:
             yield f"{action.value} is more than the table of docs/judgement.md says"
         if is_port(rule) and action.makes_unfit:
@@ -327,10 +331,6 @@ def see_after_its_remedies(node: Node, subject: Subject) -> None:
         if found is None or found.action not in REMEDIES:
             return
         node.carry_out(found)
-    if any(
-        step.of is not None for step in node.catalog.find_policy(subject.rule, subject.fields).steps
-    ):
-        node.note_mistake("it requires a remedy that failed")
 
 
 def see_after_resets_of_other_cases(node: Node, subject: Subject) -> None:
