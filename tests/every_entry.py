@@ -1,5 +1,5 @@
 """
-Every entry of the catalogue, told to the judge in the ways in which it could cost a node:
+Runs every entry of the catalogue through the judge, in the ways in which it could cost a node:
 
     python -m tests.every_entry     what breaks a rule, how many stories, how long
 
@@ -104,9 +104,9 @@ class Node:
         if subject.rule.shared_cause and component != NODE:
             more[SIBLINGS] = ",".join(other for other in DEVICES if other != component.id)
         trust = Trust.KERNEL if subject.is_line else Trust.DAEMON
-        self.tell(subject.rule.code, component, trust, {**subject.fields, **more})
+        self.report(subject.rule.code, component, trust, {**subject.fields, **more})
 
-    def tell(
+    def report(
         self, code: str, component: Component, trust: Trust, fields: dict[str, object]
     ) -> None:
         self.events += 1
@@ -121,13 +121,13 @@ class Node:
 
     def load_driver(self) -> None:
         for code in ("driver/loaded", "driver/neuron_loaded"):
-            self.tell(code, NODE, Trust.KERNEL, {"version": f"{self.events}.1"})
+            self.report(code, NODE, Trust.KERNEL, {"version": f"{self.events}.1"})
 
     def carry_out(self, finding: Finding) -> None:
         if finding.action is Action.REBOOT_NODE:
             self.boot()
         else:
-            self.tell("device/reset", finding.component, Trust.DAEMON, {})
+            self.report("device/reset", finding.component, Trust.DAEMON, {})
 
     def clear_all(self) -> None:
         for finding in self.judge.open_findings:
@@ -337,7 +337,7 @@ def see_after_resets_of_other_cases(node: Node, subject: Subject) -> None:
     """Another case of the entry did not require the reset."""
     for fields in ({}, *map(remedies_page.make_fields, subject.rule.cases)):
         node.see(replace(subject, fields=fields))
-        node.tell("device/reset", subject.name_component(), Trust.DAEMON, {})
+        node.report("device/reset", subject.name_component(), Trust.DAEMON, {})
         node.see(subject)
         node.clear_all()
 
@@ -385,7 +385,7 @@ def see_beside_its_company(node: Node, subject: Subject) -> None:
     ]
     for one in changed:
         for code in one.beside:
-            node.tell(code, subject.name_component(), Trust.KERNEL, {})
+            node.report(code, subject.name_component(), Trust.KERNEL, {})
             node.now -= _STEP_S
             see_after_its_remedies(node, subject)
 
@@ -396,7 +396,9 @@ def see_moved(node: Node, subject: Subject) -> None:
     for number in (0, 1):
         component = subject.name_component(number)
         if component != NODE:
-            node.tell("device/identity", component, Trust.DAEMON, {"uuid": "GPU-1", "serial": "1"})
+            node.report(
+                "device/identity", component, Trust.DAEMON, {"uuid": "GPU-1", "serial": "1"}
+            )
 
 
 SINGLE: tuple[Story, ...] = (
@@ -424,7 +426,7 @@ class Outcome:
     strongest: dict[str, Action] = field(default_factory=dict)  # by code of the subject
     confirmed_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def tell(self, catalog: Catalog, name: str, subject: Subject, story: Story) -> Node:
+    def run(self, catalog: Catalog, name: str, subject: Subject, story: Story) -> Node:
         node = Node(catalog)
         story(node, subject)
         node.restart()
@@ -432,8 +434,8 @@ class Outcome:
         code = subject.rule.code
         so_far = self.strongest.get(code, Action.NONE)
         self.strongest[code] = Action.find_strongest((so_far, node.strongest.get(code, so_far)))
-        told = f"{name}: {code} {dict(subject.fields)}"
-        self.mistakes += [f"{told}: {mistake}" for mistake in node.mistakes]
+        where = f"{name}: {code} {dict(subject.fields)}"
+        self.mistakes += [f"{where}: {mistake}" for mistake in node.mistakes]
         return node
 
 
@@ -459,15 +461,15 @@ CHANGES: dict[str, dict[str, object]] = {
 
 
 @cache
-def tell_single(profile: str, story: Story) -> Outcome:
+def run_story(profile: str, story: Story) -> Outcome:
     outcome = Outcome()
     for subject in list_of_profile(profile):
-        outcome.tell(load(profile), story.__name__, subject, story)
+        outcome.run(load(profile), story.__name__, subject, story)
     return outcome
 
 
 @cache
-def tell_changed(profile: str, change: str) -> Outcome:
+def run_change(profile: str, change: str) -> Outcome:
     """The configuration changes after it was seen and its remedies failed; then it is seen again."""
 
     def see(node: Node, subject: Subject) -> None:
@@ -479,12 +481,12 @@ def tell_changed(profile: str, change: str) -> Outcome:
 
     outcome = Outcome()
     for subject in list_of_profile(profile):
-        outcome.tell(load(profile), f"changed to {change}", subject, see)
+        outcome.run(load(profile), f"changed to {change}", subject, see)
     return outcome
 
 
 @cache
-def tell_witnesses(profile: str) -> Outcome:
+def run_witnesses(profile: str) -> Outcome:
     """A line, and each thing that could be observed with it: after it, before it, and after a
     remedy of it failed.
     """
@@ -499,8 +501,8 @@ def tell_witnesses(profile: str) -> Outcome:
             for witness in observed[code]:
                 for order in ORDERS if line.action in REMEDIES else ORDERS[:2]:
                     for component in _list_components(catalog, line):
-                        told = partial(order, component, witness)
-                        node = outcome.tell(catalog, f"{order.__name__} {code}", line, told)
+                        in_order = partial(order, component, witness)
+                        node = outcome.run(catalog, f"{order.__name__} {code}", line, in_order)
                         found = node.find(line)
                         if found is None or found.confirmed_by:
                             outcome.confirmed_by[line.rule.code].add(code.partition("/")[0])
@@ -548,9 +550,9 @@ def main() -> None:
     begun, stories = time.perf_counter(), 0
     for profile in PROFILES:
         for outcome in (
-            *(tell_single(profile, story) for story in SINGLE),
-            *(tell_changed(profile, change) for change in CHANGES),
-            tell_witnesses(profile),
+            *(run_story(profile, story) for story in SINGLE),
+            *(run_change(profile, change) for change in CHANGES),
+            run_witnesses(profile),
         ):
             stories += outcome.stories
             for mistake in outcome.mistakes:
