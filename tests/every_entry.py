@@ -342,6 +342,15 @@ def see_after_resets_of_other_cases(node: Node, subject: Subject) -> None:
         node.clear_all()
 
 
+def see_another_case(node: Node, subject: Subject) -> None:
+    """After its remedies failed; each case has its own policy, also after a restart."""
+    for fields in ({}, *map(remedies_page.make_fields, subject.rule.cases)):
+        see_after_its_remedies(node, subject)
+        node.see(replace(subject, fields=fields))
+        node.restart()
+        node.clear_all()
+
+
 def see_after_driver_loads(node: Node, subject: Subject) -> None:
     for _ in range(4):
         node.see(subject)
@@ -408,6 +417,7 @@ SINGLE: tuple[Story, ...] = (
     see_after_reboots,
     see_after_its_remedies,
     see_after_resets_of_other_cases,
+    see_another_case,
     see_after_driver_loads,
     see_often,
     see_weakly,

@@ -218,6 +218,8 @@ class FaultEvaluation:
             ruling = rule.apply_to(current.fields)
         latest = rule.state and not is_weaker
         finding = life.update_finding(joined, event, ruling, boot_id=boot_id, latest=latest)
+        if finding.fields is not current.fields:  # another case, perhaps with another policy
+            finding = self._escalation.reevaluate_finding(finding, rule, event.time)
         fresh = self._escalation.note_process(finding, rule, event)
         more = finding.count > current.count or finding.base != current.base
         if fresh or more:

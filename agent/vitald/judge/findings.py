@@ -158,7 +158,7 @@ def _apply_ruling(
         quiet = None if quiet is None or current.quiet_s is None else max(quiet, current.quiet_s)
     raw = event.raw if event.follows is None else current.raw
     fields = merge_fields(event, current)
-    unusable = ruling.unusable or (current.unusable and not latest)
+    unusable = ruling.unusable or (current.base.unusable and not latest)
     asked = replace(ruling.requirement, unusable=unusable)
     return replace(
         seen,
