@@ -20,13 +20,44 @@ _PREFIX = re.compile(r"(?=.{1,200}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NODE = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _SERVER = re.compile(r"https://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9./_-]*)?")
 CONDITION_SETS = ("own", "eks", "npd", "hyperpod")
-_RESERVED = ("kubernetes.io", "k8s.io")
+TAINT_EFFECTS = ("PreferNoSchedule", "NoSchedule")
+# Domains of projects that write to nodes themselves, and their owners. Source: Kubernetes,
+# "Well-Known Labels, Annotations and Taints", and the documentation of each project's labels.
+RESERVED_DOMAINS = {
+    "amazonaws.com": "AWS",
+    "amd.com": "AMD",
+    "azure.com": "Azure",
+    "cattle.io": "Rancher",
+    "cilium.io": "Cilium",
+    "coreos.com": "CoreOS",
+    "coreweave.cloud": "CoreWeave",
+    "gke.io": "Google Cloud",
+    "google.com": "Google Cloud",
+    "googleapis.com": "Google Cloud",
+    "intel.com": "Intel",
+    "k3s.io": "K3s",
+    "k8s.aws": "AWS",
+    "k8s.io": "Kubernetes",
+    "karpenter.sh": "Karpenter",
+    "kubernetes.io": "Kubernetes",
+    "kured.dev": "kured",
+    "medik8s.io": "medik8s",
+    "nvidia.com": "NVIDIA",
+    "openshift.io": "OpenShift",
+    "oraclecloud.com": "Oracle Cloud",
+    "projectcalico.org": "Calico",
+    "rke2.io": "RKE2",
+    "run.ai": "Run:ai",
+    "volcano.sh": "Volcano",
+    "x-k8s.io": "Kubernetes",
+}
 
 
 def _read_prefix(value: object) -> str:
     prefix = read_match(value, _PREFIX, 'a DNS name such as "vitald.io"')
-    if prefix in _RESERVED or prefix.endswith(tuple(f".{name}" for name in _RESERVED)):
-        raise ValueError(f"{prefix!r} is reserved for Kubernetes itself")
+    for domain, owner in RESERVED_DOMAINS.items():
+        if f".{prefix}".endswith(f".{domain}"):
+            raise ValueError(f"{domain} belongs to {owner}: expected a domain of your own")
     return prefix
 
 
@@ -141,7 +172,9 @@ class KubernetesSettings:
         "Write as system:node:NODE, by constrained impersonation (Kubernetes 1.36).",
     )
     prefix: str = setting(
-        "vitald.io", _read_prefix, "Prefix of conditions, labels, annotations and taints."
+        "vitald.io",
+        _read_prefix,
+        "Prefix of conditions, labels, annotations and taints: a domain of your own.",
     )
     conditions: tuple[str, ...] = setting(
         ("own",),
@@ -156,7 +189,7 @@ class KubernetesSettings:
     events: bool = setting(True, read_flag, "Create an Event for each change of a finding.")
     taint: str = setting(
         "off",
-        one_of("off", "PreferNoSchedule", "NoSchedule"),
+        one_of("off", *TAINT_EFFECTS),
         "Effect of the taint PREFIX/unhealthy of an unhealthy node. It requires the right to patch"
         " nodes.",
     )

@@ -33,12 +33,7 @@ from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
 from tests.waiting import WAIT_S, until
 from vitald import __version__, tomlfile
-from vitald.publish.kubernetes.desired import build_desired_node
-from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, LABELS
-from vitald.publish.kubernetes.profiles.tables import read_words
-from vitald.publish.kubernetes.profiles.written import CONDITION_PROFILES, HYPERPOD
-from vitald.publish.summary import DaemonSilent
-from vitald.publish_sections import CONDITION_SETS
+from vitald.publish_sections import CONDITION_SETS, RESERVED_DOMAINS
 
 IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 PUBLISHER = {"enabled": True}
@@ -69,11 +64,13 @@ def test_the_default_configuration_is_that_of_the_manifests() -> None:
     assert load_values()["config"] == tables
 
 
-def test_the_schema_names_every_value_and_every_set_of_conditions() -> None:
+def test_the_schema_allows_what_the_configuration_allows() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     assert set(load_values()) == set(schema["properties"]) - {"global"}
     publisher = schema["properties"]["publisher"]["properties"]["kubernetes"]["properties"]
     assert tuple(publisher["conditions"]["items"]["enum"]) == CONDITION_SETS
+    reserved = "|".join(domain.replace(".", "[.]") for domain in RESERVED_DOMAINS)
+    assert publisher["prefix"]["not"]["pattern"] == f"(^|[.])({reserved})$"
 
 
 # --- equal to the manifests
@@ -206,42 +203,6 @@ def normalize(value: Any) -> Any:
 
 def is_named(values: list[Any]) -> bool:
     return all(isinstance(each, dict) and "name" in each for each in values)
-
-
-@in_cluster
-@pytest.mark.parametrize("profile", ["own", *CONDITION_PROFILES, HYPERPOD])
-def test_the_policy_allows_what_the_profile_writes(
-    control_plane: ControlPlane, profile: str
-) -> None:
-    """And the manifests' comments name the same."""
-    values = {
-        "publisher": {
-            **PUBLISHER,
-            "kubernetes": {"conditions": [profile]},
-            "config": {"recovery": {"mode": "automatic"}},
-        }
-    }
-    (policy,) = (
-        document
-        for document in render_chart(control_plane, NAMESPACE, values)
-        if document["metadata"]["name"] == "vitald-publish-node"
-        and document["kind"] == "ValidatingAdmissionPolicy"
-    )
-    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
-    types = []
-    if profile in CONDITION_PROFILES:
-        types = [condition.type for condition in read_words(profile).conditions]
-    elif profile == "own":
-        desired = build_desired_node(
-            DaemonSilent(since=0.0, detail=""), "vitald.io", labels=True, annotation=True
-        )
-        types = [condition.type for condition in desired.conditions]
-    keys = [*LABELS, *ANNOTATIONS] if profile == HYPERPOD else []
-    assert re.findall(r"[\w./-]+", variables["conditions"]) == types
-    assert re.findall(r"[\w./-]+", variables["keys"]) == keys
-    manifest = (KUBERNETES / "publish/admission-policy.yaml").read_text("utf-8")
-    words = [*types, *(key.partition("/")[2] for key in keys)]
-    assert [word for word in words if f"{word}'" not in manifest] == []
 
 
 # --- a real API server
@@ -404,6 +365,10 @@ WRONG: dict[str, tuple[Json, str]] = {
         {"nodeReadinessRule": {"enabled": True}},
         "nodeReadinessRule.enabled",
     ),
+    "the prefix of another project": (
+        {"publisher": {**PUBLISHER, "kubernetes": {"prefix": "gpu.nvidia.com"}}},
+        "/publisher/kubernetes/prefix",
+    ),
     "a number that Helm garbles": ({"config": {"ledger": {"x": 1234567}}}, "configText"),
 }
 
@@ -437,7 +402,10 @@ def nodes(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
     """The nodes as they were before vitald came. Others have written to them too."""
     for name in NODES:
         control_plane.create_node(name)
-    metadata = {"labels": {"example.com/zone": "a"}, "annotations": {"example.com/note": "b"}}
+    metadata = {
+        "labels": {"example.com/zone": "a", "vitald.io/monitor": "off"},
+        "annotations": {"example.com/note": "b", "vitald.io/owner": "c"},
+    }
     taints = [{"key": "example.com/maintenance", "effect": "NoSchedule"}]
     body = {"metadata": metadata, "spec": {"taints": taints}}
     control_plane.demand("PATCH", f"/api/v1/nodes/{NODES[0]}", body)

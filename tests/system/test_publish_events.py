@@ -311,6 +311,58 @@ def test_a_node_without_state_retires_by_its_configuration(
     assert not (publisher.state / "publish.db").exists(), "whoever runs it need not own the folder"
 
 
+_OTHERS: Json = {
+    "metadata": {
+        "labels": {"example.com/pool": "a", "example.com/rack": "b"},
+        "annotations": {"example.com/owner": "c", "example.com/drained": "d"},
+    },
+    "status": {"conditions": [{"type": "example.com/Cooling", "status": "True"}]},
+}
+_OWN_NAMED = {"key": "example.com/unhealthy", "value": "yes", "effect": "NoExecute"}
+
+
+@pytest.mark.parametrize("whence", [(), ("--all-nodes",)])
+def test_what_others_have_under_the_prefix_survives(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode, whence: tuple[str, ...]
+) -> None:
+    """The write, the removal, and the removal from a node that vitald never wrote to."""
+    cluster_node.patch(_OTHERS)
+    set_taints(cluster_node, _OWN_NAMED)
+    before = read_lasting(cluster_node)
+    publisher = make_publisher(
+        node, token=ADMIN, kubernetes=f'{_TAINTS}\nprefix = "example.com"\nlabels = true'
+    )
+    done = publisher.run("kubernetes", "--retire", *whence)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_lasting(cluster_node) == before
+    publisher.start()
+    node.write(xid(1))
+    until(lambda: len(list_own_keys(cluster_node)) == 2, "the taint")
+    cluster_node.wait_for_status("False", "example.com/Healthy")
+    publisher.stop()
+    assert (
+        _OTHERS["metadata"]["labels"].items() <= cluster_node.read()["metadata"]["labels"].items()
+    )
+    done = publisher.run("kubernetes", "--retire", *whence)
+    assert (done.returncode, "1 of" in done.stdout) == (0, bool(whence)), done
+    assert read_lasting(cluster_node) == before
+
+
+def test_a_name_that_others_had_first_is_neither_written_nor_removed(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    cluster_node.patch({"metadata": {"labels": {"example.com/status": "in-service"}}})
+    before = read_lasting(cluster_node)
+    publisher = make_publisher(node, kubernetes='prefix = "example.com"')
+    publisher.start()
+    named = "label example.com/status is managed by vitald-tests"
+    until(lambda: named in str(publisher.read_log("sink_refused")), named)
+    node.wait(lambda status: named in str(status.get("publishers")))
+    publisher.stop()
+    publisher.run("kubernetes", "--retire")
+    assert read_lasting(cluster_node) == before
+
+
 def test_a_refusal_is_told(publisher: Publisher) -> None:
     publisher.stop()
     publisher.write_token("nobody")

@@ -6,6 +6,7 @@ the publisher writes with the token of its pod, and what is not its own is refus
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from tests.control_plane.plane import MERGE, ControlPlane
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from tests.waiting import until
+from vitald.publish.kubernetes.node_object import MANAGER
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 
@@ -62,10 +64,12 @@ class Deployed:
         return self.plane.call(method, path, body, token=self.token, headers=headers, **how)
 
     def patch_status(self, body: Json, node: str = OWN) -> int:
-        return self.call("PATCH", f"/api/v1/nodes/{node}/status", body)[0]
+        path = f"/api/v1/nodes/{node}/status?fieldManager={MANAGER}"
+        return self.call("PATCH", path, body)[0]
 
     def patch_node(self, body: Json, node: str = OWN) -> int:
-        return self.call("PATCH", f"/api/v1/nodes/{node}", body, content_type=MERGE)[0]
+        path = f"/api/v1/nodes/{node}?fieldManager={MANAGER}"
+        return self.call("PATCH", path, body, content_type=MERGE)[0]
 
     def create_event(self, node: str = OWN) -> tuple[int, Json]:
         return self.create_event_about("default", {"kind": "Node", "name": node})
@@ -100,7 +104,7 @@ def nodes(control_plane: ControlPlane) -> Iterator[ControlPlane]:
             f"/api/v1/nodes/{name}/status",
             {
                 "metadata": {
-                    "labels": {"example.com/zone": "a"},
+                    "labels": {"example.com/zone": "a", "vitald.io/site": "b"},
                     "annotations": {"example.com/note": "b"},
                 },
                 "status": {
@@ -170,6 +174,10 @@ def of_metadata(**fields: Any) -> Json:
     return {"metadata": fields}
 
 
+def of_own_condition(**fields: str) -> Json:
+    return of_status(conditions=[{**HEALTHY, **fields}])
+
+
 FOREIGN = {
     "a foreign label": of_metadata(labels={"node-role.kubernetes.io/control-plane": ""}),
     "another value of a foreign label": of_metadata(labels={"example.com/zone": "b"}),
@@ -177,7 +185,27 @@ FOREIGN = {
     "a foreign annotation": of_metadata(annotations={"example.com/other": "x"}),
     "another value of a foreign annotation": of_metadata(annotations={"example.com/note": "x"}),
     "a foreign annotation away": of_metadata(annotations={"example.com/note": None}),
-    "a label whose prefix only begins so": of_metadata(labels={"vitald.iox/status": "x"}),
+    "a label whose prefix only begins so": of_metadata(labels={"vitald.iox/status": "healthy"}),
+    "an order to recovery": of_metadata(labels={"vitald.io/recovery": "replace"}),
+    "another label with the prefix": of_metadata(labels={"vitald.io/monitor": "off"}),
+    "another annotation with the prefix": of_metadata(annotations={"vitald.io/drained": "x"}),
+    "another condition with the prefix": of_status(
+        conditions=[{**HEALTHY, "type": "vitald.io/Other"}]
+    ),
+    "an administrator's label with the prefix away": of_metadata(labels={"vitald.io/site": None}),
+    "a word that it does not know": of_metadata(labels={"vitald.io/status": "x"}),
+    "the word of another label": of_metadata(labels={"vitald.io/action": "healthy"}),
+    "a label of a profile that is not chosen": of_metadata(
+        labels={"sagemaker.amazonaws.com/node-health-status": "Schedulable"}
+    ),
+    "a long annotation": of_metadata(annotations={"vitald.io/findings": "x" * 8193}),
+    "a long message": of_own_condition(message="x" * 1025),
+    "a long message in few letters": of_own_condition(message="ä" * 513),
+    "a long reason": of_own_condition(reason="x" * 64),
+    "a sentence for a reason": of_own_condition(reason="all is well"),
+    "no status": of_own_condition(status="Maybe"),
+    "a heartbeat of the year 2099": of_own_condition(lastHeartbeatTime="2099-01-01T00:00:00Z"),
+    "a transition of the year 2099": of_own_condition(lastTransitionTime="2099-01-01T00:00:00Z"),
     "a finalizer": of_metadata(finalizers=["example.com/keep"]),
     "an owner": of_metadata(
         ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]
@@ -204,16 +232,32 @@ def test_the_policy_refuses_what_is_not_its_own(deployed: Deployed, what: str) -
 @limited
 def test_the_policy_lets_it_write_and_remove_its_own(deployed: Deployed) -> None:
     own = {
-        **of_metadata(labels={"vitald.io/status": "x"}, annotations={"vitald.io/findings": "{}"}),
-        **of_status(conditions=[HEALTHY]),
+        **of_metadata(
+            labels={"vitald.io/status": "healthy", "vitald.io/action": "reset_device"},
+            annotations={"vitald.io/findings": "x" * 8192},
+        ),
+        **of_status(
+            conditions=[
+                {**HEALTHY, "reason": "x" * 63, "message": "ä" * 512},
+                {**HEALTHY, "type": "vitald.io/RebootRequired", "status": "Unknown"},
+            ]
+        ),
     }
     assert deployed.patch_status(own) == 200
     removal = {
-        **of_metadata(labels={"vitald.io/status": None}, annotations={"vitald.io/findings": None}),
-        **of_status(conditions=[{"type": HEALTHY["type"], "$patch": "delete"}]),
+        **of_metadata(
+            labels={"vitald.io/status": None, "vitald.io/action": None},
+            annotations={"vitald.io/findings": None},
+        ),
+        **of_status(
+            conditions=[
+                {"type": type_, "$patch": "delete"}
+                for type_ in (HEALTHY["type"], "vitald.io/RebootRequired")
+            ]
+        ),
     }
     assert deployed.patch_status(removal) == 200
-    assert "vitald.io" not in str(without_managers(deployed.plane.read_node(OWN)))
+    assert list_own_names(deployed.plane.read_node(OWN)) == ["vitald.io/site"]
 
 
 @limited
@@ -246,6 +290,11 @@ def test_the_policy_lets_it_remove_what_it_alone_wrote(deployed: Deployed) -> No
 
 def without_managers(node: Json) -> Json:
     return {**node, "metadata": {**node["metadata"], "managedFields": None}}
+
+
+def list_own_names(node: Json) -> list[str]:
+    """Those with the prefix, of any kind."""
+    return re.findall("vitald[.]io/[A-Za-z]+", str(without_managers(node)))
 
 
 @limited
@@ -301,6 +350,7 @@ TAINTS_REFUSED: dict[str, Json] = {
         "taints": [{**FOREIGN_TAINT, "effect": "PreferNoSchedule"}]
     },
     "pods off the node": {"taints": [FOREIGN_TAINT, {**OWN_TAINT, "effect": "NoExecute"}]},
+    "a value that is no action": {"taints": [FOREIGN_TAINT, {**OWN_TAINT, "value": "x"}]},
     "the node cordoned": {"unschedulable": True},
     "the provider": {"providerID": "x"},
 }
@@ -401,8 +451,7 @@ def test_the_publisher_writes_all_that_it_is_told_to(deployed: Deployed, tmp_pat
                 process.terminate()
     node = deployed.plane.read_node(OWN)
     assert "Xid" in node["metadata"]["annotations"]["vitald.io/findings"].title()
-    other = without_managers(deployed.plane.read_node(OTHER))
-    assert "vitald" not in str(other)
+    assert list_own_names(deployed.plane.read_node(OTHER)) == ["vitald.io/site"]
 
 
 def list_taints(plane: ControlPlane) -> list[str]:

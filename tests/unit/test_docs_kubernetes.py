@@ -12,14 +12,13 @@ import yaml
 from tests.unit.builders import ROOT
 from vitald import config
 from vitald.publish.kubernetes.desired import list_own_types
-from vitald.publish.kubernetes.written import get_taint_key
-from vitald.publish_sections import KubernetesSettings
+from vitald.publish.kubernetes.taint import get_taint_key
 
 PAGE = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
 WRITTEN = {
     *list_own_types("vitald.io"),
     *(f"vitald.io/{name}" for name in ("status", "action", "findings", "recovery")),
-    get_taint_key(KubernetesSettings()),
+    get_taint_key("vitald.io"),
 }
 
 

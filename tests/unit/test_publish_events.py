@@ -23,11 +23,10 @@ from vitald.publish.kubernetes.client import (
     read_retry_after,
 )
 from vitald.publish.kubernetes.events import EventRunner, build_event, is_announced
-from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, NodeTaint
+from vitald.publish.kubernetes.node_object import NodeObject, NodeTaint
 from vitald.publish.kubernetes.reconcile import LastTransition
 from vitald.publish.kubernetes.retire import NotRetired, retire_node
 from vitald.publish.kubernetes.taint import merge_taints
-from vitald.publish.kubernetes.written import find_present, list_profile_names
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
 from vitald.publish.state_store import (
@@ -35,8 +34,6 @@ from vitald.publish.state_store import (
     Cursor,
     StateInUse,
     StateStore,
-    WrittenKind,
-    WrittenName,
     lock_state,
 )
 from vitald.publish.summary import NodeSummary
@@ -264,37 +261,29 @@ def test_an_answer_that_is_no_page_is_refused(document: object) -> None:
 _TAINTS = st.builds(
     NodeTaint,
     key=st.sampled_from(["a/b", "c/d", "vitald.io/unhealthy", "old.io/unhealthy"]),
-    value=st.sampled_from(["", "x"]),
-    effect=st.sampled_from(["NoSchedule", "NoExecute"]),
+    value=st.sampled_from(["", "x", "inspect", "reboot_node"]),
+    effect=st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"]),
 )
 
 
-@given(st.lists(_TAINTS), st.booleans())
+@given(st.lists(_TAINTS, unique_by=lambda taint: (taint.key, taint.effect)), st.booleans())
 def test_taints_of_others_stay(present: list[NodeTaint], is_wanted: bool) -> None:
     ours = ("vitald.io/unhealthy", "old.io/unhealthy")
     wanted = NodeTaint(key=ours[0], value="reboot_node", effect="NoSchedule") if is_wanted else None
     merged = merge_taints(present, ours, wanted)
-    assert [each for each in merged if each.key not in ours] == [
-        each for each in present if each.key not in ours
+    place = {(wanted.key, wanted.effect)} if wanted else set()
+    theirs = [
+        each
+        for each in present
+        if (each.key not in ours or each.value in ("", "x") or each.effect == "NoExecute")
+        and (each.key, each.effect) not in place
     ]
-    assert [each for each in merged if each.key in ours] == [wanted] * is_wanted
+    assert [each for each in merged if each != wanted] == theirs
+    assert (wanted in merged) == is_wanted
     assert merge_taints(merged, ours, wanted) == merged, "nothing to do the second time"
 
 
-# --- what was written
-
-
-def test_a_condition_of_a_profile_that_another_manages_is_not_ours() -> None:
-    types = ("KernelReady", "vitald.io/Healthy")
-    conditions = {type_: NodeCondition(type=type_, status="True") for type_ in types}
-    names = list_profile_names() | {WrittenName(WrittenKind.CONDITION, "vitald.io/Healthy")}
-    for managers, expected in ((("vitald",), 2), (("vitald", "eks-node-monitoring"), 1), ((), 1)):
-        node = replace(
-            NODE,
-            conditions=conditions,
-            managers=dict.fromkeys(types, frozenset(managers)),
-        )
-        assert len(find_present(names, node)) == expected
+# --- the removal
 
 
 @pytest.mark.parametrize(
@@ -325,12 +314,12 @@ def test_a_removal_that_fails_is_tried_again_where_that_helps(
 
 
 def test_what_is_stored_is_there_again(tmp_path: Path) -> None:
-    name = WrittenName(WrittenKind.TAINT, "vitald.io/unhealthy")
+    key = "vitald.io/unhealthy"
 
     async def write() -> None:
         store = StateStore(tmp_path)
         await store.write_transitions("u", {"T": LastTransition("True", 5.0)})
-        await store.add_written([name])
+        await store.add_taint(key)
         await store.write_cursor("events", Cursor(position=7, at=1.5, combined=9))
         store.close()
 
@@ -338,7 +327,7 @@ def test_what_is_stored_is_there_again(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     assert store.read_transitions("u") == {"T": LastTransition("True", 5.0)}
     assert store.read_transitions("another") == {}
-    assert store.read_written() == {name}
+    assert store.read_taints() == {key}
     assert store.read_cursor("events") == Cursor(position=7, at=1.5, combined=9)
     store.close()
 
@@ -359,7 +348,7 @@ def damage_table(path: Path) -> None:
 
 def damage_row(path: Path) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("INSERT INTO written VALUES ('nonsense', 'x')")
+        database.execute("INSERT INTO moments VALUES ('x', 'nonsense')")
 
 
 @pytest.mark.parametrize("damage", [damage_text, damage_version, damage_table, damage_row])

@@ -20,7 +20,13 @@ from vitald.publish.kubernetes.desired import (
     format_message,
     limit_text,
 )
-from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
+from vitald.publish.kubernetes.node_object import (
+    NameKind,
+    NodeCondition,
+    NodeName,
+    NodeObject,
+    parse_node,
+)
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
@@ -249,7 +255,7 @@ def test_who_manages_a_condition() -> None:
     }
     metadata = {"name": "n", "uid": "u", "resourceVersion": "1", "managedFields": [entry]}
     assert parse_node({"metadata": metadata}).managers == {
-        "KernelReady": frozenset({"eks-node-monitoring-agent"})
+        NodeName(NameKind.CONDITION, "KernelReady"): frozenset({"eks-node-monitoring-agent"})
     }
 
 

@@ -21,7 +21,13 @@ from tests.waiting import until_async
 from vitald.catalog import PROFILES, Rule
 from vitald.model import Action, ComponentKind, Status
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
-from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject, parse_node
+from vitald.publish.kubernetes.node_object import (
+    NameKind,
+    NodeCondition,
+    NodeName,
+    NodeObject,
+    parse_node,
+)
 from vitald.publish.kubernetes.profiles import tables
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
 from vitald.publish.kubernetes.profiles.hyperpod import (
@@ -33,10 +39,11 @@ from vitald.publish.kubernetes.profiles.hyperpod import (
     make_label_value,
 )
 from vitald.publish.kubernetes.profiles.tables import read_words
-from vitald.publish.kubernetes.profiles.written import add_profiles, find_refusal
 from vitald.publish.kubernetes.reconcile import build_patch
+from vitald.publish.kubernetes.sets import build_configured_node, find_refusal
 from vitald.publish.sink import PartlyWritten, SinkRunner
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
+from vitald.publish_sections import KubernetesSettings
 from vitald.reasons import make_reason
 
 REPAIRS = {Action.RESET_DEVICE, Action.REBOOT_NODE, Action.REPLACE_NODE}
@@ -335,35 +342,43 @@ def managed_by(manager: str, *types: str, labels: tuple[str, ...] = ()) -> NodeO
     )
 
 
+def configure(*sets: str) -> KubernetesSettings:
+    """These sets of conditions, and no labels and annotation."""
+    return KubernetesSettings(conditions=sets, labels=False, annotation=False)
+
+
 def test_what_another_manages_is_refused() -> None:
-    details = replace(BARE, annotation_managers={FAULT_DETAILS: frozenset({"hma"})})
+    details = NodeName(NameKind.ANNOTATION, FAULT_DETAILS)
+    annotated = replace(BARE, managers={details: frozenset({"hma"})})
     hyperpod = replace(BARE, labels={"sagemaker.amazonaws.com/compute-type": "hyperpod"})
     cases = [
         ("eks", managed_by("nma", "KernelReady"), "condition KernelReady is managed by nma"),
         ("npd", managed_by("npd", "KernelDeadlock"), "condition KernelDeadlock is managed by npd"),
         ("hyperpod", managed_by("hma", labels=(HEALTH_STATUS,)), f"{HEALTH_STATUS} is managed by"),
         ("hyperpod", managed_by("hma", labels=(FAULT_TYPES,)), f"{FAULT_TYPES} is managed by hma"),
-        ("hyperpod", details, f"annotation {FAULT_DETAILS} is managed by hma"),
+        ("hyperpod", annotated, f"annotation {FAULT_DETAILS} is managed by hma"),
         ("eks", hyperpod, "sagemaker.amazonaws.com/compute-type=hyperpod"),
     ]
-    nothing = DesiredNode(conditions=())
     for profile, node, named in cases:
-        profiled = add_profiles(nothing, ("own", profile), "vitald.io", UNHEALTHY, node)
-        assert profiled.desired == nothing
-        (refusal,) = profiled.refusals
+        configured = build_configured_node(configure(profile), UNHEALTHY, node)
+        assert configured.desired == DesiredNode(conditions=())
+        (refusal,) = configured.refusals
         assert named in refusal.describe()
         assert f'or take "{profile}" out of [kubernetes] conditions' in refusal.describe()
 
 
 def test_what_is_ours_or_of_another_profile_is_not_refused() -> None:
     nodes = [
-        ("own", managed_by("other", "vitald.io/Healthy")),
+        ("own", managed_by("other", "example.com/Healthy")),
+        ("own", managed_by("vitald", "vitald.io/Healthy")),
         ("eks", managed_by("vitald", "KernelReady")),
         ("eks", managed_by("npd", "KernelDeadlock")),
         ("hyperpod", managed_by("kubelet", labels=(HEALTH_STATUS,))),
         ("hyperpod", managed_by("vitald", labels=(HEALTH_STATUS,))),
     ]
-    assert [find_refusal(profile, node) for profile, node in nodes] == [None] * len(nodes)
+    assert [find_refusal(name, configure(name), node) for name, node in nodes] == [None] * len(
+        nodes
+    )
 
 
 def test_what_was_written_of_a_profile_goes_with_it() -> None:
@@ -376,17 +391,15 @@ def test_what_was_written_of_a_profile_goes_with_it() -> None:
         managers={**ours.managers, **theirs.managers},
     )
     for profiles in (("npd",), ("eks",)):  # no longer configured, and refused
-        desired = add_profiles(
-            DesiredNode(conditions=()), profiles, "vitald.io", HEALTHY, node
-        ).desired
-        assert set(desired.removed) == {"vitald.io/Healthy", "KernelReady"}
+        desired = build_configured_node(configure(*profiles), HEALTHY, node).desired
+        assert desired.removed == ("KernelReady", "vitald.io/Healthy")
         assert desired.labels == {HEALTH_STATUS: None}
         patch = json.dumps(build_patch(replace(desired, conditions=()), {}, node, 0.0, 300.0))
         assert '{"type": "KernelReady", "$patch": "delete"}' in patch
         assert "StorageReady" not in patch
     kept = replace(node, managers=ours.managers)
-    profiled = add_profiles(DesiredNode(conditions=()), ("eks",), "vitald.io", HEALTHY, kept)
-    assert profiled.desired.removed == ("vitald.io/Healthy",)
+    configured = build_configured_node(configure("eks"), HEALTHY, kept)
+    assert configured.desired.removed == ("vitald.io/Healthy",)
 
 
 class Refusing:

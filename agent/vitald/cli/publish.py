@@ -92,7 +92,7 @@ def _retire_all_nodes(settings: KubernetesSettings) -> int:
     async def retire() -> tuple[int, int]:
         client = ClusterClient(find_access(settings), "")
         async with client:
-            return await retire_cluster(client, settings)
+            return await retire_cluster(client, settings.prefix)
 
     try:
         nodes, changed = asyncio.run(retire())

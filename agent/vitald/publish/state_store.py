@@ -1,7 +1,7 @@
 """
-What the publisher remembers over a restart: since when each condition has its status, what it has
-written to the node, how far events have been sent, and since when the GPUs are released. A small
-SQLite file of its own, because it cannot write the ledger.
+What the publisher remembers over a restart: since when each condition has its status, which taints
+it has set, how far events have been sent, and since when the GPUs are released. A small SQLite file
+of its own, because it cannot write the ledger.
 
 Everything is in memory, and each change is stored before anything is written elsewhere, by a thread
 of its own, since a slow disk must not stop the event loop. Publishing goes on where the file cannot
@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import structlog
@@ -30,6 +29,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 FILE = "publish.db"
 _VERSION = 1
 _WRITE_S = 5.0
+_TAINT = "taint"  # earlier versions stored names of other kinds, too
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE transitions (
@@ -48,24 +48,6 @@ COMMIT;
 
 class StateInUse(Exception):
     """Another publisher runs with the same folder. The text names it."""
-
-
-class WrittenKind(Enum):
-    CONDITION = "condition"
-    LABEL = "label"
-    ANNOTATION = "annotation"
-    TAINT = "taint"
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenName:
-    """The name of something that was written to the node."""
-
-    kind: WrittenKind
-    name: str
-
-    def describe(self) -> str:
-        return f"{self.kind.value} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +88,7 @@ class StateStore:
         """`may_create`: make the file if there is none. Raises NoThread."""
         self.path = folder / FILE
         self._transitions: dict[str, dict[str, LastTransition]] = {}
-        self._written: frozenset[WrittenName] = frozenset()
+        self._taints: frozenset[str] = frozenset()
         self._cursors: dict[str, Cursor] = {}
         self._moments: dict[str, float] = {}
         self._is_failing = False
@@ -123,21 +105,21 @@ class StateStore:
         rows = [(node, type_, each.status, each.at) for type_, each in transitions.items()]
         await self._replace_rows("transitions", rows, 4)
 
-    def read_written(self) -> frozenset[WrittenName]:
-        """What may be on the node."""
-        return self._written
+    def read_taints(self) -> frozenset[str]:
+        """Keys of taints that may be on the node."""
+        return self._taints
 
-    async def add_written(self, names: Collection[WrittenName]) -> None:
-        if not self._written.issuperset(names):
-            await self._write_names(self._written.union(names))
+    async def add_taint(self, key: str) -> None:
+        if key not in self._taints:
+            await self._write_taints(self._taints | {key})
 
-    async def drop_written(self, names: Collection[WrittenName]) -> None:
-        if not self._written.isdisjoint(names):
-            await self._write_names(self._written.difference(names))
+    async def drop_taints(self, keys: Collection[str]) -> None:
+        if not self._taints.isdisjoint(keys):
+            await self._write_taints(self._taints.difference(keys))
 
-    async def _write_names(self, names: frozenset[WrittenName]) -> None:
-        self._written = names
-        await self._replace_rows("written", [(each.kind.value, each.name) for each in names], 2)
+    async def _write_taints(self, keys: frozenset[str]) -> None:
+        self._taints = keys
+        await self._replace_rows("written", [(_TAINT, key) for key in keys], 2)
 
     def read_cursor(self, name: str) -> Cursor | None:
         return self._cursors.get(name)
@@ -250,9 +232,9 @@ class StateStore:
         self._moments = {
             str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
         }
-        self._written = frozenset(
-            WrittenName(WrittenKind(kind), str(name))
-            for kind, name in database.execute("SELECT kind, name FROM written")
+        self._taints = frozenset(
+            str(name)
+            for (name,) in database.execute("SELECT name FROM written WHERE kind = ?", (_TAINT,))
         )
         self._cursors = {
             str(name): Cursor(position=int(position), at=float(at), combined=int(combined))

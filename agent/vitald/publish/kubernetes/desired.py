@@ -87,6 +87,11 @@ def list_own_types(prefix: str) -> tuple[str, str, str]:
     return f"{prefix}/Healthy", f"{prefix}/RebootRequired", f"{prefix}/ReplacementRequired"
 
 
+def list_label_keys(prefix: str) -> tuple[str, str]:
+    """Of the labels with the prefix: a word of Status, and one of Action."""
+    return f"{prefix}/status", f"{prefix}/action"
+
+
 def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondition, ...]:
     types = list_own_types(prefix)
     if isinstance(state, DaemonSilent):
@@ -133,7 +138,8 @@ def build_labels(state: PublishedState, prefix: str) -> dict[str, str]:
     status, action = Status.UNKNOWN, Action.NONE
     if not isinstance(state, DaemonSilent):
         status, action = state.status, state.action
-    return {f"{prefix}/status": status.value, f"{prefix}/action": action.value}
+    words = (status.value, action.value)
+    return dict(zip(list_label_keys(prefix), words, strict=True))
 
 
 def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from vitald.checking import Unexpected, read_text
 from vitald.text import replace_unprintable
@@ -16,6 +17,23 @@ from vitald.timestamps import parse_rfc3339
 _MAX_ERROR = 200
 Json = Mapping[str, object]
 MANAGER = "vitald"  # the field manager of what is written here
+
+
+class NameKind(Enum):
+    CONDITION = "condition"
+    LABEL = "label"
+    ANNOTATION = "annotation"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeName:
+    """The name of something on the node that has field managers."""
+
+    kind: NameKind
+    name: str
+
+    def describe(self) -> str:
+        return f"{self.kind.value} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +88,16 @@ class NodeObject:
     annotations: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
-    managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Condition type: the field managers that own it."""
-    label_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    annotation_managers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    managers: Mapping[NodeName, frozenset[str]] = field(default_factory=dict)
+    """The API server's record of who wrote what: the field managers of each name."""
+
+    def find_managers(self, name: NodeName) -> frozenset[str]:
+        return self.managers.get(name, frozenset())
+
+    def list_sole_names(self) -> frozenset[NodeName]:
+        """What only vitald manages."""
+        ours = frozenset({MANAGER})
+        return frozenset(name for name, managers in self.managers.items() if managers == ours)
 
 
 def parse_node(document: object) -> NodeObject:
@@ -93,9 +117,7 @@ def parse_node(document: object) -> NodeObject:
         annotations=_read_words(metadata, "annotations"),
         conditions={condition.type: condition for condition in conditions},
         taints=tuple(_parse_taint(entry) for entry in _read_entries(spec, "taints")),
-        managers=_find_managers(managed, ("f:status", "f:conditions"), 'k:{"type":"', '"}'),
-        label_managers=_find_managers(managed, ("f:metadata", "f:labels"), "f:"),
-        annotation_managers=_find_managers(managed, ("f:metadata", "f:annotations"), "f:"),
+        managers=_find_managers(managed),
     )
 
 
@@ -119,22 +141,35 @@ def _parse_taint(entry: Json) -> NodeTaint:
     )
 
 
-def _find_managers(
-    entries: Iterable[Json], path: tuple[str, ...], before: str, after: str = ""
-) -> dict[str, frozenset[str]]:
-    """Who owns each field at `path` of `fieldsV1`. Its key there has `before` and `after` around
-    its name: `k:{"type":"Ready"}`, `f:kubernetes.io/hostname`.
-    """
-    owners: dict[str, set[str]] = {}
+# Where `fieldsV1` has the names of each kind, and what stands before and after a name there:
+# `k:{"type":"Ready"}`, `f:kubernetes.io/hostname`.
+_MANAGED = {
+    NameKind.CONDITION: (("f:status", "f:conditions"), 'k:{"type":"', '"}'),
+    NameKind.LABEL: (("f:metadata", "f:labels"), "f:", ""),
+    NameKind.ANNOTATION: (("f:metadata", "f:annotations"), "f:", ""),
+}
+
+
+def _find_managers(entries: Iterable[Json]) -> dict[NodeName, frozenset[str]]:
+    owners: dict[NodeName, set[str]] = {}
     for entry in entries:
-        fields = entry.get("fieldsV1")
-        for key in path:
-            fields = fields.get(key) if isinstance(fields, dict) else None
-        for key in fields if isinstance(fields, dict) else ():
-            if key.startswith(before) and key.endswith(after):
-                name = key[len(before) : len(key) - len(after)]
-                owners.setdefault(name, set()).add(str(entry.get("manager", "")))
+        manager = str(entry.get("manager", ""))
+        for kind in NameKind:
+            for name in _list_managed(entry.get("fieldsV1"), kind):
+                owners.setdefault(name, set()).add(manager)
     return {name: frozenset(managers) for name, managers in owners.items()}
+
+
+def _list_managed(fields: object, kind: NameKind) -> list[NodeName]:
+    """The names of one kind in one `fieldsV1`."""
+    path, before, after = _MANAGED[kind]
+    for key in path:
+        fields = fields.get(key) if isinstance(fields, dict) else None
+    return [
+        NodeName(kind, key[len(before) : len(key) - len(after)])
+        for key in (fields if isinstance(fields, dict) else ())
+        if key.startswith(before) and key.endswith(after)
+    ]
 
 
 def _read_table(value: object, key: str) -> Json:

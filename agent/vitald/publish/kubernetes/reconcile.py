@@ -12,11 +12,16 @@ condition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from vitald.publish.kubernetes.desired import DesiredCondition, DesiredNode
-from vitald.publish.kubernetes.node_object import NodeCondition, NodeObject
+from vitald.publish.kubernetes.node_object import (
+    NameKind,
+    NodeCondition,
+    NodeName,
+    NodeObject,
+)
 from vitald.timestamps import format_rfc3339, parse_rfc3339
 
 
@@ -85,8 +90,12 @@ def build_patch(
     }
 
 
-def build_removal(types: list[str], labels: list[str], annotations: list[str]) -> dict[str, object]:
-    """A strategic merge patch that removes everything that was written."""
+def build_removal(names: Collection[NodeName]) -> dict[str, object]:
+    """A strategic merge patch of the status that removes these."""
+    labels, annotations, types = (
+        sorted(each.name for each in names if each.kind is kind)
+        for kind in (NameKind.LABEL, NameKind.ANNOTATION, NameKind.CONDITION)
+    )
     return {
         "metadata": {
             "labels": dict.fromkeys(labels),

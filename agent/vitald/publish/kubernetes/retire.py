@@ -1,8 +1,7 @@
 """
-`vitald publish kubernetes --retire`: removes all that was written to the node.
-
-What that is comes from the state folder, for everything that was ever written, and from the present
-configuration, for a state folder that was lost.
+`vitald publish kubernetes --retire`: removes all that was written to the node, with whatever
+configuration. What that is, the API server has recorded (names.py); taints apart, which the state
+folder names.
 """
 
 from __future__ import annotations
@@ -13,17 +12,12 @@ import time
 
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import NoCredentials
+from vitald.publish.kubernetes.names import find_written_names
 from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.taint import replace_taints
-from vitald.publish.kubernetes.written import (
-    build_names_removal,
-    find_present,
-    get_taint_key,
-    list_configured_names,
-    list_profile_names,
-)
+from vitald.publish.kubernetes.reconcile import build_removal
+from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
 from vitald.publish.sink import SinkFailed
-from vitald.publish.state_store import StateStore, WrittenKind, WrittenName
+from vitald.publish.state_store import StateStore
 from vitald.publish_sections import KubernetesSettings
 
 PATIENCE_S = 30.0
@@ -44,54 +38,44 @@ async def retire_node(
 ) -> list[str]:
     """What was removed, in words. Tries again for `patience_s`. Raises NotRetired."""
     deadline = time.monotonic() + patience_s
-    removed: list[WrittenName] = []
+    removed: set[str] = set()
     while True:
         try:
             await _remove_names(client, settings, store, removed)
         except ApiRefused as error:
             if error.status == _GONE:
-                return [*_describe(removed), f"node {client.node} does not exist"]
+                return [*sorted(removed), f"node {client.node} does not exist"]
             if error.status in _LASTING or time.monotonic() >= deadline:
                 raise NotRetired(_explain(client, removed, error)) from error
         except (ApiUnreachable, NoCredentials, SinkFailed) as error:
             if time.monotonic() >= deadline:
                 raise NotRetired(_explain(client, removed, error)) from error
         else:
-            return _describe(removed)
+            return sorted(removed)
         await asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311
 
 
 async def _remove_names(
-    client: KubernetesClient,
-    settings: KubernetesSettings,
-    store: StateStore,
-    removed: list[WrittenName],
+    client: KubernetesClient, settings: KubernetesSettings, store: StateStore, removed: set[str]
 ) -> None:
     """Add to `removed` what was removed. Raises as the client does, and SinkFailed."""
-    taint = WrittenName(WrittenKind.TAINT, get_taint_key(settings))
-    configured = list_configured_names(settings)
-    names = store.read_written() | configured | list_profile_names() | {taint}
-    present = find_present(names, await client.read_node())
-    taints = frozenset(name for name in present if name.kind is WrittenKind.TAINT)
-    if of_status := present - taints:
-        _check_removed(await client.patch_status(build_names_removal(of_status)), of_status)
-        removed += of_status
-    if taints:
-        await replace_taints(client, [name.name for name in taints], None)
-        removed += taints
-    await store.drop_written(names)
+    keys = store.read_taints() | {get_taint_key(settings.prefix)}
+    node = await client.read_node()
+    if names := find_written_names(node, settings.prefix):
+        _check_removed(await client.patch_status(build_removal(names)), settings)
+        removed |= {name.describe() for name in names}
+    if taints := {f"taint {taint.key}" for taint in node.taints if is_ours(taint, keys)}:
+        await replace_taints(client, keys, None)
+        removed |= taints
+    await store.drop_taints(keys)
 
 
-def _check_removed(node: NodeObject, names: frozenset[WrittenName]) -> None:
+def _check_removed(node: NodeObject, settings: KubernetesSettings) -> None:
     """Raises SinkFailed where another writer was faster."""
-    if left := find_present(names, node):
-        raise SinkFailed(f"still there: {', '.join(sorted(_describe(list(left))))}")
+    if left := find_written_names(node, settings.prefix):
+        raise SinkFailed(f"still there: {', '.join(sorted(name.describe() for name in left))}")
 
 
-def _describe(names: list[WrittenName]) -> list[str]:
-    return sorted(name.describe() for name in names)
-
-
-def _explain(client: KubernetesClient, removed: list[WrittenName], error: Exception) -> str:
-    done = f" (removed: {', '.join(_describe(removed))})" if removed else ""
+def _explain(client: KubernetesClient, removed: set[str], error: Exception) -> str:
+    done = f" (removed: {', '.join(sorted(removed))})" if removed else ""
     return f"node {client.node}: not everything could be removed{done}: {error}"

@@ -2,9 +2,8 @@
 Removes what vitald wrote from all nodes of the cluster: for the removal of a whole installation,
 when no publisher runs any more.
 
-It needs no memory of what was written: everything under the prefix is vitald's, that of recovery
-apart, and of names without it those that it alone manages (`metadata.managedFields`, field manager
-"vitald"), whatever profile they came from.
+It needs no memory of what was written: the API server has recorded it (names.py), whatever the
+configuration was.
 
     GET    /api/v1/nodes?limit=...        page by page
     PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations
@@ -17,45 +16,25 @@ page expires: 410) and "Server-Side Apply" (managedFields), tried against 1.36.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import structlog
 
 from vitald.backoff import Backoff
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
-from vitald.publish.kubernetes.node_object import MANAGER, NodeObject, parse_node
+from vitald.publish.kubernetes.names import find_written_names
+from vitald.publish.kubernetes.node_object import NodeObject, parse_node
 from vitald.publish.kubernetes.reconcile import build_removal
-from vitald.publish.kubernetes.taint import replace_taints
-from vitald.publish.kubernetes.written import get_taint_key
+from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
 from vitald.publish.sink import SinkFailed
-from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 PAGE = 25  # nodes; one with many images takes about 50 KB
-_OURS = frozenset((MANAGER,))
 _RETRY = Backoff(0.5, 5.0)
 _ATTEMPTS = 8  # half a minute
 _MAX_WAIT_S = 30.0  # of what a server may ask for
 _NOT_FOUND, _GONE, _TOO_MANY = 404, 410, 429
-# Names under the prefix that automatic recovery writes (recovery/kubernetes.py, [recovery] label):
-# it would no longer know the nodes that it cordoned.
-_OF_RECOVERY = ("drained", "recovery")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenNames:
-    """What vitald wrote to one node, sorted."""
-
-    conditions: list[str]
-    labels: list[str]
-    annotations: list[str]
-    taint: bool
-
-    def __bool__(self) -> bool:
-        return bool(self.conditions or self.labels or self.annotations or self.taint)
 
 
 class ClusterClient(KubernetesClient):
@@ -74,20 +53,26 @@ class ClusterClient(KubernetesClient):
         except ValueError as error:
             raise ApiUnreachable(f"the answer is no NodeList: {error}") from error
 
-    async def remove_names(self, node: NodeObject, names: WrittenNames, taint: str) -> None:
-        """From this node; one that is gone has nothing. Raises as read_node, and SinkFailed."""
+    async def retire_node(self, node: NodeObject, prefix: str) -> list[str]:
+        """What was removed from this node, in words; one that is gone has nothing. Raises as
+        read_node, and SinkFailed.
+        """
         self.node = node.name
-        removal = build_removal(names.conditions, names.labels, names.annotations)
+        names, keys = find_written_names(node, prefix), (get_taint_key(prefix),)
+        has_taint = any(is_ours(taint, keys) for taint in node.taints)
         try:
-            await self.patch_status(removal)
-            if names.taint:
-                await replace_taints(self, [taint], None)
+            if names:
+                await self.patch_status(build_removal(names))
+            if has_taint:
+                await replace_taints(self, keys, None)
         except ApiRefused as error:
             if error.status != _NOT_FOUND:
                 raise
+        words = [name.describe() for name in names]
+        return sorted(words + [f"taint {key}" for key in keys] * has_taint)
 
 
-async def retire_cluster(client: ClusterClient, settings: KubernetesSettings) -> tuple[int, int]:
+async def retire_cluster(client: ClusterClient, prefix: str) -> tuple[int, int]:
     """How many nodes there are, and from how many something was removed. Raises ApiUnreachable,
     ApiRefused, NoCredentials, SinkFailed after half a minute without progress.
     """
@@ -100,8 +85,9 @@ async def retire_cluster(client: ClusterClient, settings: KubernetesSettings) ->
             nodes, following = await client.list_nodes(token)
             for node in nodes:
                 seen.add(node.name)
-                if await _retire_node(client, node, settings):
+                if removed := await client.retire_node(node, prefix):
                     changed.add(node.name)
+                    log.info("retired", node=node.name, removed=removed)
         except (ApiRefused, ApiUnreachable, SinkFailed) as error:
             failures += 1
             if not _is_passing(error) or failures >= _ATTEMPTS:
@@ -117,46 +103,6 @@ async def retire_cluster(client: ClusterClient, settings: KubernetesSettings) ->
         if not following:
             return len(seen), len(changed)
         token = following
-
-
-async def _retire_node(
-    client: ClusterClient, node: NodeObject, settings: KubernetesSettings
-) -> bool:
-    """Whether there was something to remove."""
-    names = find_written_names(node, settings)
-    if names:
-        await client.remove_names(node, names, get_taint_key(settings))
-        log.info(
-            "retired",
-            node=node.name,
-            conditions=names.conditions,
-            labels=names.labels,
-            annotations=names.annotations,
-            taint=names.taint,
-        )
-    return bool(names)
-
-
-def find_written_names(node: NodeObject, settings: KubernetesSettings) -> WrittenNames:
-    """What this node has of vitald."""
-    start = f"{settings.prefix}/"
-    return WrittenNames(
-        conditions=_find_own(node.conditions, start, node.managers),
-        labels=_find_own(node.labels, start, node.label_managers),
-        annotations=_find_own(node.annotations, start, node.annotation_managers),
-        taint=any(taint.key == get_taint_key(settings) for taint in node.taints),
-    )
-
-
-def _find_own(
-    names: Collection[str], start: str, managers: Mapping[str, frozenset[str]]
-) -> list[str]:
-    kept = {f"{start}{name}" for name in _OF_RECOVERY}
-    return sorted(
-        name
-        for name in names
-        if (name.startswith(start) and name not in kept) or managers.get(name) == _OURS
-    )
 
 
 def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 
 import structlog
 
 from vitald.model import Status
 from vitald.publish.kubernetes.client import KubernetesClient, report_failures
-from vitald.publish.kubernetes.desired import DesiredNode, build_desired_node
+from vitald.publish.kubernetes.desired import DesiredNode
 from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.profiles.written import OWN, Refusal, add_profiles
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.kubernetes.written import (
-    build_names_removal,
-    find_present,
-    list_configured_names,
-    list_names,
-)
+from vitald.publish.kubernetes.sets import Refusal, build_configured_node
 from vitald.publish.sink import PartlyWritten
-from vitald.publish.state_store import StateStore, WrittenKind
+from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish_sections import KubernetesSettings
 
@@ -47,7 +42,6 @@ class KubernetesSink:
         self._settings = settings
         self._store = store
         self._heartbeat_s = settings.heartbeat_s
-        self._has_removed_leftovers = False
         self._refusals: tuple[Refusal, ...] = ()
 
     def get_recheck_s(self, state: PublishedState) -> float:
@@ -60,7 +54,7 @@ class KubernetesSink:
         )
 
     async def write_state(self, state: PublishedState) -> bool:
-        """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a profile is
+        """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a set is
         refused.
         """
         with report_failures():
@@ -71,55 +65,27 @@ class KubernetesSink:
 
     async def _reconcile(self, state: PublishedState, now: float) -> bool:
         node = await self._client.read_node()
-        desired = self._build_desired(state, node)
-        node = await self._remove_leftovers(desired, node)
-        transitions = await self._decide_transitions(desired, node, now)
+        remembered = self._store.read_transitions(node.uid)
+        configured = build_configured_node(self._settings, state, node, remembered)
+        self._refusals, desired = configured.refusals, configured.desired
+        transitions = await self._decide_transitions(desired, node, remembered, now)
         patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
         if patch is None:
             return False
-        await self._store.add_written(list_names(desired))
         await self._client.patch_status(patch)
         interval = self._settings.heartbeat_s
         # Nodes that were started together write at different times.
         self._heartbeat_s = interval * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         return True
 
-    def _build_desired(self, state: PublishedState, node: NodeObject) -> DesiredNode:
-        settings = self._settings
-        desired = build_desired_node(
-            state,
-            settings.prefix,
-            labels=settings.labels,
-            annotation=settings.annotation,
-            own=OWN in settings.conditions,
-        )
-        profiled = add_profiles(desired, settings.conditions, settings.prefix, state, node)
-        self._refusals = profiled.refusals
-        return profiled.desired
-
-    async def _remove_leftovers(self, desired: DesiredNode, node: NodeObject) -> NodeObject:
-        """Remove, once, what was written with another configuration. Returns the node after it."""
-        if self._has_removed_leftovers:
-            return node
-        wanted = list_names(desired) | list_configured_names(self._settings)
-        leftovers = {
-            name
-            for name in self._store.read_written() - wanted
-            if name.kind is not WrittenKind.TAINT
-        }
-        found = find_present(leftovers, node)
-        if found:
-            node = await self._client.patch_status(build_names_removal(found))
-            log.info("leftovers_removed", names=sorted(name.describe() for name in found))
-        await self._store.drop_written(leftovers)
-        self._has_removed_leftovers = True
-        return node
-
     async def _decide_transitions(
-        self, desired: DesiredNode, node: NodeObject, now: float
+        self,
+        desired: DesiredNode,
+        node: NodeObject,
+        remembered: Mapping[str, LastTransition],
+        now: float,
     ) -> dict[str, LastTransition]:
         """Since when each condition has its status; stored before it is written."""
-        remembered = self._store.read_transitions(node.uid)
         decided = {
             condition.type: decide_transition(
                 condition,

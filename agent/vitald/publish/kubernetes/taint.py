@@ -15,18 +15,18 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from vitald.model import Status
+from vitald.model import Action, Status
 from vitald.publish.kubernetes.client import ApiRefused, KubernetesClient, report_failures
 from vitald.publish.kubernetes.node_object import NodeTaint
-from vitald.publish.kubernetes.written import get_taint_key
 from vitald.publish.sink import SinkFailed
-from vitald.publish.state_store import StateStore, WrittenKind, WrittenName
+from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
-from vitald.publish_sections import KubernetesSettings
+from vitald.publish_sections import TAINT_EFFECTS, KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 OFF = "off"
+WORDS = tuple(action.value for action in Action)
 _CONFLICT = 409
 _ATTEMPTS = 5
 _RECHECK_S = 60.0
@@ -45,12 +45,12 @@ class TaintSink:
         self._client = client
         self._settings = settings
         self._store = store
-        self._key = get_taint_key(settings)
+        self._key = get_taint_key(settings.prefix)
 
     @staticmethod
     def is_needed(settings: KubernetesSettings, store: StateStore) -> bool:
         """Whether there is a taint to set, or one that may have been left behind."""
-        return settings.taint != OFF or bool(_list_keys(store))
+        return settings.taint != OFF or bool(store.read_taints())
 
     def get_recheck_s(self, state: PublishedState) -> float:
         """How long after a write the node is compared again, in seconds."""
@@ -66,7 +66,7 @@ class TaintSink:
         else:
             is_unhealthy = state.status is Status.UNHEALTHY
             wanted = self._build_taint(state.action.value) if is_unhealthy else None
-        keys = _list_keys(self._store)
+        keys = self._store.read_taints()
         if self._settings.taint != OFF:
             keys |= {self._key}
         if not keys:
@@ -74,7 +74,7 @@ class TaintSink:
         with report_failures():
             did_write = await self._replace_taint(keys, wanted)
         kept = set() if wanted is None else {wanted.key}
-        await self._store.drop_written([_name_taint(key) for key in keys - kept])
+        await self._store.drop_taints(keys - kept)
         return did_write
 
     def _build_taint(self, action: str) -> NodeTaint:
@@ -82,7 +82,7 @@ class TaintSink:
 
     async def _replace_taint(self, keys: Collection[str], wanted: NodeTaint | None) -> bool:
         if wanted is not None:
-            await self._store.add_written([_name_taint(wanted.key)])
+            await self._store.add_taint(wanted.key)
         did_write = await replace_taints(self._client, keys, wanted)
         if did_write:
             log.info("taint_written", taint=None if wanted is None else wanted.to_json())
@@ -120,14 +120,21 @@ def merge_taints(
 ) -> tuple[NodeTaint, ...]:
     """Those of others in their order, and `wanted` in the place of ours."""
     if wanted is not None and wanted in present:
-        return tuple(each for each in present if each.key not in keys or each == wanted)
-    others = tuple(each for each in present if each.key not in keys)
+        return tuple(each for each in present if each == wanted or not is_ours(each, keys))
+    others = tuple(each for each in present if not _gives_way(each, keys, wanted))
     return others if wanted is None else (*others, wanted)
 
 
-def _list_keys(store: StateStore) -> frozenset[str]:
-    return frozenset(each.name for each in store.read_written() if each.kind is WrittenKind.TAINT)
+def _gives_way(taint: NodeTaint, keys: Collection[str], wanted: NodeTaint | None) -> bool:
+    """Ours, or one in the place of `wanted`: a node has one taint of a key and an effect."""
+    is_in_place = wanted is not None and (taint.key, taint.effect) == (wanted.key, wanted.effect)
+    return is_in_place or is_ours(taint, keys)
 
 
-def _name_taint(key: str) -> WrittenName:
-    return WrittenName(WrittenKind.TAINT, key)
+def is_ours(taint: NodeTaint, keys: Collection[str]) -> bool:
+    """Whether it says what vitald's taint says. No manager of a single taint is recorded."""
+    return taint.key in keys and taint.effect in TAINT_EFFECTS and taint.value in WORDS
+
+
+def get_taint_key(prefix: str) -> str:
+    return f"{prefix}/unhealthy"

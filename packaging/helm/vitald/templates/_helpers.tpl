@@ -47,30 +47,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ include "vitald.toml" (merge $own .Values.publisher.config) }}
 {{- end -}}
 
-{{- /* Condition types that the admission policy allows, as a CEL list. */ -}}
-{{- define "vitald.conditions" -}}
-{{- $prefix := .Values.publisher.kubernetes.prefix -}}
-{{- $types := list -}}
-{{- $sets := dict
-  "own" (list (printf "%s/Healthy" $prefix) (printf "%s/RebootRequired" $prefix) (printf "%s/ReplacementRequired" $prefix))
-  "eks" (list "AcceleratedHardwareReady" "KernelReady" "NetworkingReady" "StorageReady")
-  "npd" (list "KernelDeadlock" "ReadonlyFilesystem")
-  "hyperpod" list -}}
-{{- range .Values.publisher.kubernetes.conditions -}}
-{{- $types = concat $types (get $sets .) -}}
-{{- end -}}
-['{{ join "', '" $types }}']
-{{- end -}}
-
-{{- /* Labels and annotations without the prefix that the admission policy allows. */ -}}
-{{- define "vitald.keys" -}}
-{{- if has "hyperpod" .Values.publisher.kubernetes.conditions -}}
-['sagemaker.amazonaws.com/node-health-status', 'sagemaker.amazonaws.com/fault-types', 'sagemaker.amazonaws.com/fault-reasons', 'sagemaker.amazonaws.com/fault-details']
-{{- else -}}
-[]
-{{- end -}}
-{{- end -}}
-
 {{- define "vitald.checkValues" -}}
 {{- $least := get (dict "admissionPolicy" "1.30.0" "impersonate" "1.36.0") .Values.rbac.mode -}}
 {{- if and .Values.publisher.enabled $least (semverCompare (printf "<%s-0" $least) .Capabilities.KubeVersion.Version) -}}

@@ -42,6 +42,7 @@ _NO_REPAIR = {
     Status.DEGRADED: "Schedulable",
     Status.UNHEALTHY: "Unschedulable",
 }
+WORDS = ("Schedulable", "Unschedulable", *_PENDING.values())  # of HEALTH_STATUS
 _MAX_LABEL = 63
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 _NOT_AT_AN_END = "._-"

@@ -1,0 +1,148 @@
+"""
+What the node should say with this configuration: the sets of [kubernetes] conditions, labels and
+annotations, without the sets that are refused, and without what an earlier configuration wrote.
+Pure.
+
+A set whose names another agent manages is refused whole: two writers would undo each other's words.
+What vitald alone manages and no longer writes is removed, so that nothing follows from a word that
+nobody keeps up to date. The managers are those that the API server notes in metadata.managedFields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from vitald.publish.kubernetes.desired import (
+    DesiredNode,
+    build_desired_node,
+    list_own_types,
+)
+from vitald.publish.kubernetes.names import (
+    CONDITION_PROFILES,
+    HYPERPOD,
+    OWN,
+    list_configured_names,
+    list_own_names,
+    list_profile_names,
+)
+from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
+from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
+from vitald.publish.kubernetes.profiles.hyperpod import build_labels
+from vitald.publish.kubernetes.profiles.tables import read_words
+from vitald.publish.summary import PublishedState
+from vitald.publish_sections import KubernetesSettings
+
+# A kubelet sets labels when it registers its node, and leaves them alone afterwards. Source:
+# Kubernetes, "kubelet", --node-labels.
+_REGISTRAR = "kubelet"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a set is not written, and what to do."""
+
+    set_name: str
+    why: str
+
+    def describe(self) -> str:
+        otherwise = (
+            "choose another [kubernetes] prefix"
+            if self.set_name == OWN
+            else f'take "{self.set_name}" out of [kubernetes] conditions'
+        )
+        return f'"{self.set_name}" is not written: {self.why}, or {otherwise}'
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredNode:
+    desired: DesiredNode
+    refusals: tuple[Refusal, ...]
+
+
+def build_configured_node(
+    settings: KubernetesSettings,
+    state: PublishedState,
+    node: NodeObject,
+    known: Collection[str] = (),
+) -> ConfiguredNode:
+    """`node`: as it is now. `known`: types of the conditions that were written to it before."""
+    refusals = [
+        refusal
+        for name in dict.fromkeys((OWN, *settings.conditions))
+        if (refusal := find_refusal(name, settings, node, known)) is not None
+    ]
+    refused = frozenset(refusal.set_name for refusal in refusals)
+    written = [name for name in settings.conditions if name not in refused]
+    has_own = OWN not in refused
+    desired = build_desired_node(
+        state,
+        settings.prefix,
+        labels=settings.labels and has_own,
+        annotation=settings.annotation and has_own,
+        own=OWN in written,
+    )
+    conditions = [*desired.conditions]
+    for name in CONDITION_PROFILES:
+        if name in written:
+            conditions += build_foreign_conditions(read_words(name), state, node)
+    labels, annotations = (
+        build_labels(read_words(HYPERPOD), state) if HYPERPOD in written else ({}, {})
+    )
+    leftovers = node.list_sole_names() - list_configured_names(settings, refused)
+    return ConfiguredNode(
+        replace(
+            desired,
+            conditions=tuple(conditions),
+            labels={**_remove(leftovers, NameKind.LABEL), **desired.labels, **labels},
+            annotations={
+                **_remove(leftovers, NameKind.ANNOTATION),
+                **desired.annotations,
+                **annotations,
+            },
+            removed=tuple(_remove(leftovers, NameKind.CONDITION)),
+        ),
+        tuple(refusals),
+    )
+
+
+def _remove(names: Iterable[NodeName], kind: NameKind) -> dict[str, str | None]:
+    return dict.fromkeys(sorted(each.name for each in names if each.kind is kind))
+
+
+def find_refusal(
+    set_name: str, settings: KubernetesSettings, node: NodeObject, known: Collection[str] = ()
+) -> Refusal | None:
+    """Why this set must not be written to this node; None where it may."""
+    if set_name == OWN:
+        return None if _has_own(settings.prefix, node, known) else _refuse_first(settings, node)
+    if set_name in CONDITION_PROFILES:
+        for key, value in read_words(set_name).refused_labels.items():
+            if node.labels.get(key) == value:
+                why = f"the node has the label {key}={value}: leave it to that service"
+                return Refusal(set_name, why)
+    return _refuse_managed(set_name, list_profile_names(set_name), node)
+
+
+def _has_own(prefix: str, node: NodeObject, known: Collection[str]) -> bool:
+    """Whether vitald has written names with the prefix to this node: then it repairs what others
+    change in them.
+    """
+    is_managed = any(MANAGER in node.find_managers(name) for name in list_own_names(prefix))
+    return is_managed or any(type_ in known for type_ in list_own_types(prefix))
+
+
+def _refuse_first(settings: KubernetesSettings, node: NodeObject) -> Refusal | None:
+    """For names with the prefix that others had first."""
+    names = list_own_names(settings.prefix) & list_configured_names(settings)
+    return _refuse_managed(OWN, names, node)
+
+
+def _refuse_managed(set_name: str, names: Iterable[NodeName], node: NodeObject) -> Refusal | None:
+    for name in sorted(names, key=NodeName.describe):
+        harmless = {MANAGER, _REGISTRAR} if name.kind is NameKind.LABEL else {MANAGER}
+        if others := node.find_managers(name) - harmless:
+            named = ", ".join(sorted(others))
+            why = f"{name.describe()} is managed by {named}: remove that agent and its"
+            return Refusal(set_name, f"{why} {name.kind.value}")
+    return None
