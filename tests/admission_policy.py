@@ -116,7 +116,8 @@ def write_template(manifest: str) -> str:
         (r"^  policyName: vitald-", f"  policyName: {name}-"),
         (
             r"request\.userInfo\.username\.matches\(.*\)$",
-            f"request.userInfo.username == 'system:serviceaccount:{{{{ .Release.Namespace }}}}:{name}'",
+            "request.userInfo.username == "
+            f"'system:serviceaccount:{{{{ .Release.Namespace }}}}:{name}'",
         ),
         (r'''"'vitald\.io'"''', "\"'{{ .Values.publisher.kubernetes.prefix }}'\""),
         (r'''"\['own'\]"''', "\"['{{ join `', '` .Values.publisher.kubernetes.conditions }}']\""),

@@ -45,7 +45,7 @@ def table(catalog: Catalog) -> str:
         rows.setdefault(row, []).append(rule.code)
     order = sorted(rows, key=lambda row: (row[0] != "replace", row[1:]))
     lines = [f"| {_list_codes(rows[row])} | {' | '.join(row)} |" for row in order]
-    head = ["| entries | strongest | by which ladder | on whose evidence |", "|---|---|---|---|"]
+    head = ["| entries | strongest | by which policy | on whose evidence |", "|---|---|---|---|"]
     return "\n".join([*head, *lines, ""])
 
 

@@ -30,16 +30,16 @@ class Clears:
     diagnostic: int | None = None  # passed at this DCGM run level
     quiet_s: float | None = None
 
-    def is_cleared_by(self, cure: Evidence, level: int = 0) -> bool:
+    def is_cleared_by(self, evidence: Evidence, level: int = 0) -> bool:
         """Whether this evidence closes the finding. `level`: DCGM run level of a diagnostic."""
-        if cure is Evidence.DIAGNOSTIC:
+        if evidence is Evidence.DIAGNOSTIC:
             return self.diagnostic is not None and level >= self.diagnostic
         # A replaced board was reset as well.
         return {
             Evidence.REBOOT: self.reboot,
             Evidence.DEVICE_RESET: self.device_reset,
             Evidence.REPLACED: True,
-        }[cure]
+        }[evidence]
 
     def join_evidence(self, other: Clears) -> Clears:
         """This evidence or the other's; the quiet period stays this one's."""

@@ -77,62 +77,62 @@ class EvidenceEvaluation:
     # --- remedies
 
     def apply_evidence(
-        self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...]
+        self, event: Event, evidence: Evidence, of: tuple[ComponentKind, ...]
     ) -> list[Transition]:
         """Close the findings that the evidence clears, and note it as their remedy.
 
         `of`: the kinds of devices that it concerns, if it is evidence about the whole node.
         """
         level = event.fields.get("level")
-        if cure is Evidence.DEVICE_RESET and not event.is_simulated:
+        if evidence is Evidence.DEVICE_RESET and not event.is_simulated:
             kinds = [Component(kind) for kind in of]
             for component in kinds if event.component == NODE else [event.component]:
                 self._state.devices.note_reset(component, event.time)
         changes = []
         for finding in self._state.findings:
             if finding.is_simulated != event.is_simulated or not self._concerns(
-                event, cure, of, finding
+                event, evidence, of, finding
             ):
                 continue
             clears = life.find_clears(finding, self._state.catalog)
-            if not clears.is_cleared_by(cure, level if isinstance(level, int) else 0):
+            if not clears.is_cleared_by(evidence, level if isinstance(level, int) else 0):
                 continue
             if (remaining := remove_device(finding, event.component)) is not None:
                 rule = self._state.catalog.find_rule(finding.code)
                 remaining = replace(remaining, title=rule.apply_to(remaining.fields).title)
                 self._state.findings.put_finding(remaining)
-                cause = f"{event.component.name}: {self._describe_evidence(event, cure)}"
+                cause = f"{event.component.name}: {self._describe_evidence(event, evidence)}"
                 changes.append(
                     Transition(
                         time=event.time, finding=remaining, cause=cause, event=event.identity
                     )
                 )
                 continue
-            self._escalation.note_remedy(finding, cure, event.time)
-            if cure is Evidence.REBOOT:
+            self._escalation.note_remedy(finding, evidence, event.time)
+            if evidence is Evidence.REBOOT:
                 self._acceptances.keep_over_boot(finding, event.time)
             changes.append(
                 self._state.findings.close_finding(
                     finding,
                     event.time,
-                    self._describe_evidence(event, cure),
+                    self._describe_evidence(event, evidence),
                     event.identity,
                     # Lines of the former boot are recognised by its id; lines of this one may
                     # be older than the daemon.
-                    resolved=cure is not Evidence.REBOOT,
+                    resolved=evidence is not Evidence.REBOOT,
                 )
             )
         return changes
 
     def _concerns(
-        self, event: Event, cure: Evidence, of: tuple[ComponentKind, ...], finding: Finding
+        self, event: Event, evidence: Evidence, of: tuple[ComponentKind, ...], finding: Finding
     ) -> bool:
-        if cure is Evidence.REBOOT:
+        if evidence is Evidence.REBOOT:
             return finding.boot_id != event.boot_id
         if finding.last > event.time:
             return False
         rule, on_node = self._state.catalog.find_rule(finding.code), event.component == NODE
-        is_reset, just_now = cure is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
+        is_reset, just_now = evidence is Evidence.DEVICE_RESET, event.time - finding.last < _LOAD_S
         if is_reset and rule.at_probe and on_node and just_now:
             return False  # the banner ends the load in which the probe failed
         names_device = finding.component != NODE or len(finding.components) > 1
@@ -143,10 +143,10 @@ class EvidenceEvaluation:
             return True
         return on_node and any(component.kind in of for component in finding.components)
 
-    def _describe_evidence(self, event: Event, cure: Evidence) -> str:
-        if cure is Evidence.REBOOT:
+    def _describe_evidence(self, event: Event, evidence: Evidence) -> str:
+        if evidence is Evidence.REBOOT:
             return f"the node was rebooted (boot {event.boot_id[:8]})"
-        if cure is Evidence.DIAGNOSTIC:
+        if evidence is Evidence.DIAGNOSTIC:
             return f"a level {event.fields.get('level')} diagnostic passed"
         return f"{event.code}: {self._state.catalog.find_rule(event.code).title}"
 

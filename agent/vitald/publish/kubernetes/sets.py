@@ -4,8 +4,8 @@ annotations, without the sets that are refused, and without what an earlier conf
 Pure.
 
 A set whose names another agent manages is refused whole: two writers would undo each other's words.
-What vitald alone manages and no longer writes is removed, so that nothing follows from a word that
-nobody keeps up to date. The managers are those that the API server notes in metadata.managedFields.
+What vitald alone manages and no longer writes is removed, so that no controller acts on a stale
+value. The managers are those that the API server notes in metadata.managedFields.
 """
 
 from __future__ import annotations
