@@ -133,20 +133,20 @@ class Escalation:
             detail = f"incident {incident.id}"
             self._state.history.add_mark(device, event.time, MarkKind.JOB_DIED, fault, detail)
 
-    def note_remedy(self, finding: Finding, cure: Evidence, time: float) -> None:
+    def note_remedy(self, finding: Finding, evidence: Evidence, time: float) -> None:
         """Add a mark for a remedy that an open finding required.
 
         A reboot for another reason, or while the fault is accepted, says nothing about the device.
         """
-        if cure not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
+        if evidence not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
             return
         if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
-        if cure is Evidence.REBOOT and is_accepted(finding):
+        if evidence is Evidence.REBOOT and is_accepted(finding):
             return
         rule = self._state.catalog.find_rule(finding.code)
         # A reset may close a finding that required a reboot: only what was done can have failed.
-        done = Action.RESET_DEVICE if cure is Evidence.DEVICE_RESET else finding.action
+        done = Action.RESET_DEVICE if evidence is Evidence.DEVICE_RESET else finding.action
         device, fault = self._state.devices.identify(finding.component), rule.fault or rule.code
         self._state.history.add_mark(device, time, MarkKind.REMEDY, fault, done.value)
 
