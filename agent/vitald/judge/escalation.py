@@ -138,7 +138,10 @@ class Escalation:
 
         A reboot for another reason, or while the fault is accepted, says nothing about the device.
         """
-        if evidence not in (Evidence.REBOOT, Evidence.DEVICE_RESET) or finding.action not in _REMEDIES:
+        if (
+            evidence not in (Evidence.REBOOT, Evidence.DEVICE_RESET)
+            or finding.action not in _REMEDIES
+        ):
             return
         if finding.is_simulated or finding.on_trial or finding.is_hearsay:
             return
