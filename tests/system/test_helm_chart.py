@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.control_plane.cluster_node import ClusterNode
 from tests.control_plane.helm import CHART, Json, demand_helm, render_chart, run_helm
 from tests.control_plane.manifests import (
     KUBERNETES,
@@ -28,6 +29,7 @@ from tests.control_plane.manifests import (
     drop,
 )
 from tests.control_plane.plane import ControlPlane
+from tests.control_plane.publisher import Publisher
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
@@ -392,6 +394,44 @@ def test_an_older_cluster_and_a_closed_namespace_are_refused(control_plane: Cont
     control_plane.demand("POST", "/api/v1/namespaces", {"metadata": metadata})
     done = run_helm(control_plane, "install", "vitald", str(CHART), "-n", "helm-closed")
     assert (done.returncode, "namespace helm-closed" in done.stderr) == (1, True)
+
+
+# --- the admission policy
+
+
+@in_cluster
+def test_the_policy_lets_the_publisher_write_all_sets_with_another_prefix(
+    control_plane: ControlPlane, tmp_path: Path, cluster_node: ClusterNode
+) -> None:
+    """And clean up what it wrote, after the policy has changed with its configuration."""
+    plane, release = control_plane, ("vitald", "--namespace", "helm-sets")
+    values = yaml.safe_dump({"publisher": EVERYTHING["publisher"]})
+    install = (*release, str(CHART), "--create-namespace", "--values", "-")
+    demand_helm(plane, "install", *install, stdin=values)
+    token = plane.create_pod_token(cluster_node.name, "helm-sets", "vitald")
+    chosen = EVERYTHING["publisher"]["kubernetes"]
+    lines = (
+        f'prefix = "{chosen["prefix"]}"\nconditions = {json.dumps(chosen["conditions"])}\n'
+        f'taint = "{chosen["taint"]}"\n[recovery]\nmode = "automatic"\n'
+    )
+    types = {f"health.example.com/{name}" for name in ("Healthy", "RebootRequired")}
+    types |= {"KernelReady", "NetworkingReady", "KernelDeadlock", "ReadonlyFilesystem"}
+    with Node(tmp_path / "daemon") as daemon:
+        daemon.write(xid(79))
+        made = tmp_path / "publisher"
+        with Publisher(made, daemon, cluster_node, token=token, kubernetes=lines):
+            until(lambda: types <= cluster_node.conditions.keys(), "the conditions of all sets")
+            until(lambda: "health.example.com/unhealthy" in str(cluster_node.read()["spec"]))
+        labels = cluster_node.read()["metadata"]["labels"]
+        assert labels["health.example.com/status"] == "unhealthy"
+        assert labels["sagemaker.amazonaws.com/node-health-status"] == "Unschedulable"
+        demand_helm(plane, "upgrade", *install, stdin=yaml.safe_dump({"publisher": PUBLISHER}))
+        with Publisher(made, daemon, cluster_node, token=token):
+            until(lambda: cluster_node.read_status() == "False", "the condition")
+        assert {type_.partition("/")[0] for type_ in cluster_node.conditions} == {"vitald.io"}
+        assert cluster_node.labels.keys() == {"status", "action"}
+        assert "sagemaker" not in str(cluster_node.read()["metadata"]["labels"])
+    demand_helm(plane, "uninstall", "--no-hooks", *release)
 
 
 # --- a life: installed, upgraded, removed

@@ -359,8 +359,25 @@ def test_a_name_that_others_had_first_is_neither_written_nor_removed(
     until(lambda: named in str(publisher.read_log("sink_refused")), named)
     node.wait(lambda status: named in str(status.get("publishers")))
     publisher.stop()
-    publisher.run("kubernetes", "--retire")
+    done = publisher.run("kubernetes", "--retire")
+    assert done.stdout == f"kept: {named.replace(' is', ',')}\n"
+    publisher.write_token(ADMIN)
+    done = publisher.run("kubernetes", "--retire", "--all-nodes")
+    assert named.replace(" is", ",") in done.stderr
     assert read_lasting(cluster_node) == before
+
+
+def test_what_others_take_over_stays_theirs_after_the_removal(
+    publisher: Publisher, cluster_node: ClusterNode
+) -> None:
+    """Also when a publisher comes back: it has not written to the node then."""
+    publisher.stop()
+    cluster_node.patch({"metadata": {"labels": {"vitald.io/status": "theirs"}}})
+    done = publisher.run("kubernetes", "--retire")
+    assert "kept: label vitald.io/status, managed by vitald-tests" in done.stdout.splitlines()
+    publisher.start()
+    until(lambda: publisher.read_log("sink_refused"), "the refusal")
+    assert (cluster_node.labels, cluster_node.conditions) == ({"status": "theirs"}, {})
 
 
 def test_a_refusal_is_told(publisher: Publisher) -> None:

@@ -53,6 +53,19 @@ def find_written_names(node: NodeObject, prefix: str) -> frozenset[NodeName]:
     return node.list_sole_names().union(own)
 
 
+def describe_kept(node: NodeObject, prefix: str) -> list[str]:
+    """The own names that are on the node and not vitald's to remove, and who manages them."""
+    kept = [
+        name
+        for name in list_own_names(prefix) & node.list_names()
+        if MANAGER not in node.find_managers(name)
+    ]
+    return sorted(
+        f"{name.describe()}, managed by {', '.join(sorted(node.find_managers(name))) or 'nobody'}"
+        for name in kept
+    )
+
+
 def _name_all(
     types: Iterable[str], labels: Iterable[str] = (), annotations: Iterable[str] = ()
 ) -> frozenset[NodeName]:

@@ -94,6 +94,17 @@ class NodeObject:
     def find_managers(self, name: NodeName) -> frozenset[str]:
         return self.managers.get(name, frozenset())
 
+    def list_names(self) -> frozenset[NodeName]:
+        return frozenset(
+            NodeName(kind, name)
+            for kind, names in (
+                (NameKind.CONDITION, self.conditions),
+                (NameKind.LABEL, self.labels),
+                (NameKind.ANNOTATION, self.annotations),
+            )
+            for name in names
+        )
+
     def list_sole_names(self) -> frozenset[NodeName]:
         """What only vitald manages."""
         ours = frozenset({MANAGER})

@@ -12,7 +12,7 @@ import time
 
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import NoCredentials
-from vitald.publish.kubernetes.names import find_written_names
+from vitald.publish.kubernetes.names import describe_kept, find_written_names
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.reconcile import build_removal
 from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
@@ -36,12 +36,14 @@ async def retire_node(
     store: StateStore,
     patience_s: float = PATIENCE_S,
 ) -> list[str]:
-    """What was removed, in words. Tries again for `patience_s`. Raises NotRetired."""
+    """What was removed and what was kept, in words. Tries again for `patience_s`. Raises
+    NotRetired.
+    """
     deadline = time.monotonic() + patience_s
     removed: set[str] = set()
     while True:
         try:
-            await _remove_names(client, settings, store, removed)
+            kept = await _remove_names(client, settings, store, removed)
         except ApiRefused as error:
             if error.status == _GONE:
                 return [*sorted(removed), f"node {client.node} does not exist"]
@@ -51,14 +53,16 @@ async def retire_node(
             if time.monotonic() >= deadline:
                 raise NotRetired(_explain(client, removed, error)) from error
         else:
-            return sorted(removed)
+            return [*sorted(removed), *kept]
         await asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311
 
 
 async def _remove_names(
     client: KubernetesClient, settings: KubernetesSettings, store: StateStore, removed: set[str]
-) -> None:
-    """Add to `removed` what was removed. Raises as the client does, and SinkFailed."""
+) -> list[str]:
+    """Add to `removed` what was removed. Returns what was kept. Raises as the client does, and
+    SinkFailed.
+    """
     keys = store.read_taints() | {get_taint_key(settings.prefix)}
     node = await client.read_node()
     if names := find_written_names(node, settings.prefix):
@@ -68,6 +72,8 @@ async def _remove_names(
         await replace_taints(client, keys, None)
         removed |= taints
     await store.drop_taints(keys)
+    await store.write_transitions(node.uid, {})  # a later first write is one
+    return [f"kept: {name}" for name in describe_kept(node, settings.prefix)]
 
 
 def _check_removed(node: NodeObject, settings: KubernetesSettings) -> None:

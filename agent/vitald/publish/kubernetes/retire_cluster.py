@@ -22,7 +22,7 @@ import structlog
 
 from vitald.backoff import Backoff
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
-from vitald.publish.kubernetes.names import find_written_names
+from vitald.publish.kubernetes.names import describe_kept, find_written_names
 from vitald.publish.kubernetes.node_object import NodeObject, parse_node
 from vitald.publish.kubernetes.reconcile import build_removal
 from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
@@ -84,6 +84,8 @@ async def retire_cluster(client: ClusterClient, prefix: str) -> tuple[int, int]:
         try:
             nodes, following = await client.list_nodes(token)
             for node in nodes:
+                if node.name not in seen and (kept := describe_kept(node, prefix)):
+                    log.warning("kept", node=node.name, kept=kept)
                 seen.add(node.name)
                 if removed := await client.retire_node(node, prefix):
                     changed.add(node.name)
