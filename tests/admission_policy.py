@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from tests.harness import ROOT
 from vitald.model import Status
 from vitald.publish.kubernetes.desired import (
+    HEARTBEAT_STALE,
     MAX_ANNOTATION_BYTES,
     MAX_MESSAGE_BYTES,
     ConditionStatus,
@@ -24,6 +25,7 @@ from vitald.publish.kubernetes.desired import (
 )
 from vitald.publish.kubernetes.names import CONDITION_PROFILES, HYPERPOD, OWN, list_profile_names
 from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, HEALTH_STATUS, LABELS, WORDS
+from vitald.publish.kubernetes.stale import list_stale_words
 from vitald.publish.kubernetes.taint import WORDS as ACTIONS
 from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish_sections import TAINT_EFFECTS
@@ -51,6 +53,8 @@ def write_variables() -> str:
         "annotationKeys": _join_sets({"": [get_annotation_key(_PREFIX)], HYPERPOD: ANNOTATIONS}),
         # A label that is not here may have any word.
         "labelWords": f"{{{', '.join(f'{_quote(key)}: {_list(words[key])}' for key in words)}}}",
+        "staleWords": _list(list_stale_words(_PREFIX).values()),
+        "staleReason": _quote(HEARTBEAT_STALE),
         "statuses": _list(each.value for each in ConditionStatus),
         "taint": _quote(get_taint_key(_PREFIX)),
         "taintEffects": _list(TAINT_EFFECTS),
@@ -107,6 +111,7 @@ def write_manifest(text: str) -> str:
 
 def write_template(manifest: str) -> str:
     name = '{{ include "vitald.fullname" . }}'
+    user = f"system:serviceaccount:{{{{ .Release.Namespace }}}}:{name}"
     text = re.sub(r"^#.*\n", "", manifest, flags=re.MULTILINE)
     for pattern, replacement in (
         (
@@ -114,10 +119,11 @@ def write_template(manifest: str) -> str:
             rf'  name: {name}-\1\n  labels: {{{{- include "vitald.labels" . | nindent 4 }}}}',
         ),
         (r"^  policyName: vitald-", f"  policyName: {name}-"),
+        (r"username\.matches\('.*:vitald\$'\)$", f"username == '{user}'"),
+        (r"username\.matches\('.*:vitald-sweep\$'\)$", f"username == '{user}-sweep'"),
         (
-            r"request\.userInfo\.username\.matches\(.*\)$",
-            "request.userInfo.username == "
-            f"'system:serviceaccount:{{{{ .Release.Namespace }}}}:{name}'",
+            r"username\.matches\('.*:vitald\(-sweep\)\?\$'\)$",
+            f"username in ['{user}', '{user}-sweep']",
         ),
         (r'''"'vitald\.io'"''', "\"'{{ .Values.publisher.kubernetes.prefix }}'\""),
         (r'''"\['own'\]"''', "\"['{{ join `', '` .Values.publisher.kubernetes.conditions }}']\""),
@@ -126,7 +132,8 @@ def write_template(manifest: str) -> str:
             pattern, lambda found: found.expand(replacement), text, flags=re.MULTILINE
         )
         assert count, pattern
-    condition = 'and .Values.publisher.enabled (eq .Values.rbac.mode "admissionPolicy")'
+    # With impersonation the publishers are their nodes: the policy limits the sweep only.
+    condition = 'and .Values.publisher.enabled (has .Values.rbac.mode (list "admissionPolicy" "impersonate"))'
     source = MANIFEST.relative_to(ROOT)
     return f"{{{{- if {condition} -}}}}\n# From {source}: {HOW}\n{text}{{{{- end }}}}\n"
 

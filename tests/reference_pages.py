@@ -117,6 +117,7 @@ _FIXED_REASONS = {
     FixedReason.SOURCE_NOT_READ: "What must be watched cannot be read, or was released.",
     FixedReason.SIMULATED_READINGS: "A source reads a simulated library.",
     FixedReason.DAEMON_SILENT: "The daemon does not answer `vitald publish`.",
+    FixedReason.HEARTBEAT_STALE: "`vitald publish` has stopped writing: of `vitald publish sweep`.",
     FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
     FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
     FixedReason.MORE_CHANGES: "An Event that stands for several changes.",

@@ -20,6 +20,7 @@ class FixedReason(Enum):
     SOURCE_NOT_READ = "SourceNotRead"
     SIMULATED_READINGS = "SimulatedReadings"
     DAEMON_SILENT = "DaemonSilent"
+    HEARTBEAT_STALE = "HeartbeatStale"
     NOT_REQUIRED = "NotRequired"
     CUSTOM_RULE = "CustomRule"
     MORE_CHANGES = "MoreChanges"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -20,16 +21,24 @@ def run_helm(
 ) -> subprocess.CompletedProcess[str]:
     """As the administrator of the cluster."""
     return subprocess.run(
-        [
-            str(plane.programs / "helm"),
-            f"--kubeconfig={plane.write_kubeconfig(ADMIN)}",
-            *arguments,
-        ],
-        input=stdin,
-        text=True,
-        capture_output=True,
-        timeout=WAIT_S,
+        _command(plane, arguments), input=stdin, text=True, capture_output=True, timeout=WAIT_S
     )
+
+
+def start_helm(plane: ControlPlane, *arguments: str) -> subprocess.Popen[str]:
+    """Its errors are in its output."""
+    return subprocess.Popen(
+        _command(plane, arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _command(plane: ControlPlane, arguments: Sequence[str]) -> list[str]:
+    kubeconfig = plane.write_kubeconfig(ADMIN)
+    return [str(plane.programs / "helm"), f"--kubeconfig={kubeconfig}", *arguments]
 
 
 def demand_helm(plane: ControlPlane, *arguments: str, stdin: str | None = None) -> str:

@@ -6,11 +6,13 @@ whole runs takes a container's runtime, and is tried by hand (packaging/containe
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
 from vitald import __version__, config, config_file
+from vitald.cli import build_parser
 from vitald.collectors.host.settings import HostSettings
 from vitald.publish.kubernetes.credentials import SERVICE_ACCOUNT
 
@@ -248,6 +251,33 @@ def test_the_rights_are_those_that_the_client_needs() -> None:
         (["nodes/status"], ["patch"]),
         (["events"], ["create"]),
     ]
+
+
+def test_the_sweep_needs_nothing_of_its_node() -> None:
+    (deployment, *_) = yaml.safe_load_all((COMPONENT / "sweep.yaml").read_text("utf-8"))
+    spec: Json = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {**NO_FURTHER, "capabilities": {"drop": ["ALL"]}}
+    assert not any("hostPath" in volume for volume in spec["volumes"])
+    folders = {
+        mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
+    assert folders == {str(config.load(COMPONENT / "publish.toml").paths.runtime)}
+    words = container["command"][1:]
+    arguments = build_parser(["publish"]).parse_args(words)
+    assert (arguments.what, arguments.config) == ("sweep", OWN_CONFIG)
+    assert container["readinessProbe"]["exec"]["command"] == ["/usr/bin/vitald-healthy", "sweep"]
+
+
+def test_the_sweeps_probe_finds_one_that_does_not_succeed(tmp_path: Path) -> None:
+    place, file = '"/run/vitald/sweep"', tmp_path / "sweep"
+    never = run_probe(place, f'"{file}"', "sweep")
+    assert (never.returncode, "Traceback" in never.stderr) == (1, False)
+    file.touch()
+    assert run_probe(place, f'"{file}"', "sweep").returncode == 0
+    os.utime(file, (time.time() - 200, time.time() - 200))
+    late = run_probe(place, f'"{file}"', "sweep")
+    assert (late.returncode, "has succeeded for 200 s" in late.stderr) == (1, True)
 
 
 def probe(path: Path) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,9 @@ import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,14 @@ import pytest
 import yaml
 
 from tests.control_plane.cluster_node import ClusterNode
-from tests.control_plane.helm import CHART, Json, demand_helm, render_chart, run_helm
+from tests.control_plane.helm import (
+    CHART,
+    Json,
+    demand_helm,
+    render_chart,
+    run_helm,
+    start_helm,
+)
 from tests.control_plane.manifests import (
     KUBERNETES,
     NAMESPACE,
@@ -35,6 +42,7 @@ from tests.system.lines import xid
 from tests.system.test_publish_rights import without_managers
 from tests.waiting import WAIT_S, until
 from vitald import __version__, tomlfile
+from vitald.publish.kubernetes.cluster_client import PUBLISHER as PUBLISHER_CONTAINER
 from vitald.publish_sections import CONDITION_SETS, RESERVED_DOMAINS
 
 IN_CLUSTER = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
@@ -101,7 +109,7 @@ def with_taint(folder: Path) -> None:
 def with_impersonation(folder: Path) -> None:
     choose_component(folder)
     rights = folder / "publish/kustomization.yaml"
-    drop(rights, "rbac.yaml", "admission-policy.yaml")
+    drop(rights, "rbac.yaml")
     choose(rights, "impersonate.yaml")
     config = folder / "publish/publish.toml"
     config.write_text(config.read_text("utf-8") + "impersonate = true\n")
@@ -157,11 +165,42 @@ def test_the_chart_says_what_the_manifests_say(
     assert summarize(render_chart(control_plane, NAMESPACE, values)) == expected
 
 
+@in_cluster
+@pytest.mark.parametrize("by", ["chart", "manifests"])
+def test_the_sweep_asks_for_the_pods_of_publishers(
+    control_plane: ControlPlane, tmp_path: Path, by: str
+) -> None:
+    if by == "chart":
+        documents = render_chart(control_plane, NAMESPACE, {"publisher": PUBLISHER})
+    else:
+        manifests = copy_manifests(tmp_path)
+        choose_component(manifests)
+        documents = render_manifests(control_plane, manifests)
+    pods = {
+        document["kind"]: document["spec"]["template"]
+        for document in documents
+        if document["kind"] in ("DaemonSet", "Deployment")
+    }
+    (container,) = pods["Deployment"]["spec"]["containers"]
+    (selector,) = [
+        word.removeprefix("--pods=") for word in container["command"] if word.startswith("--pods=")
+    ]
+    asked = dict(label.split("=") for label in selector.split(",")).items()
+    assert asked <= pods["DaemonSet"]["metadata"]["labels"].items()
+    assert not asked <= pods["Deployment"]["metadata"]["labels"].items()
+    assert PUBLISHER_CONTAINER in [each["name"] for each in pods["DaemonSet"]["spec"]["containers"]]
+
+
 def summarize(documents: list[Json]) -> Json:
-    """What the objects do, by kind and name: without labels, the order of lists, and the rules of
-    each right in one role.
+    """What the objects do, by kind and name: without labels and the order of lists. Rights by who
+    has them.
     """
     summary: Json = {}
+    rules = {
+        (document["kind"], document["metadata"]["name"]): document["rules"]
+        for document in documents
+        if document["kind"] in ("ClusterRole", "Role")
+    }
     for document in documents:
         kind, name = document["kind"], document["metadata"]["name"]
         if kind == "ConfigMap":
@@ -169,14 +208,18 @@ def summarize(documents: list[Json]) -> Json:
             summary[f"{kind} {name}"] = {
                 file: read_config(text) for file, text in document["data"].items()
             }
-        elif kind == "ClusterRole":
-            summary.setdefault(kind, []).extend(document["rules"])
-        elif kind == "ClusterRoleBinding":
-            summary[kind] = document["subjects"]
-        else:
+        elif kind in ("ClusterRoleBinding", "RoleBinding"):
+            role = document["roleRef"]
+            for subject in document["subjects"]:
+                whose = f"{role['kind']} of {subject['namespace']}/{subject['name']}"
+                summary.setdefault(whose, []).extend(rules[role["kind"], role["name"]])
+        elif kind not in ("ClusterRole", "Role"):
             rest = {key: document[key] for key in document if key != "metadata"}
             summary[f"{kind} {name}"] = normalize(rest)
-    return summary
+    return {
+        name: sorted(each, key=json.dumps) if isinstance(each, list) else each
+        for name, each in summary.items()
+    }
 
 
 def read_config(text: str) -> Json:
@@ -199,8 +242,19 @@ def normalize(value: Any) -> Any:
         values = [normalize(each) for each in value]
         return sorted(values, key=lambda each: str(each["name"])) if is_named(values) else values
     if isinstance(value, str):
-        return re.sub(r"^(vitald(?:-publish)?)-[a-z0-9]{10}$", r"\1", " ".join(value.split()))
+        text = " ".join(value.split())
+        for pattern, replacement in CHOSEN_BY_HELM:
+            text = re.sub(pattern, replacement, text)
+        return text
     return value
+
+
+# The hash in a ConfigMap's name, the users of this release only, the pods of this release only.
+CHOSEN_BY_HELM = (
+    (r"^(vitald(?:-publish)?)-[a-z0-9]{10}$", r"\1"),
+    (r"^request[.]userInfo[.]username(?: ==|[.]matches).*?(-sweep)?[$]?'[)]?$", r"user \1"),
+    (r"^(--pods=.*),app[.]kubernetes[.]io/instance=vitald$", r"\1"),
+)
 
 
 def is_named(values: list[Any]) -> bool:
@@ -496,30 +550,50 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
         write_status(plane, name, "vitald", body)
     write_status(plane, NODES[1], "vitald", FOREIGN)
 
-    uninstalled: list[subprocess.CompletedProcess[str]] = []
-    helm = threading.Thread(
-        target=lambda: uninstalled.append(run_helm(plane, "uninstall", *release))
-    )
-    helm.start()
-    job = "/apis/batch/v1/namespaces/helm-life/jobs/vitald-retire"
-    until(lambda: plane.call("GET", job)[0] == 200, "the hook's Job")
-    # The publishers have lost their rights by now, and cannot write again what the Job removes.
-    own = f"/api/v1/nodes/{NODES[0]}/status"
-    assert plane.call("PATCH", own, {"metadata": {}}, token=token)[0] == 403
-    done = run_job(plane, plane.demand("GET", job), tmp_path)
-    assert (done.returncode, done.stdout) == (
-        0,
-        f"removed what vitald wrote from {len(NODES)} of {count_nodes(plane)} nodes\n",
-    ), done.stderr
-    complete_job(plane, job)
-    helm.join(WAIT_S)
-    assert [each.returncode for each in uninstalled] == [0], uninstalled
+    with running_helm(plane, "uninstall", *release) as job:  # its image cannot be pulled, say
+        end_job(plane, job, "FailureTarget", "Failed", expected=1)
+    with running_helm(plane, "uninstall", *release) as job:
+        done = run_job(plane, job, tmp_path)
+        assert (done.returncode, done.stdout) == (
+            0,
+            "deleted the ClusterRoleBinding vitald-publish\n"
+            f"removed what vitald wrote from {len(NODES)} of {count_nodes(plane)} nodes\n",
+        ), done.stderr
+        # The publishers still run, and cannot write again what the Job removed.
+        own = f"/api/v1/nodes/{NODES[0]}/status"
+        assert plane.call("PATCH", own, {"metadata": {}}, token=token)[0] == 403
+        end_job(plane, job, "SuccessCriteriaMet", "Complete", expected=0)
     assert {name: describe_node(plane, name) for name in NODES} == nodes
     listed = plane.kubectl(
         *("get", "serviceaccounts,configmaps,daemonsets,jobs,clusterroles,clusterrolebindings"),
         *("-A", "-l", "app.kubernetes.io/name=vitald", "-o", "name"),
     )
     assert listed == ""
+
+
+@in_cluster
+def test_turned_off_it_leaves_nothing(
+    control_plane: ControlPlane, nodes: dict[str, Json], tmp_path: Path
+) -> None:
+    plane, release = control_plane, ("vitald", "--namespace", "helm-off")
+    on, off = (("--set", f"publisher.enabled={value}") for value in ("true", "false"))
+    demand_helm(plane, "install", *release, str(CHART), "--create-namespace", *on)
+    for name in NODES:
+        body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
+        write_status(plane, name, "vitald", body)
+    with running_helm(plane, "upgrade", *release, str(CHART), *off) as job:
+        end_job(plane, job, "FailureTarget", "Failed", expected=1)
+    with running_helm(plane, "upgrade", *release, str(CHART), *off) as job:
+        done = run_job(plane, job, tmp_path)
+        assert done.returncode == 0, done.stderr
+        end_job(plane, job, "SuccessCriteriaMet", "Complete", expected=0)
+    assert {name: describe_node(plane, name) for name in NODES} == nodes
+    # There is nothing left to do for a further upgrade; a removal looks again.
+    demand_helm(plane, "upgrade", *release, str(CHART), *off)
+    with running_helm(plane, "uninstall", *release) as job:
+        done = run_job(plane, job, tmp_path)
+        assert done.stdout.startswith("removed what vitald wrote from 0 of "), done
+        end_job(plane, job, "SuccessCriteriaMet", "Complete", expected=0)
 
 
 def upgraded() -> tuple[str, ...]:
@@ -569,14 +643,15 @@ def has_own_taint(plane: ControlPlane) -> bool:
     return "vitald.io/unhealthy" in [taint["key"] for taint in taints]
 
 
-def run_job(plane: ControlPlane, job: Json, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_job(plane: ControlPlane, job: HelmJob, folder: Path) -> subprocess.CompletedProcess[str]:
     """The Job's command, with the token and the configuration of its pod."""
-    pod = job["spec"]["template"]["spec"]
+    document = plane.demand("GET", job.path)
+    namespace, pod = document["metadata"]["namespace"], document["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (volume,) = pod["volumes"]
     name = volume["configMap"]["name"]
-    maps = plane.demand("GET", f"/api/v1/namespaces/helm-life/configmaps/{name}")
-    token = plane.create_pod_token(NODES[1], "helm-life", pod["serviceAccountName"])
+    maps = plane.demand("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    token = plane.create_pod_token(NODES[1], namespace, pod["serviceAccountName"])
     config = add_server(plane, maps["data"]["publish.toml"], token, folder)
     program, *words = container["command"]
     assert (program, words[-2:]) == ("/usr/bin/vitald", ["--config", "/etc/vitald/publish.toml"])
@@ -589,21 +664,49 @@ def run_job(plane: ControlPlane, job: Json, folder: Path) -> subprocess.Complete
     )
 
 
-def complete_job(plane: ControlPlane, path: str) -> None:
-    """As the controller of Jobs does."""
+@dataclass(slots=True)
+class HelmJob:
+    """The Job of a hook that helm waits for."""
+
+    helm: subprocess.Popen[str]
+    path: str
+
+
+@contextmanager
+def running_helm(plane: ControlPlane, *arguments: str) -> Iterator[HelmJob]:
+    namespace = arguments[arguments.index("--namespace") + 1]
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs/vitald-retire"
+    _, before = plane.call("GET", path)
+    with start_helm(plane, *arguments) as helm:
+        try:
+            until(
+                lambda: (
+                    plane.call("GET", path)[1].get("metadata", {}).get("uid")
+                    not in (None, before.get("metadata", {}).get("uid"))
+                ),
+                "the hook's Job",
+            )
+            yield HelmJob(helm, path)
+        finally:
+            helm.kill()
+
+
+def end_job(plane: ControlPlane, job: HelmJob, *types: str, expected: int) -> None:
+    """As the controller of Jobs does, and then helm."""
     moment = "2026-01-01T00:00:00Z"
-    done = [
-        {"type": type_, "status": "True", "lastTransitionTime": moment, "lastProbeTime": moment}
-        for type_ in ("SuccessCriteriaMet", "Complete")
-    ]
+    has_failed = "Failed" in types
     status = {
-        "conditions": done,
-        "succeeded": 1,
+        "conditions": [
+            {"type": type_, "status": "True", "lastTransitionTime": moment, "lastProbeTime": moment}
+            for type_ in types
+        ],
         "startTime": moment,
-        "completionTime": moment,
         "uncountedTerminatedPods": {},
+        **({"failed": 1} if has_failed else {"succeeded": 1, "completionTime": moment}),
     }
-    plane.demand("PATCH", f"{path}/status", {"status": status})
+    plane.demand("PATCH", f"{job.path}/status", {"status": status})
+    said, _ = job.helm.communicate(timeout=WAIT_S)
+    assert job.helm.returncode == expected, said
 
 
 def count_nodes(plane: ControlPlane) -> int:

@@ -18,7 +18,7 @@ from tests.control_plane.plane import MERGE, PUBLISHERS_RULES, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
 from tests.harness import Node
-from tests.system.lines import dbe, xid
+from tests.system.lines import dated, dbe, xid
 from tests.system.nvml import as_if_real
 from tests.waiting import until
 from vitald.judge.open_findings import MAX_FINDINGS
@@ -132,7 +132,7 @@ def test_the_status_is_right_after_anything_was_killed(
         time.sleep(dice.uniform(0.0, 0.7))
         is_ill = dice.random() < 0.5
         if is_ill:
-            node.write(xid(round_))
+            node.write(dated(xid(round_)))  # it may be unread when the daemon is killed
         else:
             clear_findings(node)
         time.sleep(dice.uniform(0.0, 0.7))

@@ -129,7 +129,7 @@ def deployed(
     choose_component(manifests)
     rights = manifests / "publish/kustomization.yaml"
     if request.param == "impersonation":
-        drop(rights, "rbac.yaml", "admission-policy.yaml")
+        drop(rights, "rbac.yaml")
         choose(rights, "impersonate.yaml")
     elif request.param == "taint":
         choose(rights, "taint.yaml")

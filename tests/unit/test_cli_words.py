@@ -132,7 +132,11 @@ WRONG = [
     (("slurm", "lunch"), "prolog"),
     (("publish", "--retire"), "vitald publish kubernetes --retire"),
     (("publish", "kubernetes"), "vitald publish kubernetes --retire"),
-    (("publish", "s3", "--retire"), "argument sink"),
+    (("publish", "s3", "--retire"), "argument what"),
+    (("publish", "kubernetes", "--retire", "--dry-run"), "--dry-run is for"),
+    (("publish", "--kubeconfig", "f"), "--kubeconfig is for"),
+    (("publish", "--pods", "a=b"), "--pods is for: vitald publish sweep"),
+    (("publish", "sweep", "--retire"), "vitald publish kubernetes --retire"),
     (("check", "--asks", "coffee", *NOBODY), "argument --asks"),
     *(
         (("check", "--asks", "reboot", *more, *NOBODY), "--asks goes with none of --for, --strict")

@@ -1,6 +1,7 @@
 """
 `vitald publish`: writes the node's state to Kubernetes and to files, in the foreground, as systemd
-or a container runs it. `vitald publish kubernetes --retire` removes what was written.
+or a container runs it. `vitald publish kubernetes --retire` removes what was written; `vitald
+publish sweep` corrects what silent publishers left in a cluster.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from vitald.cli.memory import import_aiohttp
 
 if TYPE_CHECKING:
     from vitald.publish.config import PublisherConfig
-    from vitald.publish_sections import KubernetesSettings
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sink", nargs="?", choices=["kubernetes"], help="with --retire: where to remove it"
+        "what",
+        nargs="?",
+        choices=["kubernetes", "sweep"],
+        help='"sweep": correct what silent publishers left, for the whole cluster. "kubernetes":'
+        " with --retire",
     )
     parser.add_argument(
         "--retire",
@@ -37,6 +41,30 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="with --retire: from all nodes of the cluster, once no publisher runs",
     )
     parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        help="with --all-nodes: credentials as kubectl uses them, which must be installed",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --all-nodes: only print what would be removed"
+    )
+    parser.add_argument(
+        "--revoke",
+        metavar="BINDING",
+        help="with --all-nodes: first delete the ClusterRoleBinding of the publishers, so that none"
+        " writes again",
+    )
+    parser.add_argument(
+        "--pods",
+        metavar="SELECTOR",
+        help="with sweep: labels of the publishers' pods. Nodes without one are retired (default:"
+        " none are)",
+    )
+    parser.add_argument(
+        "--namespace",
+        help="with sweep: of its Lease and of the pods (default: the variable POD_NAMESPACE)",
+    )
+    parser.add_argument(
         "--config",
         type=Path,
         default=None,
@@ -44,11 +72,30 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    if (arguments.sink is not None) != arguments.retire:
+_ALL_NODES, _SWEEP = "kubernetes --retire --all-nodes", "sweep"
+# What each option is for, where it means nothing without.
+_ONLY_FOR = {
+    "all_nodes": _ALL_NODES,
+    "kubeconfig": _ALL_NODES,
+    "dry_run": _ALL_NODES,
+    "revoke": _ALL_NODES,
+    "pods": _SWEEP,
+    "namespace": _SWEEP,
+}
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    if (arguments.what == "kubernetes") != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
-    if arguments.all_nodes and not arguments.retire:
-        raise UsageError("--all-nodes is for: vitald publish kubernetes --retire --all-nodes")
+    chosen = _ALL_NODES if arguments.retire and arguments.all_nodes else arguments.what
+    for name, needed in _ONLY_FOR.items():
+        if getattr(arguments, name) and chosen != needed:
+            raise UsageError(f"--{name.replace('_', '-')} is for: vitald publish {needed}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _check_options(arguments)
     gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import log
     from vitald.config_file import ConfigError
@@ -60,9 +107,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _report_failure(error.errors, EX_CONFIG)
     log.configure_log(config.log.level, config.log.format)
     import_aiohttp()
+    if arguments.all_nodes or arguments.what == "sweep":
+        return _run_for_cluster(arguments, config)
     if arguments.retire:
         gc.enable()
-        return _retire_all_nodes(config.kubernetes) if arguments.all_nodes else _retire(config)
+        return _retire(config)
     from vitald.publish.kubernetes.credentials import NoCredentials
     from vitald.publish.publisher import Publisher
     from vitald.publish.sinks import NoSink
@@ -82,23 +131,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _retire_all_nodes(settings: KubernetesSettings) -> int:
+def _run_for_cluster(arguments: argparse.Namespace, config: PublisherConfig) -> int:
+    from vitald.cli import publish_cluster
     from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
     from vitald.publish.kubernetes.credentials import NoCredentials
-    from vitald.publish.kubernetes.retire_cluster import ClusterClient, retire_cluster
     from vitald.publish.sink import SinkFailed
-    from vitald.publish.sinks import find_access
 
-    async def retire() -> tuple[int, int]:
-        client = ClusterClient(find_access(settings), "")
-        async with client:
-            return await retire_cluster(client, settings.prefix)
-
+    gc.collect()
+    gc.freeze()
+    gc.enable()
     try:
-        nodes, changed = asyncio.run(retire())
+        if arguments.what == "sweep":
+            publish_cluster.sweep(
+                config, pods=arguments.pods or "", namespace=arguments.namespace or ""
+            )
+        else:
+            publish_cluster.retire_all_nodes(
+                config.kubernetes,
+                kubeconfig=arguments.kubeconfig,
+                binding=arguments.revoke or "",
+                dry_run=arguments.dry_run,
+            )
     except (ApiRefused, ApiUnreachable, NoCredentials, SinkFailed) as error:
         return _report_failure([f"API server: {error}"], EX_UNAVAILABLE)
-    print(f"removed what vitald wrote from {changed} of {nodes} nodes")
     return 0
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from types import TracebackType
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -40,6 +40,9 @@ _REQUEST_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
 _JSON = "application/json"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+
+_Client = TypeVar("_Client", bound="KubernetesClient")
 
 
 class ApiUnreachable(Exception):
@@ -96,7 +99,7 @@ class KubernetesClient:
             self._headers["Impersonate-User"] = impersonate
         self._session: _Session | None = None
 
-    async def __aenter__(self) -> KubernetesClient:
+    async def __aenter__(self: _Client) -> _Client:
         return self
 
     async def __aexit__(
@@ -205,7 +208,7 @@ class KubernetesClient:
         """
         used = self._session
         if used is None:
-            used = self._session = _Session(self._access.build_tls_context())
+            used = self._session = _Session(self._access)
         used.requests += 1
         try:
             yield used.http
@@ -222,15 +225,22 @@ class KubernetesClient:
 class _Session:
     """`requests`: how many are under way."""
 
-    def __init__(self, tls: ssl.SSLContext) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.requests = 0
         self.http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, limit=2),
+            connector=_build_connector(access),
             timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,  # no proxy and no password that the environment names
         )
+
+
+def _build_connector(access: ClusterAccess) -> aiohttp.BaseConnector:
+    """Raises NoCredentials."""
+    if access.socket is not None:
+        return aiohttp.UnixConnector(path=str(access.socket), limit=2)
+    return aiohttp.TCPConnector(ssl=access.build_tls_context(), limit=2)
 
 
 def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> object:

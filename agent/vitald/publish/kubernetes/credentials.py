@@ -37,7 +37,7 @@ class NoCredentials(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
     """The API server and the credentials for it. An empty `token_file` and `program`: the client
-    certificate only.
+    certificate only. `socket`: of a local proxy that has the credentials.
     """
 
     server: str
@@ -46,6 +46,7 @@ class ClusterAccess:
     client_certificate: Path | None = None
     client_key: Path | None = None
     program: tuple[str, ...] = ()
+    socket: Path | None = None
 
     def build_tls_context(self) -> ssl.SSLContext:
         """Raises NoCredentials."""

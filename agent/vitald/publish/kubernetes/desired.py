@@ -25,6 +25,7 @@ from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 
 DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
+HEARTBEAT_STALE = FixedReason.HEARTBEAT_STALE.value
 NOT_REQUIRED = FixedReason.NOT_REQUIRED.value
 MAX_MESSAGE_BYTES = 1024
 MAX_ANNOTATION_BYTES = 8 * 1024

@@ -36,6 +36,11 @@ class NodeName:
         return f"{self.kind.value} {self.name}"
 
 
+def list_by_kind(names: Iterable[NodeName], kind: NameKind) -> list[str]:
+    """The names of one kind, in order."""
+    return sorted(each.name for each in names if each.kind is kind)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCondition:
     """One entry of `status.conditions`. Times are RFC 3339, as they are written."""
@@ -90,6 +95,8 @@ class NodeObject:
     taints: tuple[NodeTaint, ...] = ()
     managers: Mapping[NodeName, frozenset[str]] = field(default_factory=dict)
     """The API server's record of who wrote what: the field managers of each name."""
+    written_at: str = ""
+    """When vitald wrote last, by the API server's clock; "" if never."""
 
     def find_managers(self, name: NodeName) -> frozenset[str]:
         return self.managers.get(name, frozenset())
@@ -129,6 +136,7 @@ def parse_node(document: object) -> NodeObject:
         conditions={condition.type: condition for condition in conditions},
         taints=tuple(_parse_taint(entry) for entry in _read_entries(spec, "taints")),
         managers=_find_managers(managed),
+        written_at=_find_last_write(managed),
     )
 
 
@@ -169,6 +177,12 @@ def _find_managers(entries: Iterable[Json]) -> dict[NodeName, frozenset[str]]:
             for name in _list_managed(entry.get("fieldsV1"), kind):
                 owners.setdefault(name, set()).add(manager)
     return {name: frozenset(managers) for name, managers in owners.items()}
+
+
+def _find_last_write(entries: Iterable[Json]) -> str:
+    """RFC 3339 in UTC, so that the latest is the greatest."""
+    times = (str(each.get("time", "")) for each in entries if each.get("manager") == MANAGER)
+    return max(times, default="")
 
 
 def _list_managed(fields: object, kind: NameKind) -> list[NodeName]:

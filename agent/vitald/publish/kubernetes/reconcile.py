@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from vitald.publish.kubernetes.desired import DesiredCondition, DesiredNode
+from vitald.publish.kubernetes.desired import HEARTBEAT_STALE, DesiredCondition, DesiredNode
 from vitald.publish.kubernetes.node_object import (
     NameKind,
     NodeCondition,
     NodeName,
     NodeObject,
+    list_by_kind,
 )
 from vitald.timestamps import format_rfc3339, parse_rfc3339
 
@@ -42,10 +43,13 @@ def decide_transition(
     """The present status and since when it is that.
 
     `remembered` is this process's own record, which outlives a restart; the node's condition is
-    the fallback where that was lost. Otherwise the status is new: since the ledger's last change,
-    if that was after the former transition; else since now.
+    the fallback where that was lost, or where the sweep has told readers since that nobody knew.
+    Otherwise the status is new: since the ledger's last change, if that was after the former
+    transition; else since now.
     """
     status = desired.status.value
+    if present is not None and present.reason == HEARTBEAT_STALE:
+        remembered = None
     if remembered is not None and remembered.status == status:
         # A clock that was ahead may have been set back since.
         return LastTransition(status, min(remembered.at, now))
@@ -85,27 +89,24 @@ def build_patch(
     return {
         "metadata": {"labels": dict(desired.labels), "annotations": dict(desired.annotations)},
         "status": {
-            "conditions": [condition.to_json() for condition in conditions] + _delete(removed)
+            "conditions": [condition.to_json() for condition in conditions]
+            + delete_conditions(removed)
         },
     }
 
 
 def build_removal(names: Collection[NodeName]) -> dict[str, object]:
     """A strategic merge patch of the status that removes these."""
-    labels, annotations, types = (
-        sorted(each.name for each in names if each.kind is kind)
-        for kind in (NameKind.LABEL, NameKind.ANNOTATION, NameKind.CONDITION)
-    )
     return {
         "metadata": {
-            "labels": dict.fromkeys(labels),
-            "annotations": dict.fromkeys(annotations),
+            "labels": dict.fromkeys(list_by_kind(names, NameKind.LABEL)),
+            "annotations": dict.fromkeys(list_by_kind(names, NameKind.ANNOTATION)),
         },
-        "status": {"conditions": _delete(types)},
+        "status": {"conditions": delete_conditions(list_by_kind(names, NameKind.CONDITION))},
     }
 
 
-def _delete(types: list[str]) -> list[dict[str, object]]:
+def delete_conditions(types: list[str]) -> list[dict[str, object]]:
     return [{"type": type_, "$patch": "delete"} for type_ in types]
 
 

@@ -26,7 +26,13 @@ from vitald.publish.kubernetes.names import (
     list_own_names,
     list_profile_names,
 )
-from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
+from vitald.publish.kubernetes.node_object import (
+    MANAGER,
+    NameKind,
+    NodeName,
+    NodeObject,
+    list_by_kind,
+)
 from vitald.publish.kubernetes.profiles.conditions import build_foreign_conditions
 from vitald.publish.kubernetes.profiles.hyperpod import build_labels
 from vitald.publish.kubernetes.profiles.tables import read_words
@@ -94,20 +100,20 @@ def build_configured_node(
         replace(
             desired,
             conditions=tuple(conditions),
-            labels={**_remove(leftovers, NameKind.LABEL), **desired.labels, **labels},
+            labels={
+                **dict.fromkeys(list_by_kind(leftovers, NameKind.LABEL)),
+                **desired.labels,
+                **labels,
+            },
             annotations={
-                **_remove(leftovers, NameKind.ANNOTATION),
+                **dict.fromkeys(list_by_kind(leftovers, NameKind.ANNOTATION)),
                 **desired.annotations,
                 **annotations,
             },
-            removed=tuple(_remove(leftovers, NameKind.CONDITION)),
+            removed=tuple(list_by_kind(leftovers, NameKind.CONDITION)),
         ),
         tuple(refusals),
     )
-
-
-def _remove(names: Iterable[NodeName], kind: NameKind) -> dict[str, str | None]:
-    return dict.fromkeys(sorted(each.name for each in names if each.kind is kind))
 
 
 def find_refusal(

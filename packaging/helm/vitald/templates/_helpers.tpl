@@ -11,6 +11,12 @@ app.kubernetes.io/name: vitald
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* Not those of the publishers' pods, which the sweep asks for. */ -}}
+{{- define "vitald.sweepLabels" -}}
+app.kubernetes.io/name: vitald-sweep
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "vitald.labels" -}}
 {{ include "vitald.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

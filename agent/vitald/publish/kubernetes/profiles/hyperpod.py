@@ -37,12 +37,13 @@ _PENDING = {
     Repair.REBOOT: "UnschedulablePendingReboot",
     Repair.REPLACE: "UnschedulablePendingReplacement",
 }
+FIT = "Schedulable"
 _NO_REPAIR = {
-    Status.HEALTHY: "Schedulable",
-    Status.DEGRADED: "Schedulable",
+    Status.HEALTHY: FIT,
+    Status.DEGRADED: FIT,
     Status.UNHEALTHY: "Unschedulable",
 }
-WORDS = ("Schedulable", "Unschedulable", *_PENDING.values())  # of HEALTH_STATUS
+WORDS = (FIT, "Unschedulable", *_PENDING.values())  # of HEALTH_STATUS
 _MAX_LABEL = 63
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 _NOT_AT_AN_END = "._-"

@@ -1,0 +1,134 @@
+"""
+Requests about all nodes of a cluster, for the sweep and for the removal of an installation.
+
+    GET    /api/v1/nodes?limit=...                        page by page, whole or metadata only
+    GET    /api/v1/namespaces/NAMESPACE/pods?...          the publisher's pods on one node
+    DELETE /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/NAME
+    GET, POST, PATCH  /apis/coordination.k8s.io/v1/namespaces/NAMESPACE/leases
+
+Source: Kubernetes API concepts, "Retrieving large results sets in chunks" (a token for the next
+page expires: 410) and "Server-Side Apply" (managedFields), tried against 1.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from urllib.parse import quote, urlencode
+
+from vitald.publish.kubernetes.client import (
+    MERGE,
+    ApiRefused,
+    ApiUnreachable,
+    KubernetesClient,
+)
+from vitald.publish.kubernetes.node_object import NodeObject, parse_node
+
+PAGE = 25  # nodes; one with many images takes about 50 KB
+_METADATA_PAGE = 100  # one takes about 8 KB
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+PUBLISHER = "publish"  # the container, in the manifests and in the chart
+_ENDED = ("Succeeded", "Failed")
+_BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+_NOT_FOUND = 404
+Document = Mapping[str, object]
+
+
+class ClusterClient(KubernetesClient):
+    """A client for one node after the other."""
+
+    async def list_nodes(self, token: str = "") -> tuple[list[NodeObject], str]:
+        """One page, and the token of the next, "" after the last. Raises as read_node."""
+        return await self._list_page(PAGE, token)
+
+    async def list_metadata(self) -> AsyncIterator[NodeObject]:
+        """All nodes, with labels, annotations and field managers only. Raises as read_node."""
+        token = ""
+        while True:
+            nodes, token = await self._list_page(_METADATA_PAGE, token, _METADATA)
+            for node in nodes:
+                yield node
+            if not token:
+                return
+
+    async def _list_page(
+        self, limit: int, token: str, accept: str = "application/json"
+    ) -> tuple[list[NodeObject], str]:
+        query = {"limit": str(limit), **({"continue": token} if token else {})}
+        document = await self._request("GET", f"/api/v1/nodes?{urlencode(query)}", accept=accept)
+        items, metadata = _read_list(document, "nodes")
+        try:
+            return [parse_node(item) for item in items], str(metadata.get("continue") or "")
+        except ValueError as error:
+            raise ApiUnreachable(f"the answer is no list of nodes: {error}") from error
+
+    async def has_publisher(self, namespace: str, labels: str, node: str) -> bool:
+        """Whether a pod with these labels is to run a publisher on this node. Raises as
+        read_node.
+        """
+        query = {"labelSelector": labels, "fieldSelector": f"spec.nodeName={node}"}
+        path = f"/api/v1/namespaces/{quote(namespace)}/pods?{urlencode(query)}"
+        pods, _ = _read_list(await self._request("GET", path), "pods")
+        return any(_runs_publisher(pod) for pod in pods)
+
+    async def delete_binding(self, name: str) -> bool:
+        """Whether there was a ClusterRoleBinding of that name. Raises as read_node."""
+        try:
+            await self._request("DELETE", f"{_BINDINGS}/{quote(name)}")
+        except ApiRefused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return False
+        return True
+
+    # --- Leases
+
+    async def read_lease(self, namespace: str, name: str) -> Document | None:
+        """None if there is none. Raises as read_node."""
+        try:
+            return _read_object(await self._request("GET", f"{_leases(namespace)}/{quote(name)}"))
+        except ApiRefused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return None
+
+    async def create_lease(self, namespace: str, lease: Document) -> Document:
+        """409 where another was faster. Raises as read_node."""
+        path = _leases(namespace)
+        return _read_object(await self._request("POST", path, lease, "application/json"))
+
+    async def patch_lease(self, namespace: str, name: str, patch: Document) -> Document:
+        """A merge patch; 409 where `metadata.resourceVersion` is no longer its own. Raises as
+        read_node.
+        """
+        path = f"{_leases(namespace)}/{quote(name)}"
+        return _read_object(await self._request("PATCH", path, patch, MERGE))
+
+
+def _leases(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
+
+
+def _read_object(document: object) -> Document:
+    if not isinstance(document, dict):
+        raise ApiUnreachable("the answer is no object")
+    return document
+
+
+def _read_list(document: object, what: str) -> tuple[list[Document], Document]:
+    """The items and the metadata. Of an empty list of metadata, the items are null."""
+    answer = _read_object(document)
+    items, metadata = answer.get("items", ""), answer.get("metadata")
+    items = [] if items is None else items
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ApiUnreachable(f"the answer is no list of {what}")
+    return items, metadata if isinstance(metadata, dict) else {}
+
+
+def _runs_publisher(pod: Document) -> bool:
+    spec, status = pod.get("spec"), pod.get("status")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    has_ended = isinstance(status, dict) and status.get("phase") in _ENDED
+    return not has_ended and any(
+        isinstance(container, dict) and container.get("name") == PUBLISHER
+        for container in (containers if isinstance(containers, list) else ())
+    )
