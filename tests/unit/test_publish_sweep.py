@@ -94,6 +94,12 @@ def test_what_is_said_is_not_said_again() -> None:
     assert build_stale_patch(after, KubernetesSettings(), NOW + 900) is None
 
 
+def test_without_a_condition_there_is_no_heartbeat_to_miss() -> None:
+    """With `conditions = []`, a publisher writes only what changes."""
+    node = build_node(status="healthy", action="none")
+    assert build_stale_patch(node, KubernetesSettings(conditions=()), NOW) is None
+
+
 def test_what_others_manage_is_not_touched() -> None:
     node = build_node(condition("vitald.io/Healthy", "False"), status="healthy")
     others = replace(node, managers=dict.fromkeys(node.list_names(), frozenset({"somebody"})))
@@ -143,7 +149,9 @@ def test_a_publisher_that_returns_begins_a_new_transition() -> None:
 class Cluster:
     """An API server with one node of vitald, and Leases."""
 
-    present: NodeObject = field(default_factory=lambda: build_node(status="healthy"))
+    present: NodeObject = field(
+        default_factory=lambda: build_node(condition("vitald.io/Healthy", "True"))
+    )
     node: str = ""
     has_pod: bool = True
     lease: dict[str, Any] | None = None

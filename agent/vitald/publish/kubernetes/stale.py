@@ -35,7 +35,9 @@ _MESSAGE = "vitald publish on this node has stopped writing: look at its pod or 
 def build_stale_patch(
     node: NodeObject, settings: KubernetesSettings, now: float
 ) -> dict[str, object] | None:
-    """A patch of the status, for the node as it was read; None if it says that already.
+    """A patch of the status, for the node as it was read. None if it says that already, or if vitald
+    wrote no condition: then there is no heartbeat, and a publisher that has nothing to change does
+    not write.
 
     Conditions become Unknown and keep their heartbeat, the labels of status and action become
     `unknown` and `none`. What else vitald wrote has no such word and is removed; an order to
@@ -54,8 +56,9 @@ def build_stale_patch(
     }
     annotations = list_by_kind(written, NameKind.ANNOTATION)
     removed = _types(written - kept)
-    is_said = all(node.labels.get(key) == word for key, word in labels.items())
-    if is_said and not (changed or annotations or removed):
+    has_heartbeat = bool(conditions or removed)
+    is_same = all(node.labels.get(key) == word for key, word in labels.items())
+    if not has_heartbeat or (is_same and not (changed or annotations or removed)):
         return None
     return {
         "metadata": {
