@@ -34,7 +34,7 @@ from tests.system.lines import xid
 from tests.waiting import WAIT_S, until
 from vitald.cli.publish_cluster import LEASE
 from vitald.publish.config import load_config
-from vitald.publish.kubernetes.cluster_client import ClusterClient
+from vitald.publish.kubernetes.cluster_client import METADATA_PAGE, ClusterClient
 from vitald.publish.kubernetes.credentials import ClusterAccess
 from vitald.publish.kubernetes.lease import Lease
 from vitald.publish.kubernetes.sweep import LOOK_S, Sweep
@@ -211,6 +211,21 @@ def sweeper(plane: ControlPlane, tmp_path: Path) -> Iterator[Sweeper]:
         yield running
 
 
+def test_many_labels_fit(plane: ControlPlane, node_on: ClusterNode, sweeper: Sweeper) -> None:
+    """As many nodes as one page has, with more labels than Node Feature Discovery sets."""
+    names = [f"labels-{number}" for number in range(METADATA_PAGE)]
+    labels = {f"feature.node.kubernetes.io/name-{number}": "true" for number in range(500)}
+    for name in names:
+        plane.create_node(name)
+        plane.demand("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+    try:
+        sweeper.look_on(1)
+    finally:
+        for name in names:
+            plane.demand("DELETE", f"/api/v1/nodes/{name}")
+    assert sweeper.ready_file.exists()
+
+
 def test_a_silent_publishers_words_become_unknown_until_it_returns(
     node_on: ClusterNode, sweeper: Sweeper, tmp_path: Path
 ) -> None:
@@ -268,6 +283,16 @@ def test_publishers_on_hosts_are_not_missed_as_pods(
     node_on: ClusterNode, plane: ControlPlane, tmp_path: Path
 ) -> None:
     with Sweeper(plane, tmp_path, pods="") as sweeper, killed_publisher(tmp_path, node_on):
+        sweeper.look_on(16)
+        assert node_on.read_reason() == "HeartbeatStale"
+
+
+def test_a_pod_that_was_evicted_is_still_to_run(
+    node_on: ClusterNode, sweeper: Sweeper, tmp_path: Path
+) -> None:
+    with publisher_pod(node_on), killed_publisher(tmp_path, node_on):
+        pod = f"/api/v1/namespaces/{NAMESPACE}/pods/daemon-{node_on.name}/status"
+        node_on.plane.demand("PATCH", pod, {"status": {"phase": "Failed", "reason": "Evicted"}})
         sweeper.look_on(16)
         assert node_on.read_reason() == "HeartbeatStale"
 

@@ -1,5 +1,5 @@
 """
-What a node should say whose publisher is silent: that nobody knows. Pure.
+What the node object should say while its publisher is silent: that the state is unknown. Pure.
 
 Kubernetes turns only the kubelet's own conditions to Unknown when they are no longer renewed.
 Source: Kubernetes, pkg/controller/nodelifecycle/node_lifecycle_controller.go.
@@ -29,15 +29,15 @@ from vitald.publish.kubernetes.reconcile import delete_conditions
 from vitald.publish_sections import KubernetesSettings
 from vitald.timestamps import format_rfc3339
 
-_MESSAGE = "vitald publish on this node has stopped writing: look at its pod or unit, and its log"
+_MESSAGE = "vitald publish on this node has stopped writing: check its pod or unit, and its log"
 
 
 def build_stale_patch(
     node: NodeObject, settings: KubernetesSettings, now: float
 ) -> dict[str, object] | None:
-    """A patch of the status, for the node as it was read. None if it says that already, or if vitald
-    wrote no condition: then there is no heartbeat, and a publisher that has nothing to change does
-    not write.
+    """A patch of the status, for the node as it was read. None if it has these values already, or if
+    vitald wrote no condition: then there is no heartbeat, and a publisher that has nothing to change
+    does not write.
 
     Conditions become Unknown and keep their heartbeat, the labels of status and action become
     `unknown` and `none`. What else vitald wrote has no such word and is removed; an order to
