@@ -185,9 +185,9 @@ def test_the_sweep_asks_for_the_pods_of_publishers(
     (selector,) = [
         word.removeprefix("--pods=") for word in container["command"] if word.startswith("--pods=")
     ]
-    asked = dict(label.split("=") for label in selector.split(",")).items()
-    assert asked <= pods["DaemonSet"]["metadata"]["labels"].items()
-    assert not asked <= pods["Deployment"]["metadata"]["labels"].items()
+    selected = dict(label.split("=") for label in selector.split(",")).items()
+    assert selected <= pods["DaemonSet"]["metadata"]["labels"].items()
+    assert not selected <= pods["Deployment"]["metadata"]["labels"].items()
     assert PUBLISHER_CONTAINER in [each["name"] for each in pods["DaemonSet"]["spec"]["containers"]]
 
 
@@ -588,7 +588,7 @@ def test_turned_off_it_leaves_nothing(
         assert done.returncode == 0, done.stderr
         end_job(plane, job, "SuccessCriteriaMet", "Complete", expected=0)
     assert {name: describe_node(plane, name) for name in NODES} == nodes
-    # There is nothing left to do for a further upgrade; a removal looks again.
+    # A further upgrade has nothing left to do; a removal checks again.
     demand_helm(plane, "upgrade", *release, str(CHART), *off)
     with running_helm(plane, "uninstall", *release) as job:
         done = run_job(plane, job, tmp_path)

@@ -32,20 +32,20 @@ def retire_all_nodes(
 
     async def retire() -> list[Removal]:
         async with _open_client(settings, kubeconfig) as client:
-            if binding and not dry_run and await client.delete_binding(binding):
+            if binding and dry_run:
+                print(f"would delete the ClusterRoleBinding {binding}, if there is one")
+            elif binding and await client.delete_binding(binding):
                 print(f"deleted the ClusterRoleBinding {binding}")
             return await retire_cluster(client, settings.prefix, dry_run=dry_run)
 
     removals = asyncio.run(retire())
     changed = [removal for removal in removals if removal.removed]
-    if dry_run:
-        for removal in removals:
-            for verb, names in (("remove", removal.removed), ("keep", removal.kept)):
-                if names:
-                    print(f"{removal.node}: would {verb} {', '.join(names)}")
-        print(f"would remove what vitald wrote from {len(changed)} of {len(removals)} nodes")
-    else:
-        print(f"removed what vitald wrote from {len(changed)} of {len(removals)} nodes")
+    for removal in removals if dry_run else ():
+        for verb, names in (("remove", removal.removed), ("keep", removal.kept)):
+            if names:
+                print(f"{removal.node}: would {verb} {', '.join(names)}")
+    verb = "would remove" if dry_run else "removed"
+    print(f"{verb} what vitald wrote from {len(changed)} of {len(removals)} nodes")
 
 
 @asynccontextmanager

@@ -116,10 +116,11 @@ def _read_object(document: object) -> Document:
 
 
 def _read_list(document: object, what: str) -> tuple[list[Document], Document]:
-    """The items and the metadata. Of an empty list of metadata, the items are null."""
+    """The items and the metadata. Those of an empty PartialObjectMetadataList are null."""
     answer = _read_object(document)
-    items, metadata = answer.get("items", ""), answer.get("metadata")
-    items = [] if items is None else items
+    items, metadata = answer.get("items"), answer.get("metadata")
+    if items is None and answer.get("kind") == "PartialObjectMetadataList":
+        items = []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise ApiUnreachable(f"the answer is no list of {what}")
     return items, metadata if isinstance(metadata, dict) else {}

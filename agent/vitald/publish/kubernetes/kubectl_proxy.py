@@ -19,7 +19,7 @@ _START_S, _POLL_S = 10.0, 0.05
 
 @asynccontextmanager
 async def open_proxy(kubeconfig: Path) -> AsyncIterator[ClusterAccess]:
-    """While the context lasts. What kubectl says goes to standard error. Raises NoCredentials."""
+    """While the context lasts. kubectl's errors go to standard error. Raises NoCredentials."""
     with tempfile.TemporaryDirectory(prefix="vitald-") as folder:
         path = Path(folder) / "api"
         command = ("kubectl", "proxy", f"--kubeconfig={kubeconfig}", f"--unix-socket={path}")

@@ -43,7 +43,7 @@ def decide_transition(
     """The present status and since when it is that.
 
     `remembered` is this process's own record, which outlives a restart; the node's condition is
-    the fallback where that was lost, or where the sweep has told readers since that nobody knew.
+    the fallback where that was lost, or where the sweep has made it Unknown since.
     Otherwise the status is new: since the ledger's last change, if that was after the former
     transition; else since now.
     """

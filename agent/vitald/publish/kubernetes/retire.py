@@ -12,10 +12,9 @@ import time
 
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import NoCredentials
-from vitald.publish.kubernetes.names import describe_kept, find_written_names
-from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.reconcile import build_removal
-from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
+from vitald.publish.kubernetes.names import describe_kept
+from vitald.publish.kubernetes.removal import remove_written
+from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish.sink import SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish_sections import KubernetesSettings
@@ -65,21 +64,10 @@ async def _remove_names(
     """
     keys = store.read_taints() | {get_taint_key(settings.prefix)}
     node = await client.read_node()
-    if names := find_written_names(node, settings.prefix):
-        _check_removed(await client.patch_status(build_removal(names)), settings)
-        removed |= {name.describe() for name in names}
-    if taints := {f"taint {taint.key}" for taint in node.taints if is_ours(taint, keys)}:
-        await replace_taints(client, keys, None)
-        removed |= taints
+    await remove_written(client, node, settings.prefix, keys, removed)
     await store.drop_taints(keys)
     await store.write_transitions(node.uid, {})  # a later first write is one
     return [f"kept: {name}" for name in describe_kept(node, settings.prefix)]
-
-
-def _check_removed(node: NodeObject, settings: KubernetesSettings) -> None:
-    """Raises SinkFailed where another writer was faster."""
-    if left := find_written_names(node, settings.prefix):
-        raise SinkFailed(f"still there: {', '.join(sorted(name.describe() for name in left))}")
 
 
 def _explain(client: KubernetesClient, removed: set[str], error: Exception) -> str:

@@ -3,10 +3,6 @@ Removes what vitald wrote from all nodes of the cluster: for the removal of a wh
 
 It needs no memory of what was written: the API server has recorded it (names.py), whatever the
 configuration was.
-
-    GET    /api/v1/nodes?limit=...        page by page
-    PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations
-    PATCH  /api/v1/nodes/NAME             taints, where there is one
 """
 
 from __future__ import annotations
@@ -19,10 +15,10 @@ import structlog
 from vitald.backoff import Backoff
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
 from vitald.publish.kubernetes.cluster_client import ClusterClient
-from vitald.publish.kubernetes.names import describe_kept, find_written_names
+from vitald.publish.kubernetes.names import describe_kept
 from vitald.publish.kubernetes.node_object import NodeObject
-from vitald.publish.kubernetes.reconcile import build_removal
-from vitald.publish.kubernetes.taint import get_taint_key, is_ours, replace_taints
+from vitald.publish.kubernetes.removal import describe_written, remove_written
+from vitald.publish.kubernetes.taint import get_taint_key
 from vitald.publish.sink import SinkFailed
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
@@ -42,26 +38,6 @@ class Removal:
     kept: tuple[str, ...]
 
 
-async def remove_written(
-    client: ClusterClient, node: NodeObject, prefix: str, *, dry_run: bool = False
-) -> Removal:
-    """Of one node; one that is gone has nothing. Raises as read_node, and SinkFailed."""
-    client.node = node.name
-    names, keys = find_written_names(node, prefix), (get_taint_key(prefix),)
-    has_taint = any(is_ours(taint, keys) for taint in node.taints)
-    try:
-        if names and not dry_run:
-            await client.patch_status(build_removal(names))
-        if has_taint and not dry_run:
-            await replace_taints(client, keys, None)
-    except ApiRefused as error:
-        if error.status != _NOT_FOUND:
-            raise
-    words = [name.describe() for name in names] + [f"taint {key}" for key in keys] * has_taint
-    kept = describe_kept(node, prefix)
-    return Removal(node=node.name, removed=tuple(sorted(words)), kept=tuple(kept))
-
-
 async def retire_cluster(
     client: ClusterClient, prefix: str, *, dry_run: bool = False
 ) -> list[Removal]:
@@ -75,7 +51,7 @@ async def retire_cluster(
         try:
             nodes, token = await client.list_nodes(token)
             for node in nodes:
-                removal = await remove_written(client, node, prefix, dry_run=dry_run)
+                removal = await _retire_node(client, node, prefix, dry_run=dry_run)
                 if removal.removed or node.name not in done:
                     done[node.name] = removal
                     _log_removal(removal, dry_run=dry_run)
@@ -93,6 +69,22 @@ async def retire_cluster(
             failures = 0
         if not token:
             return list(done.values())
+
+
+async def _retire_node(
+    client: ClusterClient, node: NodeObject, prefix: str, *, dry_run: bool
+) -> Removal:
+    client.node = node.name
+    keys = {get_taint_key(prefix)}
+    removed = describe_written(node, prefix, keys) if dry_run else set()
+    try:
+        if not dry_run:
+            await remove_written(client, node, prefix, keys, removed)
+    except ApiRefused as error:
+        if error.status != _NOT_FOUND:  # a node that is gone has nothing
+            raise
+    kept = describe_kept(node, prefix)
+    return Removal(node=node.name, removed=tuple(sorted(removed)), kept=tuple(kept))
 
 
 def _log_removal(removal: Removal, *, dry_run: bool) -> None:

@@ -35,9 +35,9 @@ _MESSAGE = "vitald publish on this node has stopped writing: check its pod or un
 def build_stale_patch(
     node: NodeObject, settings: KubernetesSettings, now: float
 ) -> dict[str, object] | None:
-    """A patch of the status, for the node as it was read. None if it has these values already, or if
-    vitald wrote no condition: then there is no heartbeat, and a publisher that has nothing to change
-    does not write.
+    """A patch of the status, for the node as it was read. None if it has these values already, or
+    if vitald wrote no condition: then there is no heartbeat, and a publisher that has nothing to
+    change does not write.
 
     Conditions become Unknown and keep their heartbeat, the labels of status and action become
     `unknown` and `none`. What else vitald wrote has no such word and is removed; an order to

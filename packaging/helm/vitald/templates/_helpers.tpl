@@ -11,7 +11,7 @@ app.kubernetes.io/name: vitald
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- /* Not those of the publishers' pods, which the sweep asks for. */ -}}
+{{- /* Not those of the publishers' pods, which the sweep selects. */ -}}
 {{- define "vitald.sweepLabels" -}}
 app.kubernetes.io/name: vitald-sweep
 app.kubernetes.io/instance: {{ .Release.Name }}
