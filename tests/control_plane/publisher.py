@@ -15,6 +15,22 @@ from tests.control_plane.cluster_node import ClusterNode
 from tests.harness import PYTHON, ROOT, Node
 from tests.waiting import WAIT_S, until
 
+_PROBE = ROOT / "packaging/container/healthy"
+
+
+def probe_readiness(ready_file: Path) -> str:
+    """What the shipped readiness probe says of this file; "" if the publisher is ready."""
+    probe, shipped = _PROBE.read_text(), '"/run/vitald-publish/ready"'
+    assert shipped in probe
+    done = subprocess.run(
+        [PYTHON, "-IS", "-c", probe.replace(shipped, repr(str(ready_file))), "published"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert bool(done.stderr) == bool(done.returncode), done
+    return done.stderr.strip()
+
 
 class Publisher:
     """One configuration, and the process that runs with it.
@@ -87,7 +103,10 @@ token_file = "{self.token_file}"
         before = len(self.read_log("publishing"))
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [PYTHON, "-m", "vitald", "publish", "--config", str(self.config)],
+                [
+                    *(PYTHON, "-m", "vitald", "publish", f"--config={self.config}"),
+                    f"--ready-file={self.folder}/ready",
+                ],
                 stdout=errors,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
@@ -96,6 +115,10 @@ token_file = "{self.token_file}"
             )
         if wait:
             until(lambda: len(self.read_log("publishing")) > before, "vitald publish")
+
+    def probe_readiness(self) -> str:
+        """Why the pod's readiness probe fails; "" if it does not."""
+        return probe_readiness(self.folder / "ready")
 
     def stop(self, number: int = signal.SIGTERM) -> float:
         """Seconds that it took to end; 0 if it was not running."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -342,8 +343,24 @@ def test_a_refused_token_is_read_again_until_it_is_good(
     until(lambda: publisher.read_log("sink_failed"), "the refusal to be logged")
     assert "401" in publisher.read_log("sink_failed")[0]["error"]
     assert "expired" not in publisher.errors.read_text()
+    until(lambda: not publisher.probe_readiness(), "it was written within two heartbeats")
     publisher.write_token(cluster_node.kubelet_token)
     cluster_node.wait_for_status("False")
+
+
+def test_a_publisher_that_could_never_write_is_not_ready(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    """The probe says why: a person reads that in `kubectl describe pod`."""
+    publisher = make_publisher(node, token="expired")
+    assert publisher.probe_readiness().startswith("the publisher has not started")
+    publisher.start()
+    until(lambda: "kubernetes: API server: 401" in publisher.probe_readiness(), "the reason")
+    publisher.write_token(cluster_node.kubelet_token)
+    until(lambda: not publisher.probe_readiness(), "it to be ready")
+    publisher.kill()
+    os.utime(publisher.folder / "ready", (1.0, 1.0))
+    assert "the publisher has not run for" in publisher.probe_readiness()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.control_plane.manifests import (
     drop,
 )
 from tests.control_plane.plane import MERGE, ControlPlane
+from tests.control_plane.publisher import probe_readiness
 from tests.harness import PYTHON, ROOT, Node
 from tests.system.lines import xid
 from tests.waiting import until
@@ -45,6 +47,7 @@ HEALTHY = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
     "lastHeartbeatTime": "2026-01-01T00:00:00Z",
 }
+OWN_LABELS = ("vitald.io/status", "vitald.io/action")
 NOTE = "an event of a test"
 FOREIGN_TAINT = {"key": "example.com/maintenance", "effect": "NoSchedule"}
 OWN_TAINT = {"key": "vitald.io/unhealthy", "value": "inspect", "effect": "NoSchedule"}
@@ -454,6 +457,77 @@ def test_the_publisher_writes_all_that_it_is_told_to(deployed: Deployed, tmp_pat
     assert list_own_names(deployed.plane.read_node(OTHER)) == ["vitald.io/site"]
 
 
+@limited
+def test_what_a_policy_refuses_does_not_stop_the_rest(deployed: Deployed, tmp_path: Path) -> None:
+    """A profile that the shipped policy does not list, and labels that another does not allow."""
+    with Node(tmp_path / "daemon") as daemon, forbid_labels(deployed):
+        config = write_config(tmp_path, deployed, daemon, 'conditions = ["own", "eks"]\n')
+        ready = tmp_path / "ready"
+        with subprocess.Popen(
+            [*(PYTHON, "-m", "vitald", "publish", "--config", config), "--ready-file", ready],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "agent"), "NODE_NAME": OWN},
+        ) as process:
+            try:
+                until(lambda: list_refused(daemon) == ["labels", "eks"])
+                assert read_healthy(deployed) == "True"
+                daemon.write(xid(79))
+                until(lambda: read_healthy(deployed) == "False")
+                until(lambda: not probe_readiness(ready))
+                status, metrics = daemon.cli("status").stdout, daemon.metrics()
+            finally:
+                process.terminate()
+        node = deployed.plane.read_node(OWN)
+        assert "vitald.io/status" not in node["metadata"]["labels"]
+        assert "Xid" in node["metadata"]["annotations"]["vitald.io/findings"].title()
+        assert not {each["type"] for each in node["status"]["conditions"]} & {"KernelReady"}
+        assert "publishing to kubernetes: PARTLY, without labels, eks: " in status
+        assert "denied request: no labels here: change what refuses it" in status
+        assert 'vitald_publish_refused{part="eks",sink="kubernetes"} 1.0' in metrics
+
+
+@contextmanager
+def forbid_labels(deployed: Deployed) -> Iterator[None]:
+    """A policy of the site's own, which takes effect after a moment."""
+    plane, name = deployed.plane, "no-labels"
+    kinds = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"]}
+    expression = f"!object.metadata.labels.exists(k, k in {[*OWN_LABELS]})"
+    policy = {
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{**rule, "resources": ["nodes/status"]}]},
+            "validations": [{"expression": expression, "message": "no labels here"}],
+        },
+    }
+    binding = {
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    label = of_metadata(labels={"vitald.io/status": "healthy"})
+    plane.demand("PATCH", f"/api/v1/nodes/{OWN}", of_metadata(labels=dict.fromkeys(OWN_LABELS)))
+    plane.demand("POST", f"{kinds}ies", policy)
+    try:
+        plane.demand("POST", f"{kinds}ybindings", binding)
+        until(lambda: deployed.patch_status(label) == REFUSED_BY_POLICY)
+        plane.demand("PATCH", f"/api/v1/nodes/{OWN}", of_metadata(labels=dict.fromkeys(OWN_LABELS)))
+        yield
+    finally:
+        plane.call("DELETE", f"{kinds}ybindings/{name}")
+        plane.call("DELETE", f"{kinds}ies/{name}")
+
+
+def list_refused(daemon: Node) -> list[str]:
+    """The parts of the node's state that are not written."""
+    publishers = daemon.get("/v1/status")["publishers"]
+    sinks = publishers["sinks"] if publishers else ()
+    return [part for sink in sinks if sink["name"] == "kubernetes" for part in sink["refused"]]
+
+
+def read_healthy(deployed: Deployed) -> str:
+    found = deployed.plane.read_node(OWN)["status"].get("conditions", ())
+    return next((one["status"] for one in found if one["type"] == HEALTHY["type"]), "")
+
+
 def list_taints(plane: ControlPlane) -> list[str]:
     return [taint["key"] for taint in plane.read_node(OWN)["spec"].get("taints", ())]
 
@@ -468,7 +542,7 @@ def list_event_reasons(plane: ControlPlane) -> set[str]:
     }
 
 
-def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
+def write_config(folder: Path, deployed: Deployed, daemon: Node, more: str = "") -> Path:
     token = folder / "token"
     token.write_text(deployed.token)
     text = (KUBERNETES / "publish/publish.toml").read_text("utf-8")
@@ -481,7 +555,7 @@ def write_config(folder: Path, deployed: Deployed, daemon: Node) -> Path:
     plane = deployed.plane
     text += f'server = "{plane.server}"\nca = "{plane.certificate}"\ntoken_file = "{token}"\n'
     text += f"impersonate = {str(bool(deployed.user)).lower()}\n"
-    text += f'taint = "{"NoSchedule" if deployed.may_taint else "off"}"\n'
+    text += f'taint = "{"NoSchedule" if deployed.may_taint else "off"}"\n{more}'
     path = folder / "publish.toml"
     path.write_text(text)
     return path

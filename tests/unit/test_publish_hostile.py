@@ -25,7 +25,7 @@ from vitald.publish.daemon_report import DaemonReport
 from vitald.publish.http import parse_json
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
-from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_desired_node
+from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_own_parts, combine
 from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
 from vitald.publish.sink import SinkHealth
@@ -138,7 +138,7 @@ def test_texts_of_the_kernel_reach_the_node_as_one_printable_line() -> None:
             "findings": [{**FINDING, "component": hostile, "device": hostile}],
         }
     )
-    desired = build_desired_node(summary, "vitald.io", labels=True, annotation=True)
+    desired = combine(build_own_parts(summary, "vitald.io").values())
     for condition in desired.conditions:
         assert condition.message.isprintable()
         assert len(condition.message.encode()) <= MAX_MESSAGE_BYTES
@@ -152,7 +152,7 @@ def test_a_time_that_no_clock_shows_can_be_written() -> None:
         summary = parse_summary(
             {**SUMMARY, "changedAt": moment, "findings": [{**FINDING, "since": moment}]}
         )
-        assert build_desired_node(summary, "vitald.io", labels=True, annotation=True).annotations
+        assert build_own_parts(summary, "vitald.io")["annotation"].annotations
 
 
 def test_an_error_does_not_repeat_the_answer() -> None:

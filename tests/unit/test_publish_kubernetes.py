@@ -15,7 +15,8 @@ from vitald.publish.kubernetes.desired import (
     MAX_MESSAGE_BYTES,
     ConditionStatus,
     DesiredCondition,
-    build_desired_node,
+    build_own_parts,
+    combine,
     format_findings,
     format_message,
     limit_text,
@@ -81,7 +82,7 @@ def write(
     memory: dict[str, LastTransition],
 ) -> NodeObject:
     """The node after the sink has written the state, as the API server merges it."""
-    desired = build_desired_node(state, "vitald.io", labels=True, annotation=True)
+    desired = combine(build_own_parts(state, "vitald.io").values())
     for condition in desired.conditions:
         memory[condition.type] = decide_transition(
             condition, memory.get(condition.type), node.conditions.get(condition.type), now
@@ -127,7 +128,7 @@ def _of(patch: dict[str, object]) -> dict[str, object]:
     ],
 )
 def test_conditions(state: PublishedState, statuses: str, reasons: str) -> None:
-    conditions = build_desired_node(state, "p.io", labels=True, annotation=True).conditions
+    conditions = build_own_parts(state, "p.io")["own"].conditions
     assert [condition.type for condition in conditions] == [
         "p.io/Healthy",
         "p.io/RebootRequired",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests import admission_policy
 from tests.unit.builders import catalogue
 from vitald.catalog import PROFILES
+from vitald.publish.kubernetes.desired import combine
 from vitald.publish.kubernetes.names import (
     CONDITION_PROFILES,
     HYPERPOD,
@@ -20,7 +21,7 @@ from vitald.publish.kubernetes.names import (
 )
 from vitald.publish.kubernetes.node_object import MANAGER, NameKind, NodeName, NodeObject
 from vitald.publish.kubernetes.profiles.tables import read_words
-from vitald.publish.kubernetes.sets import build_configured_node
+from vitald.publish.kubernetes.sets import build_configured_node, describe_refusals
 from vitald.publish.summary import DaemonSilent
 from vitald.publish_sections import CONDITION_SETS, KubernetesSettings
 from vitald.reasons import FixedReason, find_reason, make_reason
@@ -70,7 +71,8 @@ def test_a_write_changes_what_is_configured_or_was_written_by_vitald_alone(
         prefix=PREFIX, conditions=tuple(sets), labels=labels, annotation=annotation
     )
     node = make_node(managers)
-    desired = build_configured_node(settings, DaemonSilent(since=0.0, detail=""), node).desired
+    silent = DaemonSilent(since=0.0, detail="")
+    desired = combine(build_configured_node(settings, silent, node).parts.values())
     written = {
         *(NodeName(NameKind.CONDITION, each.type) for each in desired.conditions),
         *name_all(NameKind.LABEL, [key for key, word in desired.labels.items() if word]),
@@ -98,12 +100,11 @@ def test_a_name_that_others_had_first_is_not_overwritten() -> None:
     ))  # fmt: skip
     theirs = {label: frozenset({"kubectl-label"})}
     refused = build_configured_node(settings, silent, make_node(theirs))
-    (refusal,) = refused.refusals
-    assert refusal.describe() == (
-        '"own" is not written: label example.com/status is managed by kubectl-label: remove that'
+    assert describe_refusals(refused.refusals) == (
+        '"own" not written: label example.com/status is managed by kubectl-label: remove that'
         " agent and its label, or choose another [kubernetes] prefix"
     )
-    assert not (refused.desired.conditions or refused.desired.labels)
+    assert not refused.parts
     # It is repaired once vitald has written to the node; a kubelet's label only precedes it.
     for managers in (
         {**theirs, condition: frozenset({MANAGER})},
@@ -112,7 +113,7 @@ def test_a_name_that_others_had_first_is_not_overwritten() -> None:
     ):
         written = build_configured_node(settings, silent, make_node(managers))
         assert not written.refusals
-        assert written.desired.labels[label.name] == "unknown"
+        assert written.parts["labels"].labels[label.name] == "unknown"
     again = build_configured_node(settings, silent, make_node(theirs), [condition.name])
     assert not again.refusals
 

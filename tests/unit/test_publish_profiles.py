@@ -40,7 +40,12 @@ from vitald.publish.kubernetes.profiles.hyperpod import (
 )
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish.kubernetes.reconcile import build_patch
-from vitald.publish.kubernetes.sets import build_configured_node, find_refusal
+from vitald.publish.kubernetes.sets import (
+    FORMER,
+    build_configured_node,
+    describe_refusals,
+    find_refusal,
+)
 from vitald.publish.sink import PartlyWritten, SinkRunner
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
 from vitald.publish_sections import KubernetesSettings
@@ -361,10 +366,10 @@ def test_what_another_manages_is_refused() -> None:
     ]
     for profile, node, named in cases:
         configured = build_configured_node(configure(profile), UNHEALTHY, node)
-        assert configured.desired == DesiredNode(conditions=())
-        (refusal,) = configured.refusals
-        assert named in refusal.describe()
-        assert f'or take "{profile}" out of [kubernetes] conditions' in refusal.describe()
+        assert not configured.parts
+        why = describe_refusals(configured.refusals)
+        assert why.startswith(f'"{profile}" not written: ') and named in why
+        assert f'or take "{profile}" out of [kubernetes] conditions' in why
 
 
 def test_what_is_ours_or_of_another_profile_is_not_refused() -> None:
@@ -391,15 +396,15 @@ def test_what_was_written_of_a_profile_goes_with_it() -> None:
         managers={**ours.managers, **theirs.managers},
     )
     for profiles in (("npd",), ("eks",)):  # no longer configured, and refused
-        desired = build_configured_node(configure(*profiles), HEALTHY, node).desired
+        desired = build_configured_node(configure(*profiles), HEALTHY, node).parts[FORMER]
         assert desired.removed == ("KernelReady", "vitald.io/Healthy")
         assert desired.labels == {HEALTH_STATUS: None}
-        patch = json.dumps(build_patch(replace(desired, conditions=()), {}, node, 0.0, 300.0))
+        patch = json.dumps(build_patch(desired, {}, node, 0.0, 300.0))
         assert '{"type": "KernelReady", "$patch": "delete"}' in patch
         assert "StorageReady" not in patch
     kept = replace(node, managers=ours.managers)
     configured = build_configured_node(configure("eks"), HEALTHY, kept)
-    assert configured.desired.removed == ("vitald.io/Healthy",)
+    assert configured.parts[FORMER].removed == ("vitald.io/Healthy",)
 
 
 class Refusing:
@@ -408,13 +413,13 @@ class Refusing:
     name = "kubernetes"
 
     def __init__(self) -> None:
-        self.why = '"eks" is not written: nma'
+        self.why = '"eks" not written: nma'
         self.written: list[PublishedState] = []
 
     async def write_state(self, state: PublishedState) -> bool:
         self.written.append(state)
         if self.why:
-            raise PartlyWritten(self.why)
+            raise PartlyWritten(self.why, refused=("eks",), did_write=False)
         return True
 
     def get_recheck_s(self, state: PublishedState) -> float:
@@ -430,16 +435,21 @@ def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:
         runner = SinkRunner(sink)
         task = asyncio.ensure_future(runner.run())
         try:
+            never = runner.describe_delay(600.0)
+            assert never == "kubernetes: nothing has been written yet"
             runner.offer_state(HEALTHY)
             await until_async(lambda: runner.health.error == sink.why)
-            assert not runner.health.is_up
+            assert runner.describe_delay(600.0) == ""
+            assert runner.describe_delay(-1.0) == f"kubernetes: {sink.why}"
+            assert (runner.health.is_up, runner.health.refused) == (False, ("eks",))
+            assert runner.health.writes == 0
             assert runner.health.last_success > 0
             assert (runner.health.waiting, runner.health.failures) == (0, 0)
             runner.offer_state(UNHEALTHY)
             await until_async(lambda: sink.written[-1] == UNHEALTHY)
             sink.why = ""
             await until_async(lambda: runner.health.is_up)
-            assert runner.health.error == ""
+            assert (runner.health.error, runner.health.refused) == ("", ())
         finally:
             task.cancel()
 

@@ -39,6 +39,7 @@ WELL: Json = {
     "up": True,
     "lastSuccess": "2026-11-20T13:46:40.250Z",
     "error": "",
+    "refused": [],
     "waiting": 0,
     "waitingSince": None,
     "writes": 7,
@@ -142,6 +143,9 @@ REFUSED: list[tuple[object, str]] = [
     ([{**WELL, "error": "two\nlines"}], "sinks[0].error"),
     ([{**WELL, "error": "\x1b[2J"}], "sinks[0].error"),
     ([{**WELL, "error": None}], "sinks[0].error"),
+    ([{**WELL, "refused": None}], "sinks[0].refused: expected a list"),
+    ([{**WELL, "refused": ["x"] * 17}], "sinks[0].refused"),
+    ([{**WELL, "refused": ['"']}], "sinks[0].refused: expected 1 to 32"),
     ([{**WELL, "waiting": -1}], "sinks[0].waiting: expected a number from 0"),
     ([{**WELL, "writes": 10**15 + 1}], "sinks[0].writes"),
     ([{**WELL, "writes": 1.5}], "sinks[0].writes"),
@@ -188,6 +192,9 @@ def test_metrics_of_a_sink() -> None:
     assert told['vitald_publish_writes_total{result="failed",sink="kubernetes"}'] == 1.0
     assert told['vitald_publish_up{sink="nfd"}'] == 0.0
     assert told['vitald_publish_queue{sink="nfd"}'] == 3.0
+    partly = samples(taken({**WELL, "up": False, "refused": ["eks", "labels"]}))
+    assert partly['vitald_publish_refused{part="eks",sink="kubernetes"}'] == 1.0
+    assert partly['vitald_publish_refused{part="labels",sink="kubernetes"}'] == 1.0
     assert told["vitald_publish_last_report_timestamp_seconds"] > 1.7e9
 
 
@@ -242,9 +249,13 @@ def test_nothing_is_shown_while_all_is_well(capsys: pytest.CaptureFixture[str]) 
 def test_a_sink_that_is_down_or_behind_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     late = {"waiting": 1, "waitingSince": "2026-11-20T13:47:30.000Z"}
     down = {**WELL, "name": "nfd", "up": False, "error": "no space \x1b[2Jleft"}
-    first, second = shown(capsys, table({**WELL, **late}, down, {**WELL, "name": "textfile"}))
+    partly = {**WELL, "up": False, "refused": ["labels", "eks"], "error": "denied"}
+    first, second, third = shown(
+        capsys, table({**WELL, **late}, down, {**partly, "name": "other"}, {**WELL, "name": "well"})
+    )
     assert first.startswith("  publishing to kubernetes: behind since 2026-11-20 ")
     assert first.endswith(": journalctl -u vitald-publish")
+    assert third.startswith("  publishing to other: PARTLY, without labels, eks: denied: ")
     assert second == (
         "  publishing to nfd: DOWN: no space \\x1b[2Jleft: journalctl -u vitald-publish"
     )

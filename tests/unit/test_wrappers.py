@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builders import ROOT
-from vitald.publish.kubernetes.desired import build_desired_node
+from vitald.publish.kubernetes.desired import build_own_parts
 from vitald.publish.summary import DaemonSilent
 from vitald.tomlfile import parse_duration
 
@@ -117,7 +117,7 @@ def test_npd_accepts_the_configuration(path: Path) -> None:
 def test_npd_has_the_conditions_of_the_publisher() -> None:
     """But the first, whose polarity NPD sets: a problem is True."""
     silent = DaemonSilent(since=0.0, detail="")
-    published = build_desired_node(silent, "vitald.io", labels=False, annotation=False)
+    published = build_own_parts(silent, "vitald.io")["own"]
     types = {json.loads(path.read_text())["conditions"][0]["type"] for path in CONFIGURATIONS}
     assert types == {each.type for each in published.conditions} - {"vitald.io/Healthy"} | {
         "vitald.io/Unhealthy"

@@ -65,6 +65,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="with sweep: of its Lease and of the pods (default: the variable POD_NAMESPACE)",
     )
     parser.add_argument(
+        "--ready-file",
+        type=Path,
+        metavar="FILE",
+        help="for a readiness probe: replaced every 5 s, says why the node's state is not written,"
+        " and is empty while it is",
+    )
+    parser.add_argument(
         "--config",
         type=Path,
         default=None,
@@ -89,6 +96,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if (arguments.what == "kubernetes") != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
     chosen = _ALL_NODES if arguments.retire and arguments.all_nodes else arguments.what
+    if arguments.ready_file and arguments.what:
+        raise UsageError("--ready-file is for vitald publish without anything else")
     for name, needed in _ONLY_FOR.items():
         if getattr(arguments, name) and chosen != needed:
             raise UsageError(f"--{name.replace('_', '-')} is for: vitald publish {needed}")
@@ -118,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitald.publish.state_store import StateInUse
     from vitald.worker_thread import NoThread
 
-    publisher = Publisher(config)
+    publisher = Publisher(config, arguments.ready_file)
     gc.collect()
     gc.freeze()
     gc.enable()

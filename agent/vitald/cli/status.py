@@ -182,7 +182,9 @@ def _show_publishers(status: schema.NodeStatus) -> None:
         is_late = _is_late(sink["waitingSince"], status["time"])
         if sink["up"] and not is_late:
             continue
-        state = "behind" if sink["up"] else render.colour_text("DOWN", "bold", "magenta")
+        word = "PARTLY" if sink["refused"] else "DOWN"
+        state = "behind" if sink["up"] else render.colour_text(word, "bold", "magenta")
+        state += f", without {', '.join(sink['refused'])}" if sink["refused"] else ""
         since = f" since {render.format_time(sink['waitingSince'])}" if is_late else ""
         why = f": {render.escape_text(sink['error'])}" if sink["error"] else ""
         name = render.escape_text(sink["name"])

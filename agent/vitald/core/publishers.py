@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-MAX_SINKS = 16
+MAX_SINKS = MAX_REFUSED = 16
 SILENT_AFTER_S = 60.0  # four reports
 
 
@@ -25,6 +25,7 @@ class SinkReport:
     up: bool
     last_success: float | None
     error: str  # of the last attempt; "" if it succeeded
+    refused: tuple[str, ...]  # what of the state; the rest is written
     waiting: int
     waiting_since: float | None
     writes: int

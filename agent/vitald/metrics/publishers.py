@@ -17,7 +17,7 @@ def collect_metrics(publishers: Publishers) -> Iterator[Metric]:
     )
     up = GaugeMetricFamily(
         "vitald_publish_up",
-        "1 while writes to a sink succeed; 0, too, while vitald publish is silent.",
+        "1 while all is written to a sink; 0, too, while vitald publish is silent.",
         labels=["sink"],
     )
     last_success = GaugeMetricFamily(
@@ -33,6 +33,11 @@ def collect_metrics(publishers: Publishers) -> Iterator[Metric]:
     queue = GaugeMetricFamily(
         "vitald_publish_queue", "How much a sink has not written yet.", labels=["sink"]
     )
+    refused = GaugeMetricFamily(
+        "vitald_publish_refused",
+        "1 for each part of the state that a sink's receiver refuses; the rest is written.",
+        labels=["sink", "part"],
+    )
     if report is not None:
         last_report.add_metric([], report.time)
     for sink in report.sinks if report is not None else ():
@@ -42,4 +47,6 @@ def collect_metrics(publishers: Publishers) -> Iterator[Metric]:
         writes.add_metric([sink.name, "written"], sink.writes)
         writes.add_metric([sink.name, "failed"], sink.failures)
         queue.add_metric([sink.name], sink.waiting)
-    yield from (last_report, up, last_success, writes, queue)
+        for part in sink.refused:
+            refused.add_metric([sink.name, part], 1)
+    yield from (last_report, up, last_success, writes, queue, refused)

@@ -38,11 +38,13 @@ class DaemonReport:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        reported: list[tuple[str, bool, bool]] = []
+        reported: list[object] = []
         due = 0.0
         while True:
             healths = self._list_healths()
-            now = [(each.name, each.is_up, each.waiting > 0) for each in healths]
+            now: list[object] = [
+                (each.name, each.is_up, each.refused, each.waiting > 0) for each in healths
+            ]
             if now != reported or loop.time() >= due:
                 reported, due = now, loop.time() + INTERVAL_S
                 await self._send(healths)
@@ -78,6 +80,7 @@ def _describe_health(health: SinkHealth) -> dict[str, object]:
         "up": health.is_up,
         "lastSuccess": _format_time(health.last_success),
         "error": replace_unprintable(health.error[:_MAX_ERROR], " "),
+        "refused": [*health.refused],
         "waiting": health.waiting,
         "waitingSince": _format_time(health.waiting_since),
         "writes": health.writes,

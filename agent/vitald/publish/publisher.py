@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,7 +21,8 @@ from vitald import __version__
 from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
-from vitald.publish.sink import Runner
+from vitald.publish.files.replace_file import replace_file
+from vitald.publish.sink import Runner, SinkFailed, SinkRunner
 from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore, lock_state
 from vitald.publish.summary import PublishedState
@@ -28,13 +31,18 @@ from vitald.systemd import Notifier
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 _NOTIFY_S = 5.0
+_READY_HEARTBEATS = 2  # without a success for so many, it is not ready
 
 
 class Publisher:
     """One run of `vitald publish`."""
 
-    def __init__(self, config: PublisherConfig) -> None:
+    def __init__(self, config: PublisherConfig, ready_file: Path | None = None) -> None:
+        """`ready_file`: for a readiness probe, replaced every few seconds. It says why the node's
+        state is not written; nothing while it is.
+        """
         self._config = config
+        self._ready_file = ready_file
         self._runners: list[Runner] = []
         self._stopping = asyncio.Event()
         self._notifier = Notifier()
@@ -72,6 +80,8 @@ class Publisher:
             report.run,
         ]
         works += [self._notify_systemd, self._stopping.wait]
+        if self._ready_file is not None:
+            works.append(partial(self._keep_ready_file, self._ready_file))
         tasks = [asyncio.ensure_future(work()) for work in works]
         self._notifier.notify_ready()
         try:
@@ -99,3 +109,14 @@ class Publisher:
             self._notifier.notify_status("; ".join(lines)[:240])
             self._notifier.notify_watchdog()
             await asyncio.sleep(interval)
+
+    async def _keep_ready_file(self, file: Path) -> None:
+        limit_s = _READY_HEARTBEATS * self._config.kubernetes.heartbeat_s
+        while True:
+            runners = (each for each in self._runners if isinstance(each, SinkRunner))
+            delays = [delay for each in runners if (delay := each.describe_delay(limit_s))]
+            try:
+                await replace_file(file, "; ".join(delays))
+            except SinkFailed as error:  # then the probe fails
+                log.error("not_noted", error=str(error))
+            await asyncio.sleep(_NOTIFY_S)

@@ -49,7 +49,14 @@ class SinkFailed(Exception):
 
 
 class PartlyWritten(Exception):
-    """All was written but what the text names. It says why, and what to do about it."""
+    """All but the parts that are `refused` is up to date. The text says why, and what to do about
+    it.
+    """
+
+    def __init__(self, detail: str, *, refused: tuple[str, ...], did_write: bool) -> None:
+        super().__init__(detail)
+        self.refused = refused
+        self.did_write = did_write
 
 
 class Sink(Protocol):
@@ -76,6 +83,7 @@ class SinkHealth:
     is_up: bool = False
     last_success: float = 0.0
     error: str = "nothing has been written yet"
+    refused: tuple[str, ...] = ()  # what of the state; the rest is written
     waiting: int = 0  # how much is not written yet: 1 for a state, or so many events
     waiting_since: float = 0.0
     writes: int = 0
@@ -88,24 +96,32 @@ class SinkHealth:
 
 def note_failure(health: SinkHealth, error: SinkFailed) -> SinkHealth:
     """The health from now on. Logged once for each reason."""
-    failed = replace(health, is_up=False, error=str(error), failures=health.failures + 1)
+    failed = replace(
+        health, is_up=False, error=str(error), refused=(), failures=health.failures + 1
+    )
     if health.error != failed.error and not error.is_expected:
         log.error("sink_failed", sink=health.name, error=failed.error)
     return failed
 
 
-def note_success(health: SinkHealth, *, waiting: int, writes: int) -> SinkHealth:
+def note_success(
+    health: SinkHealth, *, waiting: int, writes: int, partly: PartlyWritten | None = None
+) -> SinkHealth:
     """The health from now on. `waiting`: how much is left to write; `writes`: how much was
-    written.
+    written. What is refused is logged once for each reason.
     """
-    if not health.is_up and health.failures:
+    error, refused = ("", ()) if partly is None else (str(partly), partly.refused)
+    if refused and error != health.error:
+        log.error("sink_refused", sink=health.name, refused=refused, error=error)
+    if not refused and not health.is_up and (health.failures or health.refused):
         log.info("sink_recovered", sink=health.name)
     now = time.time()
     return replace(
         health,
-        is_up=True,
+        is_up=not refused,
         last_success=now,
-        error="",
+        error=error,
+        refused=refused,
         waiting=waiting,
         waiting_since=now if waiting else 0.0,
         writes=health.writes + writes,
@@ -157,6 +173,7 @@ class SinkRunner:
         self._written: PublishedState | None = None
         self._due = float("inf")  # of the next write, on the monotonic clock
         self._recheck = float("inf")  # the same, if nothing changes
+        self._succeeded_at = float("-inf")
         self._changed = asyncio.Event()
         self._limit = RateLimit(_WRITES_PER_MINUTE - _BURST, _BURST)
         self._retry = Retry()
@@ -206,14 +223,11 @@ class SinkRunner:
                 return
 
     async def _write_state(self, state: PublishedState) -> None:
-        left_out = ""
-        did_write = True
+        partly = None
         try:
             did_write = await self.sink.write_state(state)
         except PartlyWritten as error:
-            left_out = str(error)
-            if left_out != self.health.error:
-                log.error("sink_refused", sink=self.sink.name, error=left_out)
+            partly, did_write = error, error.did_write
         except SinkFailed as error:
             self._due = time.monotonic() + self._retry.note_failure(
                 is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
@@ -222,12 +236,18 @@ class SinkRunner:
             return
         self._retry.note_success()
         self._written = state
-        self._due = self._recheck = time.monotonic() + self.sink.get_recheck_s(state)
+        self._succeeded_at = time.monotonic()
+        self._due = self._recheck = self._succeeded_at + self.sink.get_recheck_s(state)
         is_behind = self._state is not None and self._state != state
         if self._state is not None and is_behind:
             self._due = self._find_due(state, None, self._state)
-        self.health = replace(
-            note_success(self.health, waiting=int(is_behind), writes=int(did_write)),
-            is_up=not left_out,
-            error=left_out,
+        self.health = note_success(
+            self.health, waiting=int(is_behind), writes=int(did_write), partly=partly
         )
+
+    def describe_delay(self, limit_s: float) -> str:
+        """Why the receiver is not up to date, if it was not within the last `limit_s`; else ""."""
+        if time.monotonic() - self._succeeded_at <= limit_s:
+            return ""
+        why = self.health.error or f"nothing was compared within {limit_s:g} s"
+        return f"{self.health.name}: {why}"

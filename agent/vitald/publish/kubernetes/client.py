@@ -36,6 +36,9 @@ STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 _GONE = 404
+# What a right, an admission policy or a webhook answers; and a size that is too large. Source:
+# Kubernetes API concepts, and ValidatingAdmissionPolicy ("reason", by default Invalid: 422).
+REFUSED = frozenset({400, 403, 413, 422})
 _REQUEST_S = 10.0
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
 _JSON = "application/json"

@@ -14,7 +14,7 @@ Source: Kubernetes API v1 NodeCondition; limits of labels from "Labels and Selec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,7 +56,7 @@ class DesiredNode:
     there has the value None.
     """
 
-    conditions: tuple[DesiredCondition, ...]
+    conditions: tuple[DesiredCondition, ...] = ()
     labels: Mapping[str, str | None] = field(default_factory=dict)
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -70,16 +70,23 @@ _HEALTHY = {
 }
 
 
-def build_desired_node(
-    state: PublishedState, prefix: str, *, labels: bool, annotation: bool, own: bool = True
-) -> DesiredNode:
-    """What the node should say. `labels`, `annotation`, `own`: whether these, and the conditions
-    with the prefix, are written.
-    """
+def build_own_parts(state: PublishedState, prefix: str) -> dict[str, DesiredNode]:
+    """What has the prefix, by the word of [kubernetes] that turns it on."""
+    return {
+        "own": DesiredNode(conditions=_build_conditions(state, prefix)),
+        "labels": DesiredNode(labels=build_labels(state, prefix)),
+        "annotation": DesiredNode(annotations=_build_annotation(state, prefix)),
+    }
+
+
+def combine(parts: Iterable[DesiredNode]) -> DesiredNode:
+    """All of them in one. No name may be in two of them."""
+    listed = list(parts)
     return DesiredNode(
-        conditions=_build_conditions(state, prefix) if own else (),
-        labels=build_labels(state, prefix) if labels else {},
-        annotations=_build_annotation(state, prefix) if annotation else {},
+        conditions=tuple(condition for part in listed for condition in part.conditions),
+        labels={key: value for part in listed for key, value in part.labels.items()},
+        annotations={key: value for part in listed for key, value in part.annotations.items()},
+        removed=tuple(type_ for part in listed for type_ in part.removed),
     )
 
 

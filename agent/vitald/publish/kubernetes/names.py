@@ -17,7 +17,9 @@ from vitald.publish.kubernetes.profiles import hyperpod
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish_sections import KubernetesSettings
 
-CONDITION_PROFILES, HYPERPOD, OWN = ("eks", "npd"), "hyperpod", "own"
+# What is written, by the words of [kubernetes] that turn it on.
+CONDITION_PROFILES, HYPERPOD = ("eks", "npd"), "hyperpod"
+OWN, LABELS, ANNOTATION = "own", "labels", "annotation"
 
 
 def list_own_names(prefix: str) -> frozenset[NodeName]:

@@ -1,7 +1,7 @@
 """
-What the node should say with this configuration: the sets of [kubernetes] conditions, labels and
-annotations, without the sets that are refused, and without what an earlier configuration wrote.
-Pure.
+What the node should say with this configuration, in parts: the sets of [kubernetes] conditions,
+labels and annotations, without the sets that are refused; and what an earlier configuration wrote
+and must go. Pure.
 
 A set whose names another agent manages is refused whole: two writers would undo each other's words.
 What vitald alone manages and no longer writes is removed, so that no controller acts on a stale
@@ -10,17 +10,15 @@ value. The managers are those that the API server notes in metadata.managedField
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from vitald.publish.kubernetes.desired import (
-    DesiredNode,
-    build_desired_node,
-    list_own_types,
-)
+from vitald.publish.kubernetes.desired import DesiredNode, build_own_parts, list_own_types
 from vitald.publish.kubernetes.names import (
+    ANNOTATION,
     CONDITION_PROFILES,
     HYPERPOD,
+    LABELS,
     OWN,
     list_configured_names,
     list_own_names,
@@ -44,25 +42,33 @@ from vitald.publish_sections import KubernetesSettings
 _REGISTRAR = "kubelet"
 
 
+# What an earlier configuration wrote, and this one does not.
+FORMER = "former-names"
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a set is not written, and what to do."""
+    """`why` a part is not written, and what to do."""
 
-    set_name: str
+    part: str
     why: str
 
-    def describe(self) -> str:
-        otherwise = (
-            "choose another [kubernetes] prefix"
-            if self.set_name == OWN
-            else f'take "{self.set_name}" out of [kubernetes] conditions'
-        )
-        return f'"{self.set_name}" is not written: {self.why}, or {otherwise}'
+
+def describe_refusals(refusals: Iterable[Refusal]) -> str:
+    """One text for all, in which each reason stands once."""
+    parts: dict[str, list[str]] = {}
+    for refusal in refusals:
+        parts.setdefault(refusal.why, []).append(f'"{refusal.part}"')
+    return "; ".join(f"{', '.join(named)} not written: {why}" for why, named in parts.items())
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredNode:
-    desired: DesiredNode
+    """`parts`: what is written by itself where it cannot be written together, by the word of
+    [kubernetes] that turns it on.
+    """
+
+    parts: Mapping[str, DesiredNode]
     refusals: tuple[Refusal, ...]
 
 
@@ -78,42 +84,29 @@ def build_configured_node(
         for name in dict.fromkeys((OWN, *settings.conditions))
         if (refusal := find_refusal(name, settings, node, known)) is not None
     ]
-    refused = frozenset(refusal.set_name for refusal in refusals)
+    refused = frozenset(refusal.part for refusal in refusals)
     written = [name for name in settings.conditions if name not in refused]
-    has_own = OWN not in refused
-    desired = build_desired_node(
-        state,
-        settings.prefix,
-        labels=settings.labels and has_own,
-        annotation=settings.annotation and has_own,
-        own=OWN in written,
-    )
-    conditions = [*desired.conditions]
+    parts: dict[str, DesiredNode] = {}
+    if OWN not in refused:
+        wanted = {OWN: OWN in written, LABELS: settings.labels, ANNOTATION: settings.annotation}
+        own = build_own_parts(state, settings.prefix)
+        parts.update((name, own[name]) for name, is_wanted in wanted.items() if is_wanted)
     for name in CONDITION_PROFILES:
         if name in written:
-            conditions += build_foreign_conditions(read_words(name), state, node)
-    labels, annotations = (
-        build_labels(read_words(HYPERPOD), state) if HYPERPOD in written else ({}, {})
-    )
+            conditions = build_foreign_conditions(read_words(name), state, node)
+            parts[name] = DesiredNode(conditions=tuple(conditions))
+    if HYPERPOD in written:
+        labels, annotations = build_labels(read_words(HYPERPOD), state)
+        parts[HYPERPOD] = DesiredNode(labels=labels, annotations=annotations)
     leftovers = node.list_sole_names() - list_configured_names(settings, refused)
-    return ConfiguredNode(
-        replace(
-            desired,
-            conditions=tuple(conditions),
-            labels={
-                **dict.fromkeys(list_by_kind(leftovers, NameKind.LABEL)),
-                **desired.labels,
-                **labels,
-            },
-            annotations={
-                **dict.fromkeys(list_by_kind(leftovers, NameKind.ANNOTATION)),
-                **desired.annotations,
-                **annotations,
-            },
+    if leftovers:
+        parts[FORMER] = DesiredNode(
+            labels=dict.fromkeys(list_by_kind(leftovers, NameKind.LABEL)),
+            annotations=dict.fromkeys(list_by_kind(leftovers, NameKind.ANNOTATION)),
             removed=tuple(list_by_kind(leftovers, NameKind.CONDITION)),
-        ),
-        tuple(refusals),
-    )
+        )
+    said = {name: part for name, part in parts.items() if part != DesiredNode()}
+    return ConfiguredNode(said, tuple(refusals))
 
 
 def find_refusal(
@@ -126,7 +119,7 @@ def find_refusal(
         for key, value in read_words(set_name).refused_labels.items():
             if node.labels.get(key) == value:
                 why = f"the node has the label {key}={value}: leave it to that service"
-                return Refusal(set_name, why)
+                return _refuse(set_name, why)
     return _refuse_managed(set_name, list_profile_names(set_name), node)
 
 
@@ -150,5 +143,14 @@ def _refuse_managed(set_name: str, names: Iterable[NodeName], node: NodeObject) 
         if others := node.find_managers(name) - harmless:
             named = ", ".join(sorted(others))
             why = f"{name.describe()} is managed by {named}: remove that agent and its"
-            return Refusal(set_name, f"{why} {name.kind.value}")
+            return _refuse(set_name, f"{why} {name.kind.value}")
     return None
+
+
+def _refuse(set_name: str, why: str) -> Refusal:
+    otherwise = (
+        "choose another [kubernetes] prefix"
+        if set_name == OWN
+        else f'take "{set_name}" out of [kubernetes] conditions'
+    )
+    return Refusal(set_name, f"{why}, or {otherwise}")

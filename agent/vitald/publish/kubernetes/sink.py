@@ -2,24 +2,35 @@
 Keeps conditions, labels and the annotation of the own node up to date.
 
 Each write is a comparison: the node is read, the difference is sent as one patch, and the answer is
-the node as others see it. What another writer removed is repaired the next time.
+the node as others see it. What another writer removed is repaired the next time. What an admission
+policy or a webhook refuses of it does not keep the rest from being written.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import structlog
 
 from vitald.model import Status
-from vitald.publish.kubernetes.client import KubernetesClient, report_failures
-from vitald.publish.kubernetes.desired import DesiredNode
+from vitald.publish.kubernetes.client import (
+    REFUSED,
+    ApiRefused,
+    KubernetesClient,
+    report_failures,
+)
+from vitald.publish.kubernetes.desired import DesiredNode, combine
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.kubernetes.sets import Refusal, build_configured_node
-from vitald.publish.sink import PartlyWritten
+from vitald.publish.kubernetes.sets import (
+    FORMER,
+    Refusal,
+    build_configured_node,
+    describe_refusals,
+)
+from vitald.publish.sink import PartlyWritten, SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 from vitald.publish_sections import KubernetesSettings
@@ -28,6 +39,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
 _RECHECK_S = 60.0  # while the node is not well; otherwise with the heartbeat
 _JITTER = 0.1
+_Write = Callable[[Collection[str]], Awaitable[bool]]
+"""Writes the parts of these names. Whether the node had to be patched."""
 
 
 class KubernetesSink:
@@ -42,41 +55,92 @@ class KubernetesSink:
         self._settings = settings
         self._store = store
         self._heartbeat_s = settings.heartbeat_s
-        self._refusals: tuple[Refusal, ...] = ()
+        self._has_refusals = False
+        self._refusals: dict[str, Refusal] = {}  # of the API server, by part
+        # When these are tried again, and when it is tried again to write in parts, on the monotonic
+        # clock.
+        self._retry_due = self._split_due = 0.0
 
     def get_recheck_s(self, state: PublishedState) -> float:
         """How long after a write the node is compared again, in seconds."""
         is_well = not isinstance(state, DaemonSilent) and state.status is Status.HEALTHY
         return (
             self._heartbeat_s
-            if is_well and not self._refusals
+            if is_well and not self._has_refusals
             else min(_RECHECK_S, self._heartbeat_s)
         )
 
     async def write_state(self, state: PublishedState) -> bool:
-        """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a set is
+        """Whether the node had to be patched. Raises SinkFailed; PartlyWritten where a part is
         refused.
         """
         with report_failures():
-            written = await self._reconcile(state, time.time())
-        if self._refusals:
-            raise PartlyWritten("; ".join(refusal.describe() for refusal in self._refusals))
-        return written
+            return await self._reconcile(state, time.time())
 
     async def _reconcile(self, state: PublishedState, now: float) -> bool:
         node = await self._client.read_node()
         remembered = self._store.read_transitions(node.uid)
         configured = build_configured_node(self._settings, state, node, remembered)
-        self._refusals, desired = configured.refusals, configured.desired
-        transitions = await self._decide_transitions(desired, node, remembered, now)
-        patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
-        if patch is None:
-            return False
-        await self._client.patch_status(patch)
-        interval = self._settings.heartbeat_s
-        # Nodes that were started together write at different times.
-        self._heartbeat_s = interval * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-        return True
+        parts = configured.parts
+        transitions = await self._decide_transitions(combine(parts.values()), node, remembered, now)
+
+        async def write(names: Collection[str]) -> bool:
+            desired = combine(parts[name] for name in names)
+            patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
+            if patch is None:
+                return False
+            await self._client.patch_status(patch)
+            interval = self._settings.heartbeat_s
+            # Nodes that were started together write at different times.
+            self._heartbeat_s = interval * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+            return True
+
+        did_write = await self._write_parts(parts, write)
+        refusals = (*configured.refusals, *self._refusals.values())
+        self._has_refusals = bool(refusals)
+        if not refusals:
+            return did_write
+        error = describe_refusals(refusals)
+        if not parts.keys() - self._refusals.keys() - {FORMER}:
+            raise SinkFailed(error)
+        refused = tuple(refusal.part for refusal in refusals)
+        raise PartlyWritten(error, refused=refused, did_write=did_write)
+
+    async def _write_parts(self, names: Collection[str], write: _Write) -> bool:
+        """All at once; each by itself where the API server refuses that. Whether anything was
+        written. What is refused by itself is in `_refusals` then. Raises ApiRefused if that is
+        everything.
+        """
+        now = time.monotonic()
+        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
+        try:
+            did_write = await write([name for name in names if name not in self._refusals])
+        except ApiRefused as error:
+            if error.status not in REFUSED or now < self._split_due:
+                raise
+            did_write = await self._write_each(names, write)
+            if set(names) - self._refusals.keys() <= {FORMER}:
+                self._refusals, self._split_due = {}, now + self._settings.heartbeat_s
+                raise
+            return did_write
+        if self._refusals and now >= self._retry_due:
+            did_write |= await self._write_each([*self._refusals], write)
+        return did_write
+
+    async def _write_each(self, names: Collection[str], write: _Write) -> bool:
+        """Whether anything was written."""
+        self._retry_due = time.monotonic() + _RECHECK_S
+        did_write = False
+        for name in names:
+            try:
+                did_write |= await write([name])
+                self._refusals.pop(name, None)
+            except ApiRefused as error:
+                if error.status not in REFUSED:
+                    raise
+                why = f"API server: {error}: change what refuses it, or the section [kubernetes]"
+                self._refusals[name] = Refusal(name, why)
+        return did_write
 
     async def _decide_transitions(
         self,

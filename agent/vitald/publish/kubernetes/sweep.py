@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable
+from vitald.publish.kubernetes.client import REFUSED, ApiRefused, ApiUnreachable
 from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.publish.kubernetes.credentials import NoCredentials
 from vitald.publish.kubernetes.lease import Lease
@@ -38,7 +38,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("sweep")
 
 INTERVAL_S = 60.0
 HEARTBEATS = 3  # a publisher that missed so many is silent
-_NOT_FOUND, _CONFLICT, _REFUSED = 404, 409, (403, 422)
+_NOT_FOUND, _CONFLICT = 404, 409
 _RELEASE_S = 1.0
 _FAILURES = (ApiRefused, ApiUnreachable, NoCredentials, SinkFailed)
 
@@ -142,7 +142,7 @@ class Sweep:
             if (node.uid, node.written_at) == (listed.uid, listed.written_at):
                 await self._correct_node(node)
         except ApiRefused as error:
-            if error.status in _REFUSED:
+            if error.status in REFUSED:
                 self._refused = True
                 log.error("refused", node=listed.name, error=str(error))
             elif error.status not in (_NOT_FOUND, _CONFLICT):

@@ -9,6 +9,7 @@ SINK: schema.SinkReport = {
     "up": False,
     "lastSuccess": "2026-11-20T13:40:02.310Z",
     "error": "HTTP 503: the server is currently unable to handle the request",
+    "refused": [],
     "waiting": 1,
     "waitingSince": "2026-11-20T13:46:40.300Z",
     "writes": 42,

@@ -25,7 +25,7 @@ from vitald.checking import (
     read_whole,
 )
 from vitald.core.node_state import NodeState
-from vitald.core.publishers import MAX_SINKS, PublisherReport, SinkReport
+from vitald.core.publishers import MAX_REFUSED, MAX_SINKS, PublisherReport, SinkReport
 from vitald.server import serialize
 from vitald.server.request import RequestRefused, read_body, require_publisher_right
 from vitald.timestamps import parse_rfc3339
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _MAX_ERROR, _MAX_COUNT = 300, 10**15
 _KEYS = (
-    *("name", "up", "lastSuccess", "error"),
+    *("name", "up", "lastSuccess", "error", "refused"),
     *("waiting", "waitingSince", "writes", "failures"),
 )
 
@@ -77,6 +77,7 @@ def describe_report(report: PublisherReport, *, silent: bool) -> schema.ApiPubli
                 "up": sink.up,
                 "lastSuccess": serialize.format_moment(sink.last_success),
                 "error": sink.error,
+                "refused": [*sink.refused],
                 "waiting": sink.waiting,
                 "waitingSince": serialize.format_moment(sink.waiting_since),
                 "writes": sink.writes,
@@ -120,6 +121,7 @@ def _read_sink(value: object, place: str) -> SinkReport:
         up=read("up", read_flag),
         last_success=read("lastSuccess", _read_moment),
         error=read("error", partial(read_line, least=0, most=_MAX_ERROR)),
+        refused=read("refused", _read_refused),
         waiting=read("waiting", _read_count),
         waiting_since=read("waitingSince", _read_moment),
         writes=read("writes", _read_count),
@@ -129,6 +131,10 @@ def _read_sink(value: object, place: str) -> SinkReport:
 
 def _read_name(value: object) -> str:
     return read_match(value, _NAME, "1 to 32 small letters, digits, _ or -, a letter first")
+
+
+def _read_refused(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_read_name(each) for each in read_list(value, 0, MAX_REFUSED)))
 
 
 def _read_count(value: object) -> int:

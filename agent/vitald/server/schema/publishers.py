@@ -6,21 +6,24 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from vitald.server.schema.values import Keywords, Moment
 
+_Name: TypeAlias = Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$")]
 _Bounded: TypeAlias = Annotated[int, Keywords(minimum=0, maximum=10**15)]
 
 
 class SinkReport(TypedDict):
     """How one sink of the publisher fares."""
 
-    name: Annotated[str, Keywords(pattern="^[a-z][a-z0-9_-]{0,31}$", examples=("kubernetes",))]
+    name: Annotated[_Name, Keywords(examples=("kubernetes",))]
     """Its name; each once."""
     up: bool
-    """The last attempt to write succeeded. In an answer false, too, while the publisher is
-    silent."""
+    """The last attempt wrote all of it. In an answer false, too, while the publisher is silent."""
     lastSuccess: Moment | None
     """When it last was up to date; null if it never was."""
     error: Annotated[str, Keywords(max_length=300)]
-    """Why the last attempt failed, in one line; empty if it did not."""
+    """Why the last attempt did not write all, in one line; empty if it did."""
+    refused: Annotated[list[_Name], Keywords(max_items=16)]
+    """What the receiver refuses of the state, by the word of `[kubernetes]` that turns it on. The
+    rest is written. Empty if all is written, or nothing."""
     waiting: _Bounded
     """How much is not written yet."""
     waitingSince: Moment | None
