@@ -356,7 +356,7 @@ def test_a_name_that_others_had_first_is_neither_written_nor_removed(
     publisher = make_publisher(node, kubernetes='prefix = "example.com"')
     publisher.start()
     named = "label example.com/status is managed by vitald-tests"
-    until(lambda: named in str(publisher.read_log("sink_refused")), named)
+    until(lambda: named in str(publisher.read_log("sink_failed")), named)
     node.wait(lambda status: named in str(status.get("publishers")))
     publisher.stop()
     done = publisher.run("kubernetes", "--retire")
@@ -376,7 +376,7 @@ def test_what_others_take_over_stays_theirs_after_the_removal(
     done = publisher.run("kubernetes", "--retire")
     assert "kept: label vitald.io/status, managed by vitald-tests" in done.stdout.splitlines()
     publisher.start()
-    until(lambda: publisher.read_log("sink_refused"), "the refusal")
+    until(lambda: publisher.read_log("sink_failed"), "the refusal")
     assert (cluster_node.labels, cluster_node.conditions) == ({"status": "theirs"}, {})
 
 
