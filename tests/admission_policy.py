@@ -18,12 +18,13 @@ from vitald.publish.kubernetes.desired import (
     HEARTBEAT_STALE,
     MAX_ANNOTATION_BYTES,
     MAX_MESSAGE_BYTES,
+    OWN,
     ConditionStatus,
     get_annotation_key,
     list_label_keys,
     list_own_types,
 )
-from vitald.publish.kubernetes.names import CONDITION_PROFILES, HYPERPOD, OWN, list_profile_names
+from vitald.publish.kubernetes.names import CONDITION_PROFILES, HYPERPOD, list_profile_names
 from vitald.publish.kubernetes.profiles.hyperpod import ANNOTATIONS, HEALTH_STATUS, LABELS, WORDS
 from vitald.publish.kubernetes.stale import list_stale_words
 from vitald.publish.kubernetes.taint import WORDS as ACTIONS

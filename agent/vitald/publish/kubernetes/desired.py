@@ -24,6 +24,8 @@ from vitald.reasons import FixedReason
 from vitald.text import replace_unprintable
 from vitald.timestamps import format_rfc3339
 
+# What has the prefix, by the words of [kubernetes] that turn it on.
+OWN, LABELS, ANNOTATION = "own", "labels", "annotation"
 DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
 HEARTBEAT_STALE = FixedReason.HEARTBEAT_STALE.value
 NOT_REQUIRED = FixedReason.NOT_REQUIRED.value
@@ -71,11 +73,11 @@ _HEALTHY = {
 
 
 def build_own_parts(state: PublishedState, prefix: str) -> dict[str, DesiredNode]:
-    """What has the prefix, by the word of [kubernetes] that turns it on."""
+    """By OWN, LABELS and ANNOTATION."""
     return {
-        "own": DesiredNode(conditions=_build_conditions(state, prefix)),
-        "labels": DesiredNode(labels=build_labels(state, prefix)),
-        "annotation": DesiredNode(annotations=_build_annotation(state, prefix)),
+        OWN: DesiredNode(conditions=_build_conditions(state, prefix)),
+        LABELS: DesiredNode(labels=build_labels(state, prefix)),
+        ANNOTATION: DesiredNode(annotations=_build_annotation(state, prefix)),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from vitald.publish.kubernetes.desired import (
+    OWN,
     get_annotation_key,
     list_label_keys,
     list_own_types,
@@ -17,9 +18,7 @@ from vitald.publish.kubernetes.profiles import hyperpod
 from vitald.publish.kubernetes.profiles.tables import read_words
 from vitald.publish_sections import KubernetesSettings
 
-# What is written, by the words of [kubernetes] that turn it on.
 CONDITION_PROFILES, HYPERPOD = ("eks", "npd"), "hyperpod"
-OWN, LABELS, ANNOTATION = "own", "labels", "annotation"
 
 
 def list_own_names(prefix: str) -> frozenset[NodeName]:

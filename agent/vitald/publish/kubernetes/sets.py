@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from vitald.publish.kubernetes.desired import DesiredNode, build_own_parts, list_own_types
-from vitald.publish.kubernetes.names import (
+from vitald.publish.kubernetes.desired import (
     ANNOTATION,
-    CONDITION_PROFILES,
-    HYPERPOD,
     LABELS,
     OWN,
+    DesiredNode,
+    build_own_parts,
+    list_own_types,
+)
+from vitald.publish.kubernetes.names import (
+    CONDITION_PROFILES,
+    HYPERPOD,
     list_configured_names,
     list_own_names,
     list_profile_names,

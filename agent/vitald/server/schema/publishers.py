@@ -22,8 +22,9 @@ class SinkReport(TypedDict):
     error: Annotated[str, Keywords(max_length=300)]
     """Why the last attempt did not write all, in one line; empty if it did."""
     refused: Annotated[list[_Name], Keywords(max_items=16)]
-    """What the receiver refuses of the state, by the word of `[kubernetes]` that turns it on. The
-    rest is written. Empty if all is written, or nothing."""
+    """What the receiver refuses of the state, by the word of `[kubernetes]` that turns it on;
+    `former-names` is what an earlier configuration wrote and this one removes. The rest is
+    written. Empty if all is written, or nothing."""
     waiting: _Bounded
     """How much is not written yet."""
     waitingSince: Moment | None
