@@ -13,21 +13,13 @@ from typing import Any
 
 from tests.control_plane.cluster_node import ClusterNode
 from tests.harness import PYTHON, ROOT, Node
+from tests.probe import run_probe
 from tests.waiting import WAIT_S, until
-
-_PROBE = ROOT / "packaging/container/healthy"
 
 
 def probe_readiness(ready_file: Path) -> str:
-    """What the shipped readiness probe says of this file; "" if the publisher is ready."""
-    probe, shipped = _PROBE.read_text(), '"/run/vitald-publish/ready"'
-    assert shipped in probe
-    done = subprocess.run(
-        [PYTHON, "-IS", "-c", probe.replace(shipped, repr(str(ready_file))), "published"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    """What the readiness probe says of this file; "" if the publisher is ready."""
+    done = run_probe('"/run/vitald-publish/ready"', repr(str(ready_file)), "published")
     assert bool(done.stderr) == bool(done.returncode), done
     return done.stderr.strip()
 

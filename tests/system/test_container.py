@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.harness import PYTHON, ROOT, Node
+from tests.probe import run_probe
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
 from vitald import __version__, config, config_file
@@ -220,13 +221,17 @@ def test_the_publisher_has_the_token_and_no_capability() -> None:
     assert publisher()["securityContext"] == {**NO_FURTHER, "capabilities": {"drop": ["ALL"]}}
     volumes = {volume["name"]: volume for volume in publisher_patch()["volumes"]}
     own = {mount["name"]: mount for mount in publisher()["volumeMounts"]}
-    assert set(volumes) == {"publish-config", "publish-state", "api-token"}
+    assert set(volumes) == {"publish-config", "publish-state", "publish-runtime", "api-token"}
     assert set(own) == {*volumes, "runtime"}
     assert own["api-token"]["mountPath"] == str(SERVICE_ACCOUNT)
     token, authority = volumes["api-token"]["projected"]["sources"]
     assert token["serviceAccountToken"] == {"path": "token", "expirationSeconds": 3600}
     assert authority["configMap"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
-    assert {name for name, mount in own.items() if not mount.get("readOnly")} == {"publish-state"}
+    assert {name for name, mount in own.items() if not mount.get("readOnly")} == {
+        "publish-state",
+        "publish-runtime",
+    }
+    assert volumes["publish-runtime"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Mi"}
     (folders,) = publisher_patch()["initContainers"]
     assert folders["command"] == [*pod()["initContainers"][0]["command"], "/var/lib/vitald-publish"]
     (name,) = [each for each in publisher()["env"] if each["name"] == "NODE_NAME"]
@@ -239,8 +244,9 @@ def test_the_folders_of_the_publisher_are_those_of_its_configuration() -> None:
     assert settings.socket_path == config.load(KUBERNETES / "config.toml").socket_path
     assert {str(settings.publish.state), str(settings.paths.runtime)} <= own.keys()
     assert settings.kubernetes.enabled
-    assert publisher()["command"] == ["/usr/bin/vitald", "publish", "--config", f"{OWN_CONFIG}"]
-    assert str(OWN_CONFIG.parent) in own
+    arguments = build_parser(["publish"]).parse_args(publisher()["command"][1:])
+    assert (arguments.what, arguments.config) == (None, OWN_CONFIG)
+    assert {str(OWN_CONFIG.parent), str(arguments.ready_file.parent)} <= own.keys()
 
 
 def test_the_rights_are_those_that_the_client_needs() -> None:
@@ -285,17 +291,6 @@ def probe(path: Path) -> subprocess.CompletedProcess[str]:
     return run_probe('"/run/vitald/vitald.sock", 5.0', f'"{path}", 0.5')
 
 
-def run_probe(place: str, elsewhere: str, *words: str) -> subprocess.CompletedProcess[str]:
-    script = (CONTAINER / "healthy").read_text("utf-8")
-    assert place in script
-    return subprocess.run(
-        [PYTHON, "-IS", "-c", script.replace(place, elsewhere), *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
-
-
 def test_the_publishers_probe_finds_one_that_hangs() -> None:
     """And takes one that only waits for well: it wakes by itself."""
     (probe_of,) = (publisher()["livenessProbe"]["exec"]["command"],)
@@ -310,6 +305,27 @@ def test_the_publishers_probe_finds_one_that_hangs() -> None:
     assert (done.returncode, "has not run for 1 s" in done.stderr) == (1, True)
     gone = run_probe(place, f"{elsewhere}, 1.0", "publish")
     assert (gone.returncode, "Traceback" in gone.stderr) == (1, False)
+
+
+def test_the_publishers_readiness_is_its_own_word(tmp_path: Path) -> None:
+    """And only while it runs. A clock that was set back is noticed, too."""
+    assert publisher()["readinessProbe"]["exec"]["command"] == [
+        "/usr/bin/vitald-healthy",
+        "published",
+    ]
+    arguments = build_parser(["publish"]).parse_args(publisher()["command"][1:])
+    place, file = f'"{arguments.ready_file}"', tmp_path / "ready"
+    never = run_probe(place, f'"{file}"', "published")
+    assert (never.returncode, "Traceback" in never.stderr) == (1, False)
+    file.touch()
+    assert run_probe(place, f'"{file}"', "published").returncode == 0
+    for moment in (time.time() - 60, time.time() + 3600):
+        os.utime(file, (moment, moment))
+        late = run_probe(place, f'"{file}"', "published")
+        assert (late.returncode, "the publisher does not run" in late.stderr) == (1, True)
+    file.write_text("kubernetes: API server: 403: no right")
+    refused = run_probe(place, f'"{file}"', "published")
+    assert (refused.returncode, refused.stderr) == (1, "kubernetes: API server: 403: no right\n")
 
 
 def test_the_probe_asks_whether_vitald_works_and_not_how_the_node_is(node: Node) -> None:
