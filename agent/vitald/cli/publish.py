@@ -79,7 +79,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_ALL_NODES, _SWEEP = "kubernetes --retire --all-nodes", "sweep"
+_ALL_NODES, _SWEEP, _NOTHING_ELSE = "kubernetes --retire --all-nodes", "sweep", ""
 # What each option is for, where it means nothing without.
 _ONLY_FOR = {
     "all_nodes": _ALL_NODES,
@@ -88,6 +88,7 @@ _ONLY_FOR = {
     "revoke": _ALL_NODES,
     "pods": _SWEEP,
     "namespace": _SWEEP,
+    "ready_file": _NOTHING_ELSE,
 }
 
 
@@ -95,12 +96,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Raises UsageError."""
     if (arguments.what == "kubernetes") != arguments.retire:
         raise UsageError("to remove what was written: vitald publish kubernetes --retire")
-    chosen = _ALL_NODES if arguments.retire and arguments.all_nodes else arguments.what
-    if arguments.ready_file and arguments.what:
-        raise UsageError("--ready-file is for vitald publish without anything else")
+    chosen = _ALL_NODES if arguments.retire and arguments.all_nodes else arguments.what or ""
     for name, needed in _ONLY_FOR.items():
         if getattr(arguments, name) and chosen != needed:
-            raise UsageError(f"--{name.replace('_', '-')} is for: vitald publish {needed}")
+            command = f"vitald publish {needed}".rstrip()
+            raise UsageError(f"--{name.replace('_', '-')} is for: {command}")
 
 
 def run(arguments: argparse.Namespace) -> int:

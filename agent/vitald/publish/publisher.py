@@ -21,7 +21,7 @@ from vitald import __version__
 from vitald.publish.config import PublisherConfig
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
-from vitald.publish.files.replace_file import replace_file
+from vitald.publish.files.replace_file import REWRITE_S, replace_file
 from vitald.publish.sink import Runner, SinkFailed, SinkRunner
 from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore, lock_state
@@ -111,12 +111,15 @@ class Publisher:
             await asyncio.sleep(interval)
 
     async def _keep_ready_file(self, file: Path) -> None:
-        limit_s = _READY_HEARTBEATS * self._config.kubernetes.heartbeat_s
+        limit_s = _READY_HEARTBEATS * max(self._config.kubernetes.heartbeat_s, REWRITE_S)
+        failure = ""
         while True:
             runners = (each for each in self._runners if isinstance(each, SinkRunner))
             delays = [delay for each in runners if (delay := each.describe_delay(limit_s))]
             try:
                 await replace_file(file, "; ".join(delays))
             except SinkFailed as error:  # then the probe fails
-                log.error("not_noted", error=str(error))
+                if str(error) != failure:
+                    failure = str(error)
+                    log.error("not_noted", error=failure)
             await asyncio.sleep(_NOTIFY_S)
