@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_publish_kubernetes import HEALTHY, UNHEALTHY
+from vitald.publish.kubernetes import part_writer
 from vitald.publish.kubernetes import sink as kubernetes_sink
 from vitald.publish.kubernetes.client import REFUSED, ApiRefused, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess
@@ -41,11 +42,13 @@ PARTS = {*NAMES} - {"former-names"}
 
 
 class ApiServer(KubernetesClient):
-    """Refuses each patch in which one of `refused` is: no more than that is simulated."""
+    """Refuses each patch in which one of `refused` is, by default also one that removes it: no more
+    than that is simulated.
+    """
 
     def __init__(self, refused: Collection[str] = (), status: int = 422) -> None:
         super().__init__(ClusterAccess(server="https://nowhere"), "n")
-        self.refused, self.status = {*refused}, status
+        self.refused, self.status, self.may_remove = {*refused}, status, False
         self.metadata: dict[str, dict[str, Any]] = {"labels": {FORMER: "x"}, "annotations": {}}
         self.conditions: dict[str, Mapping[str, Any]] = {}
         self.patches: list[set[str]] = []
@@ -89,13 +92,17 @@ class ApiServer(KubernetesClient):
         names = {key for table in tables.values() for key in table}
         names |= {each["type"] for each in conditions}
         self.patches.append(names)
-        if names & self.refused:
+        removed = {key for table in tables.values() for key, word in table.items() if word is None}
+        removed |= {each["type"] for each in conditions if "$patch" in each}
+        if (names - removed if self.may_remove else names) & self.refused:
             raise ApiRefused(self.status, "denied by the policy")
         for kind, table in tables.items():
             merged = {**self.metadata[kind], **table}
             self.metadata[kind] = {key: word for key, word in merged.items() if word is not None}
         for each in conditions:
-            self.conditions[each["type"]] = each
+            self.conditions.pop(each["type"], None)
+            if "$patch" not in each:
+                self.conditions[each["type"]] = each
 
 
 class Clock:
@@ -115,6 +122,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(kubernetes_sink, "time", clock)
+    monkeypatch.setattr(part_writer, "time", clock)
     return clock
 
 
@@ -187,6 +195,31 @@ def test_what_is_refused_is_tried_again_by_itself(folder: Path, clock: Clock) ->
     assert write(sink, UNHEALTHY) is True
     assert server.conditions["AcceleratedHardwareReady"]["status"] == "False"
     assert sink.get_recheck_s(HEALTHY) > 60.0
+
+
+@pytest.mark.parametrize("may_remove", [True, False])
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_what_was_written_of_a_refused_part_is_removed(
+    folder: Path, clock: Clock, part: str, may_remove: bool
+) -> None:
+    """Where that is allowed: as the shipped policy allows it. Nothing keeps it up to date."""
+    server = ApiServer()
+    sink = open_sink(server, folder)
+    assert write(sink) is True
+    server.refused, server.may_remove = {NAMES[part]}, may_remove
+    clock.now += ALL.heartbeat_s * 2
+    outcome = write(sink, UNHEALTHY)
+    assert isinstance(outcome, PartlyWritten) and outcome.refused == (part,)
+    assert (NAMES[part] in server.list_names()) == (not may_remove)
+    assert server.list_names() >= list_names(*PARTS - {part})
+    server.patches.clear()
+    clock.now += 60.0
+    assert isinstance(write(sink, UNHEALTHY), PartlyWritten)
+    assert len(server.patches) == (1 if may_remove else 2)
+    server.refused.clear()
+    clock.now += 60.0
+    assert write(sink) is True
+    assert NAMES[part] in server.list_names()
 
 
 def test_without_any_right_it_is_not_tried_in_parts_each_time(folder: Path, clock: Clock) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 
 from vitald.publish.kubernetes.desired import (
     OWN,
+    DesiredNode,
     get_annotation_key,
     list_label_keys,
     list_own_types,
@@ -31,6 +32,12 @@ def list_profile_names(profile: str) -> frozenset[NodeName]:
     if profile == HYPERPOD:
         return _name_all((), hyperpod.LABELS, hyperpod.ANNOTATIONS)
     return _name_all(condition.type for condition in read_words(profile).conditions)
+
+
+def list_desired_names(desired: DesiredNode) -> frozenset[NodeName]:
+    """What it says, or removes by saying None."""
+    types = (condition.type for condition in desired.conditions)
+    return _name_all(types, desired.labels, desired.annotations)
 
 
 def list_configured_names(

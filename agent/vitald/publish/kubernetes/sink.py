@@ -2,34 +2,24 @@
 Keeps conditions, labels and the annotation of the own node up to date.
 
 Each write is a comparison: the node is read, the difference is sent as one patch, and the answer is
-the node as others see it. What another writer removed is repaired the next time. What an admission
-policy or a webhook refuses of it does not keep the rest from being written.
+the node as others see it. What another writer removed is repaired the next time.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping
 
 import structlog
 
 from vitald.model import Status
-from vitald.publish.kubernetes.client import (
-    REFUSED,
-    ApiRefused,
-    KubernetesClient,
-    report_failures,
-)
+from vitald.publish.kubernetes.client import KubernetesClient, report_failures
 from vitald.publish.kubernetes.desired import DesiredNode, combine
 from vitald.publish.kubernetes.node_object import NodeObject
+from vitald.publish.kubernetes.part_writer import PartWriter
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.kubernetes.sets import (
-    FORMER,
-    Refusal,
-    build_configured_node,
-    describe_refusals,
-)
+from vitald.publish.kubernetes.sets import FORMER, build_configured_node, describe_refusals
 from vitald.publish.sink import PartlyWritten, SinkFailed
 from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
@@ -37,10 +27,8 @@ from vitald.publish_sections import KubernetesSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
 
-_RECHECK_S = 60.0  # while the node is not well; otherwise with the heartbeat
+_RECHECK_S = 60.0  # while the node is not well or not all is written; else with the heartbeat
 _JITTER = 0.1
-_Write = Callable[[Collection[str]], Awaitable[bool]]
-"""Writes the parts of these names. Whether the node had to be patched."""
 
 
 class KubernetesSink:
@@ -55,11 +43,8 @@ class KubernetesSink:
         self._settings = settings
         self._store = store
         self._heartbeat_s = settings.heartbeat_s
+        self._writer = PartWriter(client, split_s=settings.heartbeat_s)
         self._has_refusals = False
-        self._refusals: dict[str, Refusal] = {}  # of the API server, by part
-        # When these are tried again, and when it is tried again to write in parts, on the monotonic
-        # clock.
-        self._retry_due = self._split_due = 0.0
 
     def get_recheck_s(self, state: PublishedState) -> float:
         """How long after a write the node is compared again, in seconds."""
@@ -84,63 +69,23 @@ class KubernetesSink:
         parts = configured.parts
         transitions = await self._decide_transitions(combine(parts.values()), node, remembered, now)
 
-        async def write(names: Collection[str]) -> bool:
-            desired = combine(parts[name] for name in names)
-            patch = build_patch(desired, transitions, node, now, self._heartbeat_s)
-            if patch is None:
-                return False
-            await self._client.patch_status(patch)
+        def build(desired: DesiredNode) -> dict[str, object] | None:
+            return build_patch(desired, transitions, node, now, self._heartbeat_s)
+
+        did_write = await self._writer.write_parts(node, parts, build)
+        if did_write:
             interval = self._settings.heartbeat_s
             # Nodes that were started together write at different times.
             self._heartbeat_s = interval * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-            return True
-
-        did_write = await self._write_parts(parts, write)
-        refusals = (*configured.refusals, *self._refusals.values())
+        refusals = (*configured.refusals, *self._writer.refusals.values())
         self._has_refusals = bool(refusals)
         if not refusals:
             return did_write
         error = describe_refusals(refusals)
-        if not parts.keys() - self._refusals.keys() - {FORMER}:
+        if not parts.keys() - self._writer.refusals.keys() - {FORMER}:
             raise SinkFailed(error)
         refused = tuple(refusal.part for refusal in refusals)
         raise PartlyWritten(error, refused=refused, did_write=did_write)
-
-    async def _write_parts(self, names: Collection[str], write: _Write) -> bool:
-        """All at once; each by itself where the API server refuses that. Whether anything was
-        written. What is refused by itself is in `_refusals` then. Raises ApiRefused if that is
-        everything.
-        """
-        now = time.monotonic()
-        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
-        try:
-            did_write = await write([name for name in names if name not in self._refusals])
-        except ApiRefused as error:
-            if error.status not in REFUSED or now < self._split_due:
-                raise
-            did_write = await self._write_each(names, write)
-            if set(names) - self._refusals.keys() <= {FORMER}:
-                self._refusals, self._split_due = {}, now + self._settings.heartbeat_s
-                raise
-            return did_write
-        if self._refusals and now >= self._retry_due:
-            did_write |= await self._write_each([*self._refusals], write)
-        return did_write
-
-    async def _write_each(self, names: Collection[str], write: _Write) -> bool:
-        """Whether anything was written."""
-        self._retry_due = time.monotonic() + _RECHECK_S
-        did_write = False
-        for name in names:
-            try:
-                did_write |= await write([name])
-                self._refusals.pop(name, None)
-            except ApiRefused as error:
-                if error.status not in REFUSED:
-                    raise
-                why = f"API server: {error}: change what refuses it, or the section [kubernetes]"
-                self._refusals[name] = Refusal(name, why)
-        return did_write
 
     async def _decide_transitions(
         self,
