@@ -5,9 +5,9 @@ One real node is published to a real API server, with the token of a pod. The by
 and answers, as HTTP and without TLS, are multiplied by how often the publisher may send them, for
 10,000 nodes: quiet; in a storm, in which all nodes fault within a minute; in the worst minute that
 the limits allow; and as the API server returns after an outage. An answer is the whole Node object,
-so the node has what a kubelet writes: 50 images (its default `nodeStatusMaxImages`), four
-conditions and capacities. Beside them: how long the API server takes, over a connection that is
-kept, on this machine.
+and so is each change that the watch sends, of the kubelet's, too; so the node has what a kubelet
+writes: 50 images (its default `nodeStatusMaxImages`), four conditions and capacities. Beside them:
+how long the API server takes, over a connection that is kept, on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.control_plane.relay import Relay, RelayedRequest
 from tests.harness import Node
 from tests.system.lines import xid
 from tests.waiting import WAIT_S
-from vitald.publish.kubernetes import events
+from vitald.publish.kubernetes import events, node_watch
 from vitald.publish.retry import _UNREACHABLE
 from vitald.publish.sink import _WRITES_PER_MINUTE
 from vitald.publish_sections import KubernetesSettings
@@ -39,6 +39,7 @@ FAULTS = 8  # on the node, all its GPUs
 LATENCIES = 200
 _IMAGES = 50  # KubeletConfiguration, nodeStatusMaxImages
 _MINUTE_S = 60.0
+_KUBELET_S = 300.0  # KubeletConfiguration, nodeStatusReportFrequency
 _ACCOUNT = "vitald-publish"
 _SETTLE_S = 8.0  # longer than the pause before better news
 
@@ -85,26 +86,30 @@ def run() -> Json:
             memory = memory_mib(publisher.process.pid)
         latency = measure_latency(plane, cluster_node)
     heartbeat_s = KubernetesSettings().heartbeat_s
+    watch_s = (node_watch._SHORTEST_S + node_watch._LONGEST_S) / 2
+    always = {"WATCH": 1 / watch_s, "CHANGE": 1 / _KUBELET_S}
     return {
         "nodes": NODES,
         "bytes_a_request": {
-            "quiet": {method: cost.describe() for method, cost in quiet.items()},
-            f"with_{FAULTS}_findings": {method: cost.describe() for method, cost in storm.items()},
+            "quiet": {kind: cost.describe() for kind, cost in quiet.items()},
+            f"with_{FAULTS}_findings": {kind: cost.describe() for kind, cost in storm.items()},
         },
         "a_second": {
-            "quiet": _multiply(quiet, dict.fromkeys(("GET", "PATCH"), 1 / heartbeat_s)),
-            "storm": _multiply(storm, {"GET": 1, "PATCH": 1, "POST": FAULTS}, _MINUTE_S),
+            "quiet": _multiply(quiet, always | {"PATCH": 1 / heartbeat_s}),
+            "storm": _multiply(
+                storm, always | {"PATCH": 1 / _MINUTE_S, "POST": FAULTS / _MINUTE_S}
+            ),
             "limit": _multiply(
                 storm,
-                {
-                    "GET": _WRITES_PER_MINUTE,
-                    "PATCH": _WRITES_PER_MINUTE,
-                    "POST": events._PER_MINUTE + events._BURST,
+                always
+                | {
+                    "PATCH": _WRITES_PER_MINUTE / _MINUTE_S,
+                    "POST": (events._PER_MINUTE + events._BURST) / _MINUTE_S,
                 },
-                _MINUTE_S,
             ),
             "return_of_the_api_server": _multiply(
-                storm, {"GET": 1, "PATCH": 1}, _UNREACHABLE.longest_s
+                storm,
+                dict.fromkeys(("LIST", "WATCH", "PATCH"), 1 / _UNREACHABLE.longest_s),
             ),
         },
         "latency_ms": latency,
@@ -150,7 +155,7 @@ def make_realistic(cluster_node: ClusterNode) -> None:
 def _measure_requests(
     daemon: Node, cluster_node: ClusterNode, relay: Relay
 ) -> tuple[dict[str, Cost], dict[str, Cost]]:
-    """By method: while the node is well, and as it falls ill."""
+    """By kind: while the node is well, and as it falls ill."""
     cluster_node.wait_for_status("True")
     time.sleep(_SETTLE_S)
     quiet = _group_costs(relay.requests)
@@ -158,29 +163,40 @@ def _measure_requests(
     daemon.write(*(xid(number, pci=f"0000:{number + 16:02x}:00") for number in range(FAULTS)))
     cluster_node.wait_for_status("False")
     time.sleep(_SETTLE_S)
-    return quiet, _group_costs(relay.requests[before:])
+    storm = _group_costs(relay.requests[before:])
+    return quiet, {**quiet, **storm}  # the watch goes on
 
 
 def _group_costs(requests: Sequence[RelayedRequest]) -> dict[str, Cost]:
-    accepted = [each for each in requests if each.status < 300]
-    methods = sorted({each.method for each in accepted})
-    return {
-        method: Cost.of([each for each in accepted if each.method == method]) for method in methods
-    }
+    """LIST, WATCH, PATCH and POST; CHANGE: what the watch sends of one change."""
+    found: dict[str, list[RelayedRequest]] = {}
+    for request in requests:
+        if request.status < 300:
+            found.setdefault(_name_kind(request), []).append(request)
+    costs = {kind: Cost.of(each) for kind, each in found.items()}
+    change = Cost(sent=0.0, received=mean(len(each.answer) for each in found["PATCH"]))
+    return {**costs, "CHANGE": change}
 
 
-def _multiply(costs: dict[str, Cost], times: dict[str, float], within_s: float = 1.0) -> Json:
-    """All nodes send each kind so many times within so many seconds."""
-    rates = {method: NODES * count / within_s for method, count in times.items() if method in costs}
+def _name_kind(request: RelayedRequest) -> str:
+    if "watch=true" in request.path:
+        return "WATCH"
+    return "LIST" if "fieldSelector" in request.path else request.method
+
+
+def _multiply(costs: dict[str, Cost], per_s: dict[str, float]) -> Json:
+    """All nodes do each kind so often a second. Each patch comes back as a change, too."""
+    rates = {kind: NODES * rate for kind, rate in per_s.items()}
+    rates["CHANGE"] = rates.get("CHANGE", 0.0) + rates["PATCH"]
     return {
-        "requests": {method: round(rate, 1) for method, rate in rates.items()},
-        "sent_kib": _sum_kib(rates, {method: cost.sent for method, cost in costs.items()}),
-        "received_kib": _sum_kib(rates, {method: cost.received for method, cost in costs.items()}),
+        "requests": {kind: round(rate, 1) for kind, rate in rates.items() if kind != "CHANGE"},
+        "sent_kib": _sum_kib(rates, {kind: cost.sent for kind, cost in costs.items()}),
+        "received_kib": _sum_kib(rates, {kind: cost.received for kind, cost in costs.items()}),
     }
 
 
 def _sum_kib(rates: dict[str, float], sizes: dict[str, float]) -> float:
-    return round(sum(rate * sizes[method] for method, rate in rates.items()) / 1024, 1)
+    return round(sum(rate * sizes[kind] for kind, rate in rates.items()) / 1024, 1)
 
 
 def measure_latency(plane: ControlPlane, cluster_node: ClusterNode) -> Json:

@@ -34,7 +34,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 # What `vitald publish` needs of the API server, for all nodes.
 PUBLISHERS_RULES = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 )

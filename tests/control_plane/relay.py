@@ -8,12 +8,14 @@ their bytes, and answers in its place what a test wants (429 with Retry-After, 5
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -90,6 +92,17 @@ class Relay:
         finally:
             connection.close()
 
+    def open_stream(
+        self, path: str, headers: dict[str, str]
+    ) -> tuple[int, list[tuple[str, str]], Iterator[bytes]]:
+        """A watch, and its lines as they come."""
+        context = ssl.create_default_context(cafile=str(self.plane.certificate))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.plane.port, context=context)
+        passed = {name: value for name, value in headers.items() if name.lower() != "host"}
+        connection.request("GET", path, None, passed)
+        answer = connection.getresponse()
+        return answer.status, answer.getheaders(), iter(answer.readline, b"")
+
 
 class _Handler(BaseHTTPRequestHandler):
     owner: Relay
@@ -98,6 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _relay(self) -> None:
         begun = time.monotonic()
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if "watch=true" in self.path and not self.owner.refusals:
+            self._relay_stream()
+            return
         if self.owner.refusals:
             status, extra = self.owner.refusals.popleft()
             answer = list(extra.items())
@@ -132,6 +148,38 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self.end_headers()
         self.wfile.write(content)
+
+    def _relay_stream(self) -> None:
+        """Line by line, until one of the two sides ends it. Recorded as it begins, without its
+        lines.
+        """
+        begun = time.monotonic()
+        status, answer, lines = self.owner.open_stream(self.path, dict(self.headers.items()))
+        self.send_response_only(status)
+        for name, value in answer:
+            if name.lower() not in _NOT_PASSED_ON:
+                self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.close_connection = True
+        self.owner.requests.append(
+            RelayedRequest(
+                method=self.command,
+                path=self.path,
+                status=status,
+                sent=len(self.raw_requestline) + len(self.headers.as_bytes()),
+                received=len(b"".join(self._headers_buffer)) + len("\r\n"),
+                at=begun,
+                seconds=time.monotonic() - begun,
+                content_type="",
+                body=b"",
+                answer=b"{}",
+            )
+        )
+        with contextlib.suppress(OSError):
+            self.end_headers()
+            self.wfile.flush()
+            for line in lines:
+                self.wfile.write(line)
 
     do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = _relay  # noqa: N815
 

@@ -253,7 +253,7 @@ def test_the_rights_are_those_that_the_client_needs() -> None:
     documents = yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text("utf-8"))
     (role, _) = documents
     assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
-        (["nodes"], ["get"]),
+        (["nodes"], ["get", "list", "watch"]),
         (["nodes/status"], ["patch"]),
         (["events"], ["create"]),
     ]

@@ -49,15 +49,22 @@ def clear_findings(node: Node) -> None:
 
 
 def assert_transitions_move_with_the_status(writes: Sequence[AuditedRequest]) -> None:
-    """In each pair of writes, for each condition."""
+    """In each pair of writes, for each condition. After a silence it may be the time before."""
+    known: set[tuple[str, str, str]] = set()
     for before, after in pairwise(writes):
+        known |= {
+            (type_, each["status"], each["lastTransitionTime"])
+            for type_, each in before.conditions.items()
+        }
         for type_, now in after.conditions.items():
             then = before.conditions.get(type_, now)
             since, former = (each["lastTransitionTime"] for each in (now, then))
             if now["status"] == then["status"]:
                 assert since == former, (then, now)
             else:  # the same second where a status did not last longer
-                assert since >= former, (then, now)
+                was_silent = then["status"] == "Unknown"
+                is_known = (type_, now["status"], since) in known
+                assert since >= former or (was_silent and is_known), (then, now)
 
 
 def test_a_fault_is_visible_within_a_second(
@@ -154,14 +161,10 @@ def test_a_restarted_publisher_writes_nothing_that_is_there(
     cluster_node.wait_for_status("False")
     before = cluster_node.read()["metadata"]["resourceVersion"]
     publisher.kill()
+    (publisher.folder / "ready").unlink()
     publisher.start()
-    until(lambda: _count_reads(cluster_node) >= 3, "the node to be compared")
+    until(lambda: not publisher.probe_readiness(), "the node to be compared")
     assert cluster_node.read()["metadata"]["resourceVersion"] == before
-
-
-def _count_reads(cluster_node: ClusterNode) -> int:
-    """By `vitald publish`."""
-    return sum(request.verb == "get" for request in cluster_node.read_requests())
 
 
 def test_a_publisher_that_is_stopped_takes_its_leave_and_a_killed_one_does_not(
@@ -196,9 +199,8 @@ def test_an_announced_restart_is_never_unknown(
     cluster_node.wait_for_status("False")
     for _ in range(2):
         node.restart()
-    reads = _count_reads(cluster_node)
     node.write(xid(2, pci="0000:b3:00"))
-    until(lambda: _count_reads(cluster_node) > reads, "the next comparison")
+    until(lambda: cluster_node.findings["open"] == 2, "the next write")
     statuses = [write.conditions[HEALTHY]["status"] for write in cluster_node.read_writes()]
     assert "Unknown" not in statuses, statuses
 
@@ -236,10 +238,8 @@ def test_the_status_is_right_soon_after_an_outage_of_the_api_server(
 
 
 def test_what_others_overwrite_is_repaired(
-    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
-    make_publisher(node, kubernetes='heartbeat = "60s"').start()
-    cluster_node.wait_for_status("True")
     since = cluster_node.read_transition()
     time.sleep(1.1)
     # What a controller sends that read the list before our condition was there: the whole list.
@@ -249,14 +249,16 @@ def test_what_others_overwrite_is_repaired(
     cluster_node.patch(
         {"metadata": {"labels": labels, "annotations": {f"{PREFIX}/findings": "[]"}}}, MERGE
     )
-    assert cluster_node.read_status() == ""
-    took = cluster_node.wait_for_status("True", seconds=70.0)
-    print(f"removed by another to repaired: {took:.0f} s (heartbeat 60 s)")
+    took = cluster_node.wait_for_status("True")
+    until(lambda: cluster_node.labels.get("status") == "healthy", "the label")
+    print(f"removed by another to repaired: {took:.2f} s")
     assert cluster_node.read_transition() == since
     assert set(cluster_node.conditions) > {"Foreign", HEALTHY}
     assert cluster_node.labels == {"status": "healthy", "action": "none"}
     assert cluster_node.findings == {"open": 0, "findings": []}
     assert cluster_node.read()["metadata"]["labels"]["foreign"] == "label"
+    verbs = {request.verb for request in cluster_node.read_requests()}
+    assert verbs == {"list", "watch", "patch"}, "compared with what the watch has sent"
 
 
 def test_ten_thousand_faults_are_a_few_writes(
@@ -300,22 +302,38 @@ def test_a_node_that_was_created_anew_gets_everything(
     )
     cluster_node.create()
     assert cluster_node.uid != before
-    cluster_node.wait_for_status("False")
+    took = cluster_node.wait_for_status("False")
+    print(f"created to written: {took:.2f} s")
     assert cluster_node.labels["status"] == "unhealthy"
     assert len(cluster_node.findings["findings"]) == 2
     assert publisher.read_log("sink_failed") == []
 
 
+def test_without_the_right_to_watch_the_node_is_read(
+    make_publisher: MakePublisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    """As an earlier ClusterRole has it; `vitald status` names what is missing."""
+    name, nodes = "vitald-publish-reads", {**PUBLISHERS_RULES[0], "verbs": ["get"]}
+    plane = cluster_node.plane
+    plane.create_service_account("kube-system", name, (nodes, *PUBLISHERS_RULES[1:]))
+    token = plane.create_pod_token(cluster_node.name, "kube-system", name)
+    make_publisher(node, token=token).start()
+    cluster_node.wait_for_status("True")
+    node.write(xid(1))
+    cluster_node.wait_for_status("False")
+    assert {"list", "get", "patch"} == {each.verb for each in cluster_node.read_requests()}
+    refused = 'publishing to kubernetes-watch: DOWN: API server: 403: nodes "node'
+    until(lambda: refused in node.cli("status").stdout, lambda: node.cli("status").stdout)
+
+
 def test_a_drill_is_not_published(
     publisher: Publisher, node: Node, cluster_node: ClusterNode
 ) -> None:
-    reads = _count_reads(cluster_node)
     done = node.cli("inject", "xid", "79", "--device", "0000:65:00.0")
     assert done.returncode == 0, done.stderr
     node.wait(lambda status: status["findings"] or status["openFindings"])
     node.write(dbe(5, pci="0000:b3:00"))  # a real fault, so that something is written
     cluster_node.wait_for_status("False")
-    assert _count_reads(cluster_node) > reads
     assert [finding["code"] for finding in cluster_node.findings["findings"]] == ["xid/48"]
     for write in cluster_node.read_writes():
         assert "79" not in str(write.conditions), write.conditions

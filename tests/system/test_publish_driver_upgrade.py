@@ -31,7 +31,7 @@ class Label:
     def __init__(self, state: str) -> None:
         self.state = state
 
-    async def read_metadata(self) -> NodeObject:
+    async def read_node(self) -> NodeObject:
         return NodeObject(name="n", uid="u", resource_version="1", labels={LABEL: self.state})
 
 

@@ -46,7 +46,7 @@ class Api:
         self.error: Exception | None = None
         self.reads = 0
 
-    async def read_metadata(self) -> NodeObject:
+    async def read_node(self) -> NodeObject:
         self.reads += 1
         if self.error is not None:
             raise self.error

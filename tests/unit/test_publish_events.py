@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,6 @@ from vitald.publish.kubernetes.node_object import NodeObject, NodeTaint
 from vitald.publish.kubernetes.reconcile import LastTransition
 from vitald.publish.kubernetes.retire import NotRetired, retire_node
 from vitald.publish.kubernetes.taint import merge_taints
-from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
 from vitald.publish.state_store import (
     FILE,
@@ -315,17 +313,22 @@ def test_a_removal_that_fails_is_tried_again_where_that_helps(
 
 def test_what_is_stored_is_there_again(tmp_path: Path) -> None:
     key = "vitald.io/unhealthy"
+    before = LastTransition("False", 4.0, "Xid79")
+    transitions = {
+        "S": LastTransition("Unknown", 5.0, "DaemonSilent", before),
+        "T": LastTransition("True", 5.0, "Healthy"),
+    }
 
     async def write() -> None:
         store = StateStore(tmp_path)
-        await store.write_transitions("u", {"T": LastTransition("True", 5.0)})
+        await store.write_transitions("u", transitions)
         await store.add_taint(key)
         await store.write_cursor("events", Cursor(position=7, at=1.5, combined=9))
         store.close()
 
     asyncio.run(write())
     store = StateStore(tmp_path)
-    assert store.read_transitions("u") == {"T": LastTransition("True", 5.0)}
+    assert store.read_transitions("u") == transitions
     assert store.read_transitions("another") == {}
     assert store.read_taints() == {key}
     assert store.read_cursor("events") == Cursor(position=7, at=1.5, combined=9)
@@ -412,7 +415,7 @@ def test_one_publisher_at_a_time(tmp_path: Path) -> None:
         ("-5", None),
         ("soon", None),
         ("", None),
-        ("9" * 400, 999999999.0),
+        ("9" * 400, 600.0),
     ],
 )
 def test_retry_after(text: str, expected: float | None) -> None:
@@ -430,19 +433,3 @@ def test_delays_between_attempts() -> None:
     assert 30.0 < max(later) <= 60.0
     (asked,) = list_delays(1, is_unreachable=False, retry_after_s=100.0)
     assert 100.0 <= asked <= 120.0
-    (limited,) = list_delays(1, is_unreachable=False, retry_after_s=1e9)
-    assert limited <= 720.0
-
-
-def test_no_minute_has_more_than_its_writes() -> None:
-    limit = RateLimit(12 - 5, 5)
-    written, now = [], 1000.0
-    while now < 2000.0:
-        wait = limit.take(now)
-        if wait == 0.0:
-            written.append(now)
-        now += wait or 0.001
-    assert all(
-        later - earlier > 60.0 for earlier, later in zip(written, written[12:], strict=False)
-    )
-    assert max(later - earlier for earlier, later in pairwise(written)) < 9.0

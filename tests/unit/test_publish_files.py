@@ -196,7 +196,7 @@ def test_a_runner_writes_an_unchanged_file_again(
 ) -> None:
     monkeypatch.setattr("vitald.publish.files.nfd.REWRITE_S", 0.01)
     monkeypatch.setattr("vitald.publish.sink.WORSE_S", 0.0)
-    runner = SinkRunner(NfdSink(tmp_path, "vitald.io"))
+    runner = SinkRunner(NfdSink(tmp_path, "vitald.io"), StateStore(tmp_path / "state"))
 
     async def run() -> None:
         task = asyncio.ensure_future(runner.run())

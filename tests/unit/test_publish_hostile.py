@@ -10,10 +10,12 @@ import json
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +25,13 @@ from vitald.publish import daemon_feed
 from vitald.publish.daemon_feed import DaemonFeed
 from vitald.publish.daemon_report import DaemonReport
 from vitald.publish.http import parse_json
+from vitald.publish.kubernetes import client as client_module
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, TokenSource
 from vitald.publish.kubernetes.desired import MAX_MESSAGE_BYTES, build_own_parts, combine
 from vitald.publish.kubernetes.events import build_event
 from vitald.publish.kubernetes.node_object import parse_node
+from vitald.publish.kubernetes.node_watch import WatchingClient
 from vitald.publish.sink import SinkHealth
 from vitald.publish.sinks import find_node_name
 from vitald.publish.summary import (
@@ -545,6 +549,71 @@ def test_cookies_are_not_kept(certificates: Path) -> None:
 
     asyncio.run(asyncio.wait_for(read_twice(), WAIT_S))
     assert len(heads) == 2 and b"cookie" not in heads[1].lower()
+
+
+def test_what_is_no_watch_ends_it(certificates: Path) -> None:
+    """Nothing of it is kept, and nothing grows: a line, too, has a limit."""
+    listing = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [NODE]}).encode()
+    event = json.dumps({"type": "ADDED", "object": NODE}).encode()
+    for lines, error in (
+        (b"<html>\n", "Expecting value"),
+        (b"[]\n", "no object"),
+        (b'{"a":' * 100 + b"1" + b"}" * 100 + b"\n", "deep"),
+        (WIDE + b"\n", "tables"),
+        (b"x" * 9_000_000, "more than"),
+        (event + b"\n" + event[:10], "JSON|delimiter|Unterminated"),
+        (event + b"\n", "ended the watch"),
+    ):
+
+        def answer(head: bytes, lines: bytes = lines) -> bytes:
+            return make_answer(lines if b"watch=true" in head else listing)
+
+        async def follow(answer: Handler = answer) -> None:
+            async with (
+                serve_tls(certificates, answer) as port,
+                WatchingClient(make_access(certificates, port), "node1") as client,
+            ):
+                await client.follow_node(lambda _: None)
+
+        with pytest.raises(ApiUnreachable, match=error) as refused:
+            asyncio.run(asyncio.wait_for(follow(), WAIT_S))
+        assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "is_deferred"),
+    [("429 Too Many Requests", True), ("503 Service Unavailable", True), ("403 No", False)],
+)
+def test_a_wish_to_wait_holds_for_every_request(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch, status: str, is_deferred: bool
+) -> None:
+    clock = SimpleNamespace(now=1000.0, time=time.time)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(client_module, "time", clock)
+    heads: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        heads.append(head)
+        message = json.dumps({"message": "not now"}).encode()
+        return make_answer(message, "Retry-After: 7", status=status)
+
+    async def ask() -> list[tuple[int, float | None]]:
+        """After 0, 1 and 7 s: how many requests the server got so far, and the wait."""
+        found = []
+        async with (
+            serve_tls(certificates, answer) as port,
+            KubernetesClient(make_access(certificates, port), "node1") as client,
+        ):
+            for request in (client.read_node(), client.patch_status({}), client.read_node()):
+                with pytest.raises(ApiRefused, match=f"{status[:3]}: not now") as refused:
+                    await request
+                found.append((len(heads), refused.value.retry_after_s))
+                clock.now += 1.0 if len(found) == 1 else 6.0
+        return found
+
+    found = asyncio.run(asyncio.wait_for(ask(), WAIT_S))
+    deferred, each = [(1, 7.0), (1, 6.0), (2, 7.0)], [(1, None), (2, None), (3, None)]
+    assert found == (deferred if is_deferred else each)
 
 
 def test_a_failure_of_one_request_does_not_break_the_next(certificates: Path) -> None:

@@ -29,7 +29,6 @@ from vitald.publish.kubernetes.node_object import (
     parse_node,
 )
 from vitald.publish.kubernetes.reconcile import LastTransition, build_patch, decide_transition
-from vitald.publish.rate_limit import RateLimit
 from vitald.publish.summary import DaemonSilent, FindingSummary, NodeSummary, PublishedState
 
 NOW = 1_760_000_000.0
@@ -175,7 +174,7 @@ def test_a_transition_is_after_the_former_and_not_in_the_future(
         type="t", status=ConditionStatus.FALSE, reason="R", message="", changed_at=changed_at
     )
     decided = decide_transition(desired, LastTransition("True", NOW - 100), None, NOW)
-    assert decided == LastTransition("False", expected)
+    assert decided == LastTransition("False", expected, "R")
 
 
 def test_what_others_change_is_repaired() -> None:
@@ -215,18 +214,6 @@ def test_the_annotation_fits_and_is_json(names: list[str]) -> None:
     document = json.loads(text)
     assert document["open"] == 10_000
     assert [one["component"] for one in document["findings"]] == names[: len(document["findings"])]
-
-
-def test_the_rate_is_limited() -> None:
-    limit = RateLimit(per_minute=12, burst=5)
-    written, now = [], 1000.0
-    while now < 1600.0:
-        wait = limit.take(now)
-        if wait == 0.0:
-            written.append(now)
-        now += max(wait, 0.001)
-    assert len(written) == 5 + 120 - 1
-    assert written[4] < 1000.1 and written[5] - written[4] == pytest.approx(5.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +261,42 @@ def test_a_transition_from_a_clock_that_was_ahead_is_dated_now() -> None:
         changed_at=NOW - 10,
     )
     ahead = LastTransition("False", NOW + 3600)
-    assert decide_transition(desired, ahead, None, NOW) == LastTransition("False", NOW)
+    assert decide_transition(desired, ahead, None, NOW) == LastTransition("False", NOW, "Xid79")
+
+
+def write_times(*states: tuple[float, PublishedState]) -> list[str]:
+    """Since when the node says what it says, each of these many seconds after NOW."""
+    memory: dict[str, LastTransition] = {}
+    node, found = BARE, []
+    for seconds, state in states:
+        node = write(state, node, NOW + seconds, memory)
+        found.append(node.conditions["vitald.io/Healthy"].last_transition)
+    return found
+
+
+def test_a_short_silence_does_not_begin_the_time_anew() -> None:
+    """Karpenter counts ten minutes: else they never end where the daemon crashes again and again.
+    Also where a source could not be read, and over several silences.
+    """
+    unread = replace(HEALTHY, status=Status.UNKNOWN, reason="SourceNotRead", changed_at=0.0)
+    since, *later = write_times(
+        *((0, UNHEALTHY), (60, SILENT), (70, UNHEALTHY)),
+        *((200, unread), (210, SILENT), (400, UNHEALTHY)),
+    )
+    assert [later[index] == since for index in range(5)] == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("silence", "after"),
+    [
+        (10, HEALTHY),  # another status
+        (10, replace(UNHEALTHY, reason="Xid64")),  # another finding
+        (301, UNHEALTHY),
+    ],
+)
+def test_after_a_silence_the_time_begins_anew(silence: float, after: PublishedState) -> None:
+    since, unknown, again = write_times((0, UNHEALTHY), (60, SILENT), (60 + silence, after))
+    assert since < unknown < again
 
 
 def test_a_heartbeat_from_a_clock_that_was_ahead_is_written_again() -> None:

@@ -47,6 +47,7 @@ from vitald.publish.kubernetes.sets import (
     find_refusal,
 )
 from vitald.publish.sink import PartlyWritten, SinkRunner
+from vitald.publish.state_store import StateStore
 from vitald.publish.summary import FindingSummary, NodeSummary, PublishedState
 from vitald.publish_sections import KubernetesSettings
 from vitald.reasons import make_reason
@@ -427,12 +428,12 @@ class Refusing:
         return 0.01
 
 
-def test_a_refusal_is_told_of_and_holds_nothing_up() -> None:
+def test_a_refusal_is_told_of_and_holds_nothing_up(tmp_path: Path) -> None:
     """The sink is down with the reason; worse news is written all the same, and at once."""
 
     async def scenario() -> None:
         sink = Refusing()
-        runner = SinkRunner(sink)
+        runner = SinkRunner(sink, StateStore(tmp_path))
         task = asyncio.ensure_future(runner.run())
         try:
             never = runner.describe_delay(600.0)

@@ -139,7 +139,9 @@ def test_a_publisher_that_returns_begins_a_new_transition() -> None:
         changed_at=NOW - 10_000,
     )
     remembered = LastTransition("False", NOW - 10_000)
-    assert decide_transition(wanted, remembered, stale, NOW) == LastTransition("False", NOW)
+    assert decide_transition(wanted, remembered, stale, NOW) == LastTransition(
+        "False", NOW, wanted.reason
+    )
 
 
 # --- when

@@ -22,6 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError  # of a line that is too
 from vitald.backoff import Backoff
 from vitald.publish.http import parse_json, read_limited
 from vitald.publish.summary import DaemonSilent, NoSummary, PublishedState, parse_summary
+from vitald.tasks import end_tasks
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
@@ -97,9 +98,7 @@ class DaemonFeed:
                 await asyncio.wait(tasks[:1], timeout=_ANNOUNCED_S)
                 ended = [task for task in tasks if task.done()]
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_tasks(tasks)
         return ended[0].result()
 
     async def _report_changes(

@@ -7,9 +7,9 @@ started again, and after more than ten times the upgrade has failed. So the daem
 release the GPUs before, while the pods that use them are deleted, and to take them back once the
 new driver has been validated.
 
-The label is read every minute, and every 15 s from the moment that an upgrade is due: without the
-node's status and from the API server's cache, as 10,000 nodes do the same. A label that stands
-still is not waited for longer than LIMIT_S, since nobody watches the GPUs meanwhile.
+The label is read when the node was changed, every minute, and every 15 s from the moment that an
+upgrade is due. A label that stands still is not waited for longer than LIMIT_S, since nobody
+watches the GPUs meanwhile.
 
 Sources: NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go (label and states), upgrade_state.go
 (their order) and common_manager.go (isDriverPodFailing); NVIDIA/k8s-driver-manager,
@@ -100,6 +100,11 @@ class DriverUpgradeMonitor:
         if self.phase is UpgradePhase.RELEASED:
             self._changed.set()
 
+    def note_change(self, *, is_new: bool) -> None:  # noqa: ARG002
+        """The node was changed: its label may be another one."""
+        self._read_at = 0.0
+        self._changed.set()
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -128,7 +133,7 @@ class DriverUpgradeMonitor:
         retry_after = 0.0
         labels: Mapping[str, str] | None = None
         try:
-            labels = (await self._client.read_metadata()).labels
+            labels = (await self._client.read_node()).labels
         except ApiRefused as error:
             retry_after = error.retry_after_s or 0.0
             is_gone = error.status == 404

@@ -27,6 +27,7 @@ from vitald.publish.sinks import open_sinks
 from vitald.publish.state_store import StateStore, lock_state
 from vitald.publish.summary import PublishedState
 from vitald.systemd import Notifier
+from vitald.tasks import end_tasks
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
@@ -89,9 +90,7 @@ class Publisher:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._notifier.notify_stopping()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
         if self._stopping.is_set():
             await report.take_leave()
         for task in done:

@@ -1,30 +1,45 @@
-"""A token bucket: at most so many writes at once, and so many in a minute."""
+"""How often something may be done: at most so many times at once, and so many in a minute."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-_ROUNDING = 1e-6  # else the last wait may be shorter than any clock shows
+_ROUNDING_S = 1e-6  # a shorter wait may be shorter than any clock shows
 
 
 @dataclass(slots=True)
 class RateLimit:
-    """`burst` writes at once, `per_minute` in the long run. Times on the monotonic clock."""
+    """`burst` times at once and `per_minute` in the long run, hence at most the sum of them in any
+    minute. Times on the monotonic clock.
+
+    `full_at`: from when on a whole burst is possible. It is all that is to be remembered.
+    """
 
     per_minute: float
     burst: int
-    _left: float = field(init=False)
-    _at: float = field(default=0.0, init=False)
+    full_at: float = 0.0
 
-    def __post_init__(self) -> None:
-        self._left = float(self.burst)
+    def find_wait_s(self, now: float, reserve: int = 0) -> float:
+        """Seconds until it may be done once, with so many more left of the burst; 0 for now."""
+        wait = self.full_at - now - (self.burst - 1 - reserve) * self._period_s
+        return wait if wait > _ROUNDING_S else 0.0
+
+    def count(self, now: float) -> None:
+        """It is done once."""
+        self.full_at = max(self.full_at, now) + self._period_s
 
     def take(self, now: float) -> float:
-        """Seconds to wait before a write; 0 if it may be done now, which counts it."""
-        gained = max(0.0, now - self._at) * self.per_minute / 60.0 if self._at else 0.0
-        self._left = min(float(self.burst), self._left + gained)
-        self._at = now
-        if self._left >= 1.0 - _ROUNDING:
-            self._left = max(0.0, self._left - 1.0)
-            return 0.0
-        return (1.0 - self._left) * 60.0 / self.per_minute
+        """Seconds to wait; 0 if it may be done now, which counts it."""
+        wait = self.find_wait_s(now)
+        if not wait:
+            self.count(now)
+        return wait
+
+    @property
+    def refill_s(self) -> float:
+        """How long it takes until a whole burst is possible again."""
+        return self.burst * self._period_s
+
+    @property
+    def _period_s(self) -> float:
+        return 60.0 / self.per_minute

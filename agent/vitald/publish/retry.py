@@ -10,7 +10,6 @@ from vitald.backoff import Backoff
 _UNREACHABLE = Backoff(1.0, 8.0)  # hence what it says is right within 10 s of its return
 _REFUSED = Backoff(1.0, 60.0)
 _LEAST_JITTER = 0.1
-_MAX_RETRY_AFTER_S = 600.0
 
 
 @dataclass(slots=True)
@@ -33,8 +32,7 @@ class Retry:
         self.failures += 1
         if retry_after_s is None:
             return delay
-        asked = min(retry_after_s, _MAX_RETRY_AFTER_S)
-        return max(delay, asked * random.uniform(1.0, 1.2))  # noqa: S311
+        return max(delay, retry_after_s * random.uniform(1.0, 1.2))  # noqa: S311
 
     def note_success(self) -> None:
         self.failures = 0

@@ -3,7 +3,8 @@ A sink, and the task that keeps one up to date.
 
 Only the latest state is kept: what a sink writes follows from the present state, so nothing queues
 up while it cannot be reached. Worse news is written at once, better news after BETTER_S, so that a
-fault that comes and goes is not written each time.
+fault that comes and goes is not written each time. Of the writes that are possible in a minute,
+some are reserved for worse news.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import structlog
 from vitald.model import Action, Status
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.retry import Retry
+from vitald.publish.state_store import StateStore
 from vitald.publish.summary import DaemonSilent, PublishedState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 WORSE_S, BETTER_S = 0.5, 5.0
-_WRITES_PER_MINUTE, _BURST = 12, 5  # in any minute; at once
+_WRITES_PER_MINUTE, _BURST = 12, 8  # in any minute; at once
+_RESERVED = 4  # of the burst, for worse news
 _SEVERITY = {Status.HEALTHY: 0, Status.DEGRADED: 1, Status.UNKNOWN: 2, Status.UNHEALTHY: 3}
 
 
@@ -142,11 +145,14 @@ class Runner(Protocol):
         ...
 
 
-def rank_state(state: PublishedState) -> tuple[int, int, bool, bool]:
-    """How severe it is in each respect: the status, the action, and the repairs that are due."""
+def rank_state(state: PublishedState) -> tuple[bool, int, int, bool, bool]:
+    """How severe it is in each respect: nothing is known, the status, the action, and the repairs
+    that are due.
+    """
     if isinstance(state, DaemonSilent):
-        return _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
+        return True, _SEVERITY[Status.UNKNOWN], Action.NONE.rank, False, False
     return (
+        state.status is Status.UNKNOWN,
         _SEVERITY[state.status],
         state.action.rank,
         bool(state.reboot_reason),
@@ -154,20 +160,20 @@ def rank_state(state: PublishedState) -> tuple[int, int, bool, bool]:
     )
 
 
-def is_improvement(before: PublishedState, after: PublishedState) -> bool:
-    """Whether the new state is better in every respect, or says the same. That nothing is known any
-    more is no improvement.
-    """
-    if isinstance(after, DaemonSilent) or after.status is Status.UNKNOWN:
-        return False
-    return all(new <= old for new, old in zip(rank_state(after), rank_state(before), strict=True))
+def is_worse(before: PublishedState | None, after: PublishedState) -> bool:
+    """Whether the new state is worse in any respect, or the first one."""
+    if before is None:
+        return True
+    return any(new > old for new, old in zip(rank_state(after), rank_state(before), strict=True))
 
 
 class SinkRunner:
     """Keeps one sink up to date with the latest state."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, store: StateStore) -> None:
+        """`store`: remembers over a restart how much may be written."""
         self.sink = sink
+        self._store = store
         self.health = SinkHealth(sink.name)
         self._state: PublishedState | None = None
         self._written: PublishedState | None = None
@@ -175,8 +181,16 @@ class SinkRunner:
         self._recheck = float("inf")  # the same, if nothing changes
         self._succeeded_at = float("-inf")
         self._changed = asyncio.Event()
+        self._is_compared = False  # with all that the receiver reported
         self._limit = RateLimit(_WRITES_PER_MINUTE - _BURST, _BURST)
+        until_full = store.read_moment(self._limit_name) - time.time()
+        # The clock may have been set since.
+        self._limit.full_at = time.monotonic() + min(until_full, self._limit.refill_s)
         self._retry = Retry()
+
+    @property
+    def _limit_name(self) -> str:
+        return f"full_at {self.sink.name}"
 
     def offer_state(self, state: PublishedState) -> None:
         """The state is this now."""
@@ -190,15 +204,27 @@ class SinkRunner:
             self.health = replace(self.health, waiting=1, waiting_since=time.time())
         self._changed.set()
 
+    def note_change(self, *, is_new: bool) -> None:
+        """The receiver was changed by others: it is compared soon. Where the last write failed,
+        only if the receiver `is_new`: then it says nothing yet.
+        """
+        self._is_compared = False
+        is_settled = self._state == self._written and not self._retry.failures
+        if is_new:
+            self._written = None
+        if self._state is not None and (is_new or is_settled):
+            self._due = min(self._due, time.monotonic() + WORSE_S)
+            self._changed.set()
+
     def _find_due(
         self, written: PublishedState | None, former: PublishedState | None, state: PublishedState
     ) -> float:
         now = time.monotonic()
         if isinstance(state, DaemonSilent):  # it has been waited for already
             return now
-        if written is None or not is_improvement(written, state):
+        if is_worse(written, state):
             return min(self._due, now + WORSE_S)
-        was_better = former is not None and former != written and is_improvement(written, former)
+        was_better = former is not None and former != written and not is_worse(written, former)
         return min(self._due if was_better else self._recheck, now + BETTER_S)
 
     async def run(self) -> None:
@@ -207,7 +233,8 @@ class SinkRunner:
             await self._wait_until_due()
             if self._state is None:
                 continue
-            if wait := self._limit.take(time.monotonic()):
+            reserve = 0 if is_worse(self._written, self._state) else _RESERVED
+            if wait := self._limit.find_wait_s(time.monotonic(), reserve):
                 self._due = time.monotonic() + wait
                 continue
             await self._write_state(self._state)
@@ -224,6 +251,7 @@ class SinkRunner:
 
     async def _write_state(self, state: PublishedState) -> None:
         partly = None
+        self._is_compared = True
         try:
             did_write = await self.sink.write_state(state)
         except PartlyWritten as error:
@@ -235,15 +263,25 @@ class SinkRunner:
             self.health = note_failure(self.health, error)
             return
         self._retry.note_success()
+        if did_write:
+            await self._count_write()
         self._written = state
         self._succeeded_at = time.monotonic()
         self._due = self._recheck = self._succeeded_at + self.sink.get_recheck_s(state)
         is_behind = self._state is not None and self._state != state
         if self._state is not None and is_behind:
             self._due = self._find_due(state, None, self._state)
+        elif not self._is_compared:
+            self._due = self._succeeded_at + WORSE_S
         self.health = note_success(
             self.health, waiting=int(is_behind), writes=int(did_write), partly=partly
         )
+
+    async def _count_write(self) -> None:
+        """What needed no write costs nothing."""
+        now = time.monotonic()
+        self._limit.count(now)
+        await self._store.write_moment(self._limit_name, time.time() + self._limit.full_at - now)
 
     def describe_delay(self, limit_s: float) -> str:
         """Why the receiver is not up to date, if it was not within the last `limit_s`; else ""."""

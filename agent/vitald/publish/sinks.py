@@ -14,6 +14,7 @@ from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, find_cluster
 from vitald.publish.kubernetes.events import EventRunner
+from vitald.publish.kubernetes.node_watch import NodeWatch, WatchingClient
 from vitald.publish.kubernetes.sink import KubernetesSink
 from vitald.publish.kubernetes.taint import TaintSink
 from vitald.publish.sink import Runner, Sink, SinkRunner
@@ -30,18 +31,11 @@ class NoSink(Exception):
 async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterator[list[Runner]]:
     """A task for each sink that the configuration names. Raises NoSink, NoCredentials."""
     async with AsyncExitStack() as stack:
-        sinks: list[Sink] = []
         runners: list[Runner] = []
+        sinks: list[Sink] = []
         if config.kubernetes.enabled:
             client = await stack.enter_async_context(open_client(config.kubernetes))
-            sinks.append(KubernetesSink(client, config.kubernetes, store))
-            if TaintSink.is_needed(config.kubernetes, store):
-                sinks.append(TaintSink(client, config.kubernetes, store))
-            if config.kubernetes.events:
-                runners.append(_build_event_runner(config, client, store))
-            if config.kubernetes.driver_upgrades:
-                releases = GpuReleases(config.socket_path)
-                runners.append(DriverUpgradeMonitor(client, releases, store))
+            runners += _build_kubernetes_runners(config, client, store)
         if config.publish.nfd is not None:
             sinks.append(NfdSink(config.publish.nfd, config.kubernetes.prefix))
         if config.publish.textfile is not None:
@@ -49,12 +43,34 @@ async def open_sinks(config: PublisherConfig, store: StateStore) -> AsyncIterato
             from vitald.publish.files.textfile import TextfileSink
 
             sinks.append(TextfileSink(config.publish.textfile))
-        runners = [*(SinkRunner(sink) for sink in sinks), *runners]
+        runners += [SinkRunner(sink, store) for sink in sinks]
         if not runners:
             raise NoSink(
                 "nothing to publish to: set [kubernetes] enabled, [publish] nfd or textfile"
             )
         yield runners
+
+
+def _build_kubernetes_runners(
+    config: PublisherConfig, client: WatchingClient, store: StateStore
+) -> list[Runner]:
+    settings = config.kubernetes
+    informed: list[SinkRunner | DriverUpgradeMonitor] = [
+        SinkRunner(KubernetesSink(client, settings, store), store)
+    ]
+    if TaintSink.is_needed(settings, store):
+        informed.append(SinkRunner(TaintSink(client, settings, store), store))
+    if settings.driver_upgrades:
+        informed.append(DriverUpgradeMonitor(client, GpuReleases(config.socket_path), store))
+
+    def report_change(is_new: bool) -> None:
+        for runner in informed:
+            runner.note_change(is_new=is_new)
+
+    runners: list[Runner] = [*informed, NodeWatch(client, report_change)]
+    if settings.events:
+        runners.append(_build_event_runner(config, client, store))
+    return runners
 
 
 def _build_event_runner(
@@ -69,11 +85,11 @@ def _build_event_runner(
     )
 
 
-def open_client(settings: KubernetesSettings) -> KubernetesClient:
+def open_client(settings: KubernetesSettings) -> WatchingClient:
     """For the node's own API server. Raises NoCredentials."""
     node = find_node_name(settings)
     user = f"system:node:{node}" if settings.impersonate else ""
-    return KubernetesClient(find_access(settings), node, impersonate=user)
+    return WatchingClient(find_access(settings), node, impersonate=user)
 
 
 def find_node_name(settings: KubernetesSettings) -> str:

@@ -27,13 +27,14 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 
 FILE = "publish.db"
-_VERSION = 1
+_VERSION = 2
 _WRITE_S = 5.0
 _TAINT = "taint"  # earlier versions stored names of other kinds, too
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE transitions (
     node TEXT NOT NULL, type TEXT NOT NULL, status TEXT NOT NULL, at REAL NOT NULL,
+    reason TEXT NOT NULL, before_status TEXT, before_at REAL, before_reason TEXT,
     PRIMARY KEY (node, type)
 );
 CREATE TABLE written (kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (kind, name));
@@ -102,8 +103,8 @@ class StateStore:
     async def write_transitions(self, node: str, transitions: Mapping[str, LastTransition]) -> None:
         """Replace what is stored of the node; other nodes of that name are forgotten."""
         self._transitions = {node: dict(transitions)}
-        rows = [(node, type_, each.status, each.at) for type_, each in transitions.items()]
-        await self._replace_rows("transitions", rows, 4)
+        rows = [(node, type_, *_build_columns(each)) for type_, each in transitions.items()]
+        await self._replace_rows("transitions", rows, 8)
 
     def read_taints(self) -> frozenset[str]:
         """Keys of taints that may be on the node."""
@@ -223,12 +224,11 @@ class StateStore:
     def _load(self, database: sqlite3.Connection) -> None:
         """Raises sqlite3.Error, ValueError."""
         transitions: dict[str, dict[str, LastTransition]] = {}
-        for node, type_, status, at in database.execute(
-            "SELECT node, type, status, at FROM transitions"
+        for node, type_, *columns in database.execute(
+            "SELECT node, type, status, at, reason, before_status, before_at, before_reason"
+            " FROM transitions"
         ):
-            transitions.setdefault(str(node), {})[str(type_)] = LastTransition(
-                str(status), float(at)
-            )
+            transitions.setdefault(str(node), {})[str(type_)] = _read_columns(*columns)
         self._moments = {
             str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
         }
@@ -243,3 +243,26 @@ class StateStore:
             )
         }
         self._transitions = transitions
+
+
+def _build_columns(transition: LastTransition) -> tuple[object, ...]:
+    before = transition.before
+    return (
+        *(transition.status, transition.at, transition.reason),
+        *((None, None, None) if before is None else (before.status, before.at, before.reason)),
+    )
+
+
+def _read_columns(
+    status: object,
+    at: float,
+    reason: object,
+    before_status: object,
+    before_at: float | None,
+    before_reason: object,
+) -> LastTransition:
+    """Raises ValueError."""
+    before = None
+    if before_status is not None:
+        before = LastTransition(str(before_status), float(before_at or 0.0), str(before_reason))
+    return LastTransition(str(status), float(at), str(reason), before)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from vitald.model import Batch
+from vitald.tasks import end_tasks
 
 Emit = Callable[[Batch], Awaitable[None]]
 
@@ -31,5 +32,4 @@ async def iterate_batches(produce: Callable[[Emit], Awaitable[None]]) -> AsyncIt
             queue.task_done()
         await producer
     finally:
-        producer.cancel()
-        await asyncio.wait({producer})
+        await end_tasks([producer])

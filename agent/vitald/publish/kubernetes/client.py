@@ -2,6 +2,7 @@
 The few requests that the sink makes of the API server.
 
     GET    /api/v1/nodes/NAME
+    GET    /api/v1/nodes?fieldSelector=...   the own node, and how it changes: node_watch.py
     PATCH  /api/v1/nodes/NAME/status      conditions, labels and annotations, in one request
     PATCH  /api/v1/nodes/NAME             taints, with the resource version they were read at
     POST   /apis/events.k8s.io/v1/namespaces/default/events
@@ -24,6 +25,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from vitald import __version__
 from vitald.publish.http import parse_json, read_limited
@@ -35,14 +37,20 @@ from vitald.text import replace_unprintable
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-_GONE = 404
+_GONE = (404, 410)  # the node, and the version from which it was to be watched
+_TOO_MANY = 429
 # What a right, an admission policy or a webhook answers; and a size that is too large. Source:
 # Kubernetes API concepts, and ValidatingAdmissionPolicy ("reason", by default Invalid: 422).
 REFUSED = frozenset({400, 403, 413, 422})
 _REQUEST_S = 10.0
+_TIMEOUT = aiohttp.ClientTimeout(total=_REQUEST_S)
+_SILENCE_S = 120.0  # of a stream: about once a minute the API server sends a bookmark
 _MAX_BYTES = 4 * 1024 * 1024  # a Node object is limited to about 1.5 MiB by etcd
+_MAX_RETRY_AFTER_S = 600.0
+_MAX_ERROR = 500
+_CONNECTIONS = 4  # one of them for the watch
 _JSON = "application/json"
-_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+Document = Mapping[str, object]
 
 
 _Client = TypeVar("_Client", bound="KubernetesClient")
@@ -65,6 +73,7 @@ class ApiRefused(Exception):
     ) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.message = message
         self.reason = reason
         self.retry_after_s = retry_after_s
 
@@ -78,7 +87,7 @@ def report_failures() -> Iterator[None]:
         raise SinkFailed(
             f"API server: {error}",
             retry_after_s=error.retry_after_s,
-            is_expected=error.status == _GONE,
+            is_expected=error.status in _GONE,
         ) from error
     except ApiUnreachable as error:
         raise SinkFailed(str(error), is_unreachable=True) from error
@@ -101,6 +110,8 @@ class KubernetesClient:
         if impersonate:
             self._headers["Impersonate-User"] = impersonate
         self._session: _Session | None = None
+        self._deferral: ApiRefused | None = None  # the server's last word on when to try again
+        self._deferred_until = 0.0  # on the monotonic clock
 
     async def __aenter__(self: _Client) -> _Client:
         return self
@@ -117,29 +128,19 @@ class KubernetesClient:
 
     async def read_node(self) -> NodeObject:
         """Raises ApiUnreachable, ApiRefused, NoCredentials."""
-        return _parse(await self._request("GET", f"/api/v1/nodes/{quote(self.node)}"))
-
-    async def read_metadata(self) -> NodeObject:
-        """Labels and annotations only, and from the API server's cache: a request that costs it
-        little. Raises as read_node.
-
-        Source: Kubernetes API concepts, "Resource versions" (`resourceVersion=0`) and
-        PartialObjectMetadata of meta.k8s.io/v1; tried against 1.36.
-        """
-        path = f"/api/v1/nodes/{quote(self.node)}?resourceVersion=0"
-        return _parse(await self._request("GET", path, accept=_METADATA))
+        return read_node_object(await self._request("GET", f"/api/v1/nodes/{quote(self.node)}"))
 
     async def patch_status(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a strategic merge patch of its status. Raises as read_node."""
         path = f"/api/v1/nodes/{quote(self.node)}/status?fieldManager={MANAGER}"
-        return _parse(await self._request("PATCH", path, patch, STRATEGIC))
+        return read_node_object(await self._request("PATCH", path, patch, STRATEGIC))
 
     async def patch_node(self, patch: Mapping[str, object]) -> NodeObject:
         """The node after a merge patch; 409 where `metadata.resourceVersion` is no longer its
         own. Raises as read_node.
         """
         path = f"/api/v1/nodes/{quote(self.node)}?fieldManager={MANAGER}"
-        return _parse(await self._request("PATCH", path, patch, MERGE))
+        return read_node_object(await self._request("PATCH", path, patch, MERGE))
 
     async def create_event(self, event: Mapping[str, object]) -> bool:
         """Whether it was new: an event of that name may exist. Raises as read_node."""
@@ -182,6 +183,28 @@ class KubernetesClient:
         body: Mapping[str, object] | None,
         headers: Mapping[str, str],
     ) -> object:
+        async with self._open(method, path, body, headers) as answer:
+            return _read_document(answer, await read_limited(answer, _MAX_BYTES))
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[AsyncIterator[Document]]:
+        """An answer that has begun: each of its lines as it arrives. Raises as read_node."""
+        headers = {**self._headers, "Accept": _JSON}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S, sock_read=_SILENCE_S)
+        async with self._open("GET", path, None, headers, timeout) as answer:
+            yield _read_lines(answer)
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout = _TIMEOUT,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is no error, whose body has not been read."""
+        self._check_deferral()
         headers = dict(headers)
         token = await self._tokens.read_token(time.time())
         if token:
@@ -195,13 +218,31 @@ class KubernetesClient:
                     data=None if body is None else json.dumps(body),
                     headers=headers,
                     allow_redirects=False,
+                    timeout=timeout,
+                    read_bufsize=_MAX_BYTES // 2,  # a line may have twice that
                 ) as answer,
             ):
-                content = await read_limited(answer, _MAX_BYTES)
-                return _read_answer(answer, content, token)
+                if answer.status >= 300:
+                    content = await read_limited(answer, _MAX_BYTES)
+                    raise self._note_deferral(_read_refusal(answer, content, token))
+                yield answer
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise ApiUnreachable(f"{self._access.server}: {reason}") from error
+
+    def _note_deferral(self, error: ApiRefused) -> ApiRefused:
+        if error.retry_after_s is not None:
+            self._deferral = error
+            self._deferred_until = time.monotonic() + error.retry_after_s
+        return error
+
+    def _check_deferral(self) -> None:
+        """What the server asked of one request holds for all. Raises ApiRefused."""
+        wait = self._deferred_until - time.monotonic()
+        if self._deferral is not None and wait > 0:
+            raise ApiRefused(
+                self._deferral.status, self._deferral.message, wait, reason=self._deferral.reason
+            )
 
     @asynccontextmanager
     async def _use_session(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -232,7 +273,6 @@ class _Session:
         self.requests = 0
         self.http = aiohttp.ClientSession(
             connector=_build_connector(access),
-            timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,  # no proxy and no password that the environment names
@@ -242,47 +282,85 @@ class _Session:
 def _build_connector(access: ClusterAccess) -> aiohttp.BaseConnector:
     """Raises NoCredentials."""
     if access.socket is not None:
-        return aiohttp.UnixConnector(path=str(access.socket), limit=2)
-    return aiohttp.TCPConnector(ssl=access.build_tls_context(), limit=2)
+        return aiohttp.UnixConnector(path=str(access.socket), limit=_CONNECTIONS)
+    return aiohttp.TCPConnector(ssl=access.build_tls_context(), limit=_CONNECTIONS)
 
 
-def _read_answer(answer: aiohttp.ClientResponse, content: bytes, token: str) -> object:
-    """Raises ApiRefused; ApiUnreachable where it is no JSON: a proxy answered."""
+async def _read_lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Document]:
+    try:
+        while line := await answer.content.readline():
+            yield read_object(parse_json(line))
+    except (ValueError, HttpProcessingError) as error:  # the latter: of a line that is too long
+        reason = str(error)[:_MAX_ERROR]
+        raise ApiUnreachable(f"{answer.url.origin()}: {reason}") from error
+
+
+def _read_document(answer: aiohttp.ClientResponse, content: bytes) -> object:
+    """Raises ApiUnreachable where it is no JSON: a proxy answered."""
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON") from error
+
+
+def _read_refusal(answer: aiohttp.ClientResponse, content: bytes, token: str) -> ApiRefused:
     try:
         document = parse_json(content)
     except ValueError:
         document = None
-    if answer.status >= 300:
-        problem = document if isinstance(document, dict) else {}
-        text = str(problem.get("message") or answer.reason)
-        if token:  # some proxies say what they were sent
-            text = text.replace(token, "[token]")
-        raise ApiRefused(
-            answer.status,
-            replace_unprintable(text[:500]),
-            read_retry_after(answer.headers.get("Retry-After", ""), time.time()),
-            reason=str(problem.get("reason", ""))[:100],
-        )
-    if document is None:
-        raise ApiUnreachable(f"{answer.url.origin()}: the answer is not JSON")
-    return document
+    problem = document if isinstance(document, dict) else {}
+    text = str(problem.get("message") or answer.reason)
+    if token:  # some proxies say what they were sent
+        text = text.replace(token, "[token]")
+    # As client-go reads it: of other answers it says nothing about the server.
+    may_defer = answer.status == _TOO_MANY or answer.status >= 500
+    header = answer.headers.get("Retry-After", "") if may_defer else ""
+    return ApiRefused(
+        answer.status,
+        replace_unprintable(text[:_MAX_ERROR]),
+        read_retry_after(header, time.time()),
+        reason=str(problem.get("reason", ""))[:100],
+    )
 
 
 def read_retry_after(text: str, now: float) -> float | None:
-    """Seconds from `now` (since the epoch); None if it says neither seconds nor a date.
+    """Seconds from `now` (since the epoch), ten minutes at most; None if it says neither seconds
+    nor a date.
 
     Source: RFC 9110, section 10.2.3.
     """
     if text.isascii() and text.isdigit():
-        return float(text[:9])
+        return min(float(text[:9]), _MAX_RETRY_AFTER_S)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+        wait = parsedate_to_datetime(text).timestamp() - now
+        return min(max(wait, 0.0), _MAX_RETRY_AFTER_S)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _parse(document: object) -> NodeObject:
+def read_node_object(document: object) -> NodeObject:
+    """Raises ApiUnreachable for what is no Node."""
     try:
         return parse_node(document)
     except ValueError as error:
         raise ApiUnreachable(f"the answer is no Node: {error}") from error
+
+
+def read_object(document: object) -> Document:
+    """Raises ApiUnreachable for what is no object."""
+    if not isinstance(document, dict):
+        raise ApiUnreachable("the answer is no object")
+    return document
+
+
+def read_list(document: object, what: str) -> tuple[list[Document], Document]:
+    """The items and the metadata. Those of an empty PartialObjectMetadataList are null. Raises
+    ApiUnreachable for what is no list.
+    """
+    answer = read_object(document)
+    items, metadata = answer.get("items"), answer.get("metadata")
+    if items is None and answer.get("kind") == "PartialObjectMetadataList":
+        items = []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ApiUnreachable(f"the answer is no list of {what}")
+    return items, metadata if isinstance(metadata, dict) else {}

@@ -12,14 +12,17 @@ page expires: 410) and "Server-Side Apply" (managedFields), tried against 1.36.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from urllib.parse import quote, urlencode
 
 from vitald.publish.kubernetes.client import (
     MERGE,
     ApiRefused,
     ApiUnreachable,
+    Document,
     KubernetesClient,
+    read_list,
+    read_object,
 )
 from vitald.publish.kubernetes.node_object import NodeObject, parse_node
 
@@ -31,7 +34,6 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PUBLISHER = "publish"  # the container, in the manifests and in the chart
 _BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 _NOT_FOUND = 404
-Document = Mapping[str, object]
 
 
 class ClusterClient(KubernetesClient):
@@ -56,7 +58,7 @@ class ClusterClient(KubernetesClient):
     ) -> tuple[list[NodeObject], str]:
         query = {"limit": str(limit), **({"continue": token} if token else {})}
         document = await self._request("GET", f"/api/v1/nodes?{urlencode(query)}", accept=accept)
-        items, metadata = _read_list(document, "nodes")
+        items, metadata = read_list(document, "nodes")
         try:
             return [parse_node(item) for item in items], str(metadata.get("continue") or "")
         except ValueError as error:
@@ -68,7 +70,7 @@ class ClusterClient(KubernetesClient):
         """
         query = {"labelSelector": labels, "fieldSelector": f"spec.nodeName={node}"}
         path = f"/api/v1/namespaces/{quote(namespace)}/pods?{urlencode(query)}"
-        pods, _ = _read_list(await self._request("GET", path), "pods")
+        pods, _ = read_list(await self._request("GET", path), "pods")
         return any(_runs_publisher(pod) for pod in pods)
 
     async def delete_binding(self, name: str) -> bool:
@@ -86,7 +88,7 @@ class ClusterClient(KubernetesClient):
     async def read_lease(self, namespace: str, name: str) -> Document | None:
         """None if there is none. Raises as read_node."""
         try:
-            return _read_object(await self._request("GET", f"{_leases(namespace)}/{quote(name)}"))
+            return read_object(await self._request("GET", f"{_leases(namespace)}/{quote(name)}"))
         except ApiRefused as error:
             if error.status != _NOT_FOUND:
                 raise
@@ -95,35 +97,18 @@ class ClusterClient(KubernetesClient):
     async def create_lease(self, namespace: str, lease: Document) -> Document:
         """409 where another was faster. Raises as read_node."""
         path = _leases(namespace)
-        return _read_object(await self._request("POST", path, lease, "application/json"))
+        return read_object(await self._request("POST", path, lease, "application/json"))
 
     async def patch_lease(self, namespace: str, name: str, patch: Document) -> Document:
         """A merge patch; 409 where `metadata.resourceVersion` is no longer its own. Raises as
         read_node.
         """
         path = f"{_leases(namespace)}/{quote(name)}"
-        return _read_object(await self._request("PATCH", path, patch, MERGE))
+        return read_object(await self._request("PATCH", path, patch, MERGE))
 
 
 def _leases(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
-
-
-def _read_object(document: object) -> Document:
-    if not isinstance(document, dict):
-        raise ApiUnreachable("the answer is no object")
-    return document
-
-
-def _read_list(document: object, what: str) -> tuple[list[Document], Document]:
-    """The items and the metadata. Those of an empty PartialObjectMetadataList are null."""
-    answer = _read_object(document)
-    items, metadata = answer.get("items"), answer.get("metadata")
-    if items is None and answer.get("kind") == "PartialObjectMetadataList":
-        items = []
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ApiUnreachable(f"the answer is no list of {what}")
-    return items, metadata if isinstance(metadata, dict) else {}
 
 
 def _runs_publisher(pod: Document) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from vitald.publish.kubernetes.client import ApiRefused
-from vitald.publish.kubernetes.cluster_client import ClusterClient, Document
+from vitald.publish.kubernetes.client import ApiRefused, Document
+from vitald.publish.kubernetes.cluster_client import ClusterClient
 from vitald.timestamps import format_rfc3339
 
 DURATION_S = 180.0

@@ -6,16 +6,21 @@ removed or changed is repaired by the next comparison.
 
 `lastTransitionTime` is ours to keep: the API server computes nothing. Readers count from it (after
 ten minutes, Karpenter replaces a node), so it moves only when the status changes: not with the
-reason, not with a second fault, not after a restart, and not because somebody removed the
-condition.
+reason, not with a second fault, not after a restart, not because another writer removed the
+condition, and not because the status was Unknown for less than SILENCE_S.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vitald.publish.kubernetes.desired import HEARTBEAT_STALE, DesiredCondition, DesiredNode
+from vitald.publish.kubernetes.desired import (
+    HEARTBEAT_STALE,
+    ConditionStatus,
+    DesiredCondition,
+    DesiredNode,
+)
 from vitald.publish.kubernetes.node_object import (
     NameKind,
     NodeCondition,
@@ -25,13 +30,20 @@ from vitald.publish.kubernetes.node_object import (
 )
 from vitald.timestamps import format_rfc3339, parse_rfc3339
 
+SILENCE_S = 300.0  # a daemon that was restarted has answered again by then
+
 
 @dataclass(frozen=True, slots=True)
 class LastTransition:
-    """The status of a condition, and since when. Seconds since the epoch."""
+    """The status of a condition and its reason, and since when. Seconds since the epoch.
+
+    `before`: what was true before nothing was known; None for any other status.
+    """
 
     status: str
     at: float
+    reason: str = ""
+    before: LastTransition | None = None
 
 
 def decide_transition(
@@ -47,20 +59,33 @@ def decide_transition(
     Otherwise the status is new: since the ledger's last change, if that was after the former
     transition; else since now.
     """
-    status = desired.status.value
+    status, reason = desired.status.value, desired.reason
     if present is not None and present.reason == HEARTBEAT_STALE:
         remembered = None
-    if remembered is not None and remembered.status == status:
+    continued = None if remembered is None else _find_continued(remembered, status, reason, now)
+    if continued is not None:
         # A clock that was ahead may have been set back since.
-        return LastTransition(status, min(remembered.at, now))
+        return replace(continued, at=min(continued.at, now), reason=reason)
     earliest = 0.0 if remembered is None else remembered.at
     written = None if present is None else _read_time(present.last_transition)
     if remembered is None and present is not None and written is not None:
         if present.status == status:
-            return LastTransition(status, min(written, now))
+            return LastTransition(status, min(written, now), reason)
         earliest = written
     explains = earliest < desired.changed_at <= now
-    return LastTransition(status, desired.changed_at if explains else now)
+    before = remembered if desired.status is ConditionStatus.UNKNOWN else None
+    return LastTransition(status, desired.changed_at if explains else now, reason, before)
+
+
+def _find_continued(
+    remembered: LastTransition, status: str, reason: str, now: float
+) -> LastTransition | None:
+    """What has been true all the time, also while nothing was known for a moment."""
+    if remembered.status == status:
+        return remembered
+    before = remembered.before
+    is_same = before is not None and (before.status, before.reason) == (status, reason)
+    return before if is_same and now - remembered.at < SILENCE_S else None
 
 
 def build_patch(
