@@ -105,7 +105,7 @@ PURE = [
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all
 # that is in it.
 LAYERS = (
-    *("text", "timestamps", "backoff", "reasons"),
+    *("text", "timestamps", "backoff", "tasks", "reasons"),
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),

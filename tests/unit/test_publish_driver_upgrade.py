@@ -168,6 +168,13 @@ def test_a_state_that_was_missed_is_no_matter(site: Site) -> None:
     assert site.check("") == []
 
 
+def test_the_label_is_read_when_the_node_was_changed(site: Site) -> None:
+    site.check("", after_s=70)
+    assert site.check("pod-restart-required", after_s=0.0) == []
+    site.monitor.note_change(is_new=False)
+    assert site.check(after_s=0.0) == ["release"]
+
+
 def test_a_failed_upgrade_takes_the_gpus_back(site: Site) -> None:
     assert site.check("drain-required") == ["release"]
     assert site.check("upgrade-failed") == ["end"]
