@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Union
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -17,7 +17,7 @@ from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, Documen
 from vitald.publish.kubernetes.credentials import ClusterAccess
 from vitald.publish.kubernetes.node_watch import NodeWatch, WatchingClient
 
-PATH = "/api/v1/nodes/n"
+Line = Union[Document, Exception, asyncio.Event, None]
 
 
 def build_node(version: int, uid: str = "u", **labels: str) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def build_node(version: int, uid: str = "u", **labels: str) -> dict[str, Any]:
 
 
 class ApiServer(WatchingClient):
-    """`requests`: what it was asked. `watches`: the lines of each watch to come, which stays open
-    after the last one unless that is None. An error in its place is raised.
+    """`requests`: those that it got. `watches`: the lines of each watch to come, which stays open
+    after the last one unless that is None. An error in its place is raised, an event waited for.
     """
 
-    def __init__(self, *watches: list[Document | Exception | None]) -> None:
+    def __init__(self, *watches: list[Line]) -> None:
         super().__init__(ClusterAccess(server="https://nowhere"), "n")
         self.object: dict[str, Any] | None = build_node(5)
         self.version = 9  # of the list
@@ -69,19 +69,20 @@ class ApiServer(WatchingClient):
             raise lines[0]
         yield self._list_lines(lines)
 
-    async def _list_lines(
-        self, lines: list[Document | Exception | None]
-    ) -> AsyncIterator[Document]:
+    async def _list_lines(self, lines: list[Line]) -> AsyncIterator[Document]:
         for line in lines:
             if line is None:
                 return
             if isinstance(line, Exception):
                 raise line
+            if isinstance(line, asyncio.Event):
+                await line.wait()
+                continue
             yield line
         await asyncio.Event().wait()
 
 
-def tell(type_: str, node: Document) -> Document:
+def build_change(type_: str, node: Document) -> Document:
     return {"type": type_, "object": node}
 
 
@@ -103,7 +104,7 @@ def follow(server: ApiServer, then: Callable[[list[bool]], Any]) -> None:
 
 
 def test_a_comparison_costs_no_request() -> None:
-    server = ApiServer([tell("MODIFIED", build_node(10, x="y"))])
+    server = ApiServer([build_change("MODIFIED", build_node(10, x="y"))])
 
     async def read(reported: list[bool]) -> None:
         assert (await server.read_node()).labels == {"x": "y"}
@@ -117,21 +118,25 @@ def test_a_comparison_costs_no_request() -> None:
 
 
 def test_what_was_written_is_not_undone_by_what_was_sent_before() -> None:
-    """And is no news when the watch sends it: no comparison follows."""
-    changes = [tell("MODIFIED", build_node(version, x=str(version))) for version in (8, 9, 10)]
+    changes = [
+        build_change("MODIFIED", build_node(version, x=str(version))) for version in (8, 9, 10)
+    ]
     server = ApiServer(changes)
     server.object = build_node(9, x="ours")
 
     async def read(reported: list[bool]) -> None:
         assert (await server.read_node()).labels == {"x": "10"}
-        assert reported == [False, False]
+        assert reported == [False, False, False, False]
 
     follow(server, read)
 
 
 def test_a_node_that_was_created_anew_is_reported_as_such() -> None:
     server = ApiServer(
-        [tell("DELETED", build_node(10)), tell("ADDED", build_node(12, uid="another"))]
+        [
+            build_change("DELETED", build_node(10)),
+            build_change("ADDED", build_node(12, uid="another")),
+        ]
     )
 
     async def read(reported: list[bool]) -> None:
@@ -141,8 +146,29 @@ def test_a_node_that_was_created_anew_is_reported_as_such() -> None:
     follow(server, read)
 
 
+def test_what_another_task_read_first_is_reported_all_the_same() -> None:
+    """Events and the taint read the node, too: its conditions have not been compared by that."""
+    sent = asyncio.Event()
+    server = ApiServer(
+        [
+            build_change("DELETED", build_node(10)),
+            sent,
+            build_change("ADDED", build_node(12, uid="another")),
+        ]
+    )
+
+    async def read(reported: list[bool]) -> None:
+        server.object = build_node(12, uid="another")
+        assert (await server.read_node()).uid == "another"
+        assert reported == [False]
+        sent.set()
+        await until_async(lambda: reported == [False, True])
+
+    follow(server, read)
+
+
 def test_a_node_that_is_gone_is_read() -> None:
-    server = ApiServer([tell("DELETED", build_node(10))])
+    server = ApiServer([build_change("DELETED", build_node(10))])
 
     async def read(reported: list[bool]) -> None:
         server.object = None
@@ -175,8 +201,8 @@ def test_an_ended_watch_is_continued_from_its_last_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_watch, "_TOO_SHORT_S", -1.0)
-    bookmark = tell("BOOKMARK", {"kind": "Node", "metadata": {"resourceVersion": "70"}})
-    server = ApiServer([tell("MODIFIED", build_node(60)), None], [bookmark, None])
+    bookmark = build_change("BOOKMARK", {"kind": "Node", "metadata": {"resourceVersion": "70"}})
+    server = ApiServer([build_change("MODIFIED", build_node(60)), None], [bookmark, None])
 
     async def read(reported: list[bool]) -> None:
         del reported
@@ -189,13 +215,13 @@ def test_an_ended_watch_is_continued_from_its_last_version(
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (tell("ERROR", {"code": 410, "message": "too old"}), "410: too old"),
-        (tell("ERROR", {"code": "x"}), "500: None"),
+        (build_change("ERROR", {"code": 410, "message": "too old"}), "410: too old"),
+        (build_change("ERROR", {"code": "x"}), "500: None"),
         (None, "ended the watch within 10 s"),
         (ApiUnreachable("broken off"), "broken off"),
         ({"type": "MODIFIED"}, "no object"),
-        (tell("MODIFIED", {}), "no object"),
-        (tell("MODIFIED", {"metadata": {"name": 5}}), "no Node"),
+        (build_change("MODIFIED", {}), "no object"),
+        (build_change("MODIFIED", {"metadata": {"name": 5}}), "no Node"),
     ],
 )
 def test_without_its_watch_the_node_is_read_each_time(line: Any, error: str) -> None:

@@ -60,8 +60,8 @@ class WatchingClient(KubernetesClient):
             return self._keep(await super().patch_node(patch))
 
     async def follow_node(self, report: Callable[[bool], None]) -> None:
-        """Until the watch fails. `report`: called when it has begun and when the node was changed
-        by others, with whether it is a new object. Raises as read_node.
+        """Until the watch fails. `report`: called when it has begun and with each change, also
+        those by vitald, with whether it is a new object. Raises as read_node.
         """
         selector = {"fieldSelector": f"metadata.name={self.node}"}
         listing = await self._request("GET", _build_path({**selector, "resourceVersion": "0"}))
@@ -89,22 +89,21 @@ class WatchingClient(KubernetesClient):
                 version = str(read_object(changed.get("metadata")).get("resourceVersion", ""))
                 if type_ == "DELETED":
                     self._kept = None
-                elif type_ != "BOOKMARK" and self._is_news(node := read_node_object(changed)):
-                    self._kept = node
+                elif type_ != "BOOKMARK":
+                    self._keep(read_node_object(changed))
                     report(type_ == "ADDED")
         if time.monotonic() - begun < _TOO_SHORT_S:
             raise ApiUnreachable(f"the API server ended the watch within {_TOO_SHORT_S:g} s")
         return version
 
     def _keep(self, node: NodeObject) -> NodeObject:
-        if self._is_watched and self._is_news(node):
+        """Of two, the later one: what was written may be answered before an earlier change is
+        sent.
+        """
+        kept = self._kept
+        if self._is_watched and (kept is None or _rank_version(node) > _rank_version(kept)):
             self._kept = node
         return node
-
-    def _is_news(self, node: NodeObject) -> bool:
-        """Whether it is later than the one that is kept: the watch also sends what we wrote."""
-        kept = self._kept
-        return kept is None or _rank_version(node) > _rank_version(kept)
 
     @contextmanager
     def _forget_stale_node(self) -> Iterator[None]:
