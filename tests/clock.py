@@ -1,4 +1,6 @@
-"""An event loop whose clock a test can advance, so that a deadline passes at a defined moment."""
+"""Clocks that a test can advance: of an event loop, so that a deadline passes at a defined moment,
+and in the place of the module `time`.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +40,18 @@ def run_turned(story: Coroutine[Any, Any, T]) -> T:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+class StandingClock:
+    """Takes the place of the module `time` in a module under test. It stands still until `now` is
+    changed: what happens meanwhile did not have to wait.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1_770_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now - 1_000_000.0
+
+    def time(self) -> float:
+        return self.now

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.clock import StandingClock
 from tests.waiting import WAIT_S
 from vitald.diagnostics.device_access import DeviceAccess
 from vitald.diagnostics.idle import monitor
@@ -38,17 +39,9 @@ class Access:
         return self.jobs
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    made = StandingClock()
     monkeypatch.setattr(monitor, "time", made)
     monkeypatch.setattr(monitor, "_PERIOD_S", 0.0)
     return made
@@ -74,11 +67,11 @@ def measured(made: IdleMonitor, access: Access, more: int = 2) -> IdleMonitor:
     return made
 
 
-def test_before_the_first_measurement(clock: Clock) -> None:
+def test_before_the_first_measurement(clock: StandingClock) -> None:
     assert not watch(Access()).is_idle()
 
 
-def test_a_node_that_nothing_has_used_for_long_enough(clock: Clock) -> None:
+def test_a_node_that_nothing_has_used_for_long_enough(clock: StandingClock) -> None:
     access = Access()
     access.idle_s = 290.0
     made = measured(watch(access), access)
@@ -87,7 +80,7 @@ def test_a_node_that_nothing_has_used_for_long_enough(clock: Clock) -> None:
     assert made.is_idle()
 
 
-def test_an_old_measurement_counts_no_more(clock: Clock) -> None:
+def test_an_old_measurement_counts_no_more(clock: StandingClock) -> None:
     access = Access()
     made = measured(watch(access), access)
     clock.now += 29.0
@@ -96,7 +89,7 @@ def test_an_old_measurement_counts_no_more(clock: Clock) -> None:
     assert not made.is_idle()
 
 
-def test_a_use_ends_it(clock: Clock) -> None:
+def test_a_use_ends_it(clock: StandingClock) -> None:
     access = Access()
     made = measured(watch(access), access)
     access.uses = [TRAINING]
@@ -105,7 +98,7 @@ def test_a_use_ends_it(clock: Clock) -> None:
     assert not measured(made, access).is_idle()
 
 
-def test_a_job_counts_at_once(clock: Clock) -> None:
+def test_a_job_counts_at_once(clock: StandingClock) -> None:
     access = Access()
     made = measured(watch(access), access)
     access.jobs = ["7"]
@@ -114,13 +107,13 @@ def test_a_job_counts_at_once(clock: Clock) -> None:
     assert made.is_idle()
 
 
-def test_where_not_all_work_is_seen_the_node_is_never_idle(clock: Clock) -> None:
+def test_where_not_all_work_is_seen_the_node_is_never_idle(clock: StandingClock) -> None:
     access = Access()
     access.sees_all = False
     assert not measured(watch(access), access).is_idle()
 
 
-def test_nothing_is_measured_otherwise(clock: Clock) -> None:
+def test_nothing_is_measured_otherwise(clock: StandingClock) -> None:
     async def work(made: IdleMonitor) -> None:
         running = asyncio.ensure_future(made.run())
         for _ in range(100):

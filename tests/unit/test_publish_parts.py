@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clock import StandingClock
 from tests.unit.test_publish_kubernetes import HEALTHY, UNHEALTHY
 from vitald.publish.kubernetes import part_writer
 from vitald.publish.kubernetes import sink as kubernetes_sink
@@ -105,22 +106,9 @@ class ApiServer(KubernetesClient):
                 self.conditions[each["type"]] = each
 
 
-class Clock:
-    """The monotonic clock and the time of day, as the sink reads them."""
-
-    def __init__(self) -> None:
-        self.now = 1_770_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    clock = StandingClock()
     monkeypatch.setattr(kubernetes_sink, "time", clock)
     monkeypatch.setattr(part_writer, "time", clock)
     return clock
@@ -174,7 +162,7 @@ def test_what_is_refused_does_not_stop_the_rest(folder: Path, refused: set[str])
     assert len(server.patches) == (1 + len(NAMES) if refused else 1)
 
 
-def test_what_is_refused_is_tried_again_by_itself(folder: Path, clock: Clock) -> None:
+def test_what_is_refused_is_tried_again_by_itself(folder: Path, clock: StandingClock) -> None:
     """Once a minute, and no state waits for it."""
     server = ApiServer({NAMES["eks"]})
     sink = open_sink(server, folder)
@@ -200,7 +188,7 @@ def test_what_is_refused_is_tried_again_by_itself(folder: Path, clock: Clock) ->
 @pytest.mark.parametrize("may_remove", [True, False])
 @pytest.mark.parametrize("part", sorted(PARTS))
 def test_what_was_written_of_a_refused_part_is_removed(
-    folder: Path, clock: Clock, part: str, may_remove: bool
+    folder: Path, clock: StandingClock, part: str, may_remove: bool
 ) -> None:
     """Where that is allowed: as the shipped policy allows it. Nothing keeps it up to date."""
     server = ApiServer()
@@ -222,7 +210,9 @@ def test_what_was_written_of_a_refused_part_is_removed(
     assert NAMES[part] in server.list_names()
 
 
-def test_without_any_right_it_is_not_tried_in_parts_each_time(folder: Path, clock: Clock) -> None:
+def test_without_any_right_it_is_not_tried_in_parts_each_time(
+    folder: Path, clock: StandingClock
+) -> None:
     """10,000 nodes may lack it together."""
     server = ApiServer(NAMES.values(), status=403)
     sink = open_sink(server, folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import StandingClock
 from tests.unit.test_publish_kubernetes import HEALTHY, SILENT, UNHEALTHY
 from tests.waiting import until_async
 from vitald.model import Action, Status
@@ -31,22 +32,9 @@ WORST = replace(UNHEALTHY, action=Action.REPLACE_NODE, replacement_reason="Xid79
 UNREAD = replace(HEALTHY, status=Status.UNKNOWN, reason="SourceNotRead")
 
 
-class Clock:
-    """Both clocks. They stand still: what is written did not have to wait."""
-
-    def __init__(self) -> None:
-        self.now = 1_770_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now - 1_000_000.0
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    clock = StandingClock()
     monkeypatch.setattr(sink_module, "time", clock)
     monkeypatch.setattr(sink_module, "WORSE_S", 0.0)
     monkeypatch.setattr(sink_module, "BETTER_S", 0.0)
@@ -89,7 +77,7 @@ async def run_sink(receiver: Receiver, folder: Path) -> AsyncIterator[SinkRunner
         store.close()
 
 
-async def offer(runner: SinkRunner, clock: Clock, *states: PublishedState) -> None:
+async def offer(runner: SinkRunner, clock: StandingClock, *states: PublishedState) -> None:
     """Each one until it is written, or has to wait."""
     for state in states:
         runner.offer_state(state)
@@ -122,7 +110,7 @@ def test_a_reserve_is_left_by_what_may_not_use_it() -> None:
     assert limit.find_wait_s(1000.0, reserve=5) == pytest.approx(15.0 * 6)
 
 
-def test_after_twenty_flaps_worse_news_does_not_wait(tmp_path: Path, clock: Clock) -> None:
+def test_after_twenty_flaps_worse_news_does_not_wait(tmp_path: Path, clock: StandingClock) -> None:
     receiver = Receiver()
 
     async def flap() -> None:
@@ -141,7 +129,7 @@ def test_after_twenty_flaps_worse_news_does_not_wait(tmp_path: Path, clock: Cloc
     asyncio.run(flap())
 
 
-def test_a_restart_is_no_new_budget(tmp_path: Path, clock: Clock) -> None:
+def test_a_restart_is_no_new_budget(tmp_path: Path, clock: StandingClock) -> None:
     receiver = Receiver()
 
     async def restart(count: int) -> None:
@@ -157,7 +145,7 @@ def test_a_restart_is_no_new_budget(tmp_path: Path, clock: Clock) -> None:
     assert len(receiver.written) == _WRITES_PER_MINUTE
 
 
-def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, clock: StandingClock) -> None:
     receiver = Receiver()
 
     async def run() -> None:
@@ -173,7 +161,7 @@ def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, clock: Clock) -
     asyncio.run(run())
 
 
-def test_what_needs_no_write_costs_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_what_needs_no_write_costs_nothing(tmp_path: Path, clock: StandingClock) -> None:
     receiver = Receiver()
 
     async def compare() -> None:
@@ -189,7 +177,7 @@ def test_what_needs_no_write_costs_nothing(tmp_path: Path, clock: Clock) -> None
 
 
 def test_what_others_change_is_compared_but_not_while_the_receiver_fails(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: StandingClock
 ) -> None:
     receiver = Receiver()
 
@@ -214,7 +202,7 @@ def test_what_others_change_is_compared_but_not_while_the_receiver_fails(
 
 
 def test_what_others_change_during_a_write_is_compared_after_it(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: StandingClock
 ) -> None:
     receiver = Receiver()
 
