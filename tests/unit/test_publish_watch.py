@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.clock import StandingClock
 from tests.waiting import until_async
 from vitald.publish.kubernetes import node_watch
 from vitald.publish.kubernetes.client import ApiRefused, ApiUnreachable, Document
@@ -267,6 +268,33 @@ def test_a_watch_that_is_not_permitted_is_shown_and_tried_with_a_growing_delay(
         assert watch.health.is_up and reported == [False], "permitted at last"
         assert watch.health.failures == 8
         assert "cannot watch" in errors[0] and "grant get, list, watch" in errors[0]
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_breaks_off_after_a_while_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A load balancer may do that every minute: one that cannot be begun anew is."""
+    clock = StandingClock()
+    monkeypatch.setattr(node_watch, "time", clock)
+    broken = ApiUnreachable("the connection broke off")
+    server = ApiServer([broken])
+
+    async def run() -> None:
+        watch = NodeWatch(server, lambda _: None)
+        task = asyncio.ensure_future(watch.run())
+        await until_async(lambda: watch.health.failures == 1)
+        assert watch.health.error == "the connection broke off"
+        cut = asyncio.Event()
+        server.watches.append([cut, broken])
+        await until_async(lambda: watch.health.is_up)
+        clock.now += 60.0
+        requests = len(server.requests)
+        cut.set()
+        await until_async(lambda: len(server.requests) == requests + 2)
+        assert (watch.health.is_up, watch.health.failures) == (True, 1)
         task.cancel()
 
     asyncio.run(run())

@@ -37,7 +37,7 @@ from vitald.text import replace_unprintable
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-_GONE = (404, 410)  # the node, and the version from which it was to be watched
+_GONE = 404
 _TOO_MANY = 429
 # What a right, an admission policy or a webhook answers; and a size that is too large. Source:
 # Kubernetes API concepts, and ValidatingAdmissionPolicy ("reason", by default Invalid: 422).
@@ -87,7 +87,7 @@ def report_failures() -> Iterator[None]:
         raise SinkFailed(
             f"API server: {error}",
             retry_after_s=error.retry_after_s,
-            is_expected=error.status in _GONE,
+            is_expected=error.status == _GONE,
         ) from error
     except ApiUnreachable as error:
         raise SinkFailed(str(error), is_unreachable=True) from error

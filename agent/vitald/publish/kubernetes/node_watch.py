@@ -164,9 +164,12 @@ class NodeWatch:
                 with report_failures(), _name_next_step():
                     await self._client.follow_node(self._note_change)
             except SinkFailed as error:
-                self.health = note_failure(self.health, error)
                 if time.monotonic() - begun > _TOO_SHORT_S:
+                    # A proxy ends what is idle, a version expires. The next attempt shows whether
+                    # there is more to it.
                     self._retry.note_success()
+                else:
+                    self.health = note_failure(self.health, error)
                 pause = self._retry.note_failure(
                     is_unreachable=error.is_unreachable, retry_after_s=error.retry_after_s
                 )
