@@ -346,7 +346,7 @@ def damage_version(path: Path) -> None:
 
 def damage_table(path: Path) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("DROP TABLE written")
+        database.execute("DROP TABLE taints")
 
 
 def damage_row(path: Path) -> None:

@@ -29,7 +29,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("publish")
 FILE = "publish.db"
 _VERSION = 2
 _WRITE_S = 5.0
-_TAINT = "taint"  # earlier versions stored names of other kinds, too
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE transitions (
@@ -37,7 +36,7 @@ CREATE TABLE transitions (
     reason TEXT NOT NULL, before_status TEXT, before_at REAL, before_reason TEXT,
     PRIMARY KEY (node, type)
 );
-CREATE TABLE written (kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (kind, name));
+CREATE TABLE taints (key TEXT PRIMARY KEY);
 CREATE TABLE cursors (
     name TEXT PRIMARY KEY, position INTEGER NOT NULL, at REAL NOT NULL, combined INTEGER NOT NULL
 );
@@ -120,7 +119,7 @@ class StateStore:
 
     async def _write_taints(self, keys: frozenset[str]) -> None:
         self._taints = keys
-        await self._replace_rows("written", [(_TAINT, key) for key in keys], 2)
+        await self._replace_rows("taints", [(key,) for key in keys], 1)
 
     def read_cursor(self, name: str) -> Cursor | None:
         return self._cursors.get(name)
@@ -232,10 +231,7 @@ class StateStore:
         self._moments = {
             str(name): float(at) for name, at in database.execute("SELECT name, at FROM moments")
         }
-        self._taints = frozenset(
-            str(name)
-            for (name,) in database.execute("SELECT name FROM written WHERE kind = ?", (_TAINT,))
-        )
+        self._taints = frozenset(str(key) for (key,) in database.execute("SELECT key FROM taints"))
         self._cursors = {
             str(name): Cursor(position=int(position), at=float(at), combined=int(combined))
             for name, position, at, combined in database.execute(
