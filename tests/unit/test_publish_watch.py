@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Union
 from urllib.parse import parse_qs, urlsplit
@@ -39,15 +39,8 @@ class ApiServer(WatchingClient):
         self.requests: list[str] = []
         self.error: ApiRefused | None = None
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object] | None = None,
-        content_type: str = "",
-        accept: str = "",
-    ) -> object:
-        del body, content_type, accept
+    async def _request(self, method: str, path: str, *request: Any, **more: Any) -> object:
+        del request, more
         if path.startswith("/api/v1/nodes?"):
             self.requests.append("list")
             items = [] if self.object is None else [self.object]

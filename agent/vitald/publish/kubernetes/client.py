@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import TypeVar
@@ -95,6 +96,20 @@ def report_failures() -> Iterator[None]:
         raise SinkFailed(str(error)) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    accept: str = _JSON
+    content: str | None = None
+    content_type: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        typed = {"Content-Type": self.content_type} if self.content_type else {}
+        return {"Accept": self.accept, **typed}
+
+
 class KubernetesClient:
     """One connection to the API server, for one node. A context manager."""
 
@@ -110,7 +125,7 @@ class KubernetesClient:
         if impersonate:
             self._headers["Impersonate-User"] = impersonate
         self._session: _Session | None = None
-        self._deferral: ApiRefused | None = None  # the server's last word on when to try again
+        self._deferral: ApiRefused | None = None  # the last answer with a Retry-After
         self._deferred_until = 0.0  # on the monotonic clock
 
     async def __aenter__(self: _Client) -> _Client:
@@ -165,47 +180,34 @@ class KubernetesClient:
         accept: str = _JSON,
     ) -> object:
         """The answer's JSON. A token that is refused is read again, once."""
-        headers = {**self._headers, "Accept": accept}
-        if content_type:
-            headers["Content-Type"] = content_type
+        content = None if body is None else json.dumps(body)
+        request = _Request(method, path, accept, content, content_type)
         try:
-            return await self._send(method, path, body, headers)
+            return await self._send(request)
         except ApiRefused as error:
             if error.status != 401:
                 raise
         self._tokens.discard_token()
-        return await self._send(method, path, body, headers)
+        return await self._send(request)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object] | None,
-        headers: Mapping[str, str],
-    ) -> object:
-        async with self._open(method, path, body, headers) as answer:
+    async def _send(self, request: _Request) -> object:
+        async with self._open(request) as answer:
             return _read_document(answer, await read_limited(answer, _MAX_BYTES))
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[AsyncIterator[Document]]:
         """An answer that has begun: each of its lines as it arrives. Raises as read_node."""
-        headers = {**self._headers, "Accept": _JSON}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S, sock_read=_SILENCE_S)
-        async with self._open("GET", path, None, headers, timeout) as answer:
+        async with self._open(_Request("GET", path), timeout) as answer:
             yield _read_lines(answer)
 
     @asynccontextmanager
     async def _open(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object] | None,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout = _TIMEOUT,
+        self, request: _Request, timeout: aiohttp.ClientTimeout = _TIMEOUT
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that is no error, whose body has not been read."""
         self._check_deferral()
-        headers = dict(headers)
+        headers = {**self._headers, **request.headers}
         token = await self._tokens.read_token(time.time())
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -213,9 +215,9 @@ class KubernetesClient:
             async with (
                 self._use_session() as session,
                 session.request(
-                    method,
-                    f"{self._access.server}{path}",
-                    data=None if body is None else json.dumps(body),
+                    request.method,
+                    f"{self._access.server}{request.path}",
+                    data=request.content,
                     headers=headers,
                     allow_redirects=False,
                     timeout=timeout,
@@ -237,7 +239,7 @@ class KubernetesClient:
         return error
 
     def _check_deferral(self) -> None:
-        """What the server asked of one request holds for all. Raises ApiRefused."""
+        """A Retry-After of one answer holds for all requests. Raises ApiRefused."""
         wait = self._deferred_until - time.monotonic()
         if self._deferral is not None and wait > 0:
             raise ApiRefused(

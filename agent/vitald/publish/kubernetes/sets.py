@@ -109,8 +109,8 @@ def build_configured_node(
             annotations=dict.fromkeys(list_by_kind(leftovers, NameKind.ANNOTATION)),
             removed=tuple(list_by_kind(leftovers, NameKind.CONDITION)),
         )
-    said = {name: part for name, part in parts.items() if part != DesiredNode()}
-    return ConfiguredNode(said, tuple(refusals))
+    not_empty = {name: part for name, part in parts.items() if part != DesiredNode()}
+    return ConfiguredNode(not_empty, tuple(refusals))
 
 
 def find_refusal(
