@@ -19,6 +19,7 @@ from vitald.publish import sink as sink_module
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.sink import (
     _BURST,
+    _RESERVED,
     _WRITES_PER_MINUTE,
     SinkFailed,
     SinkRunner,
@@ -101,6 +102,13 @@ def test_no_minute_has_more_than_its_writes() -> None:
     later = moments[_WRITES_PER_MINUTE:]
     assert all(after - before > 60.0 for before, after in zip(moments, later, strict=False))
     assert max(after - before for before, after in pairwise(moments)) == pytest.approx(15.0)
+
+
+def test_better_news_waits_as_long_as_the_documentation_says() -> None:
+    limit = RateLimit(_WRITES_PER_MINUTE - _BURST, _BURST)
+    assert len(list_moments(limit, reserve=0, seconds=0.1)) == 8
+    assert limit.find_wait_s(1000.0) == pytest.approx(15.0)
+    assert limit.find_wait_s(1000.0, _RESERVED) == pytest.approx(75.0)
 
 
 def test_a_reserve_is_left_by_what_may_not_use_it() -> None:
