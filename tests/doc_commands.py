@@ -4,9 +4,12 @@ The commands that the documents show, so that tests can run them all.
 A fenced block says in its first line where its commands belong:
 
     ```sh              a node with vitald running, as root; run by
-    tests/system/test_docs_commands.py ```sh booted       a machine that systemd booted, as root,
-    with vitald's package installed; run by tests/booted ```sh elsewhere    where neither is: a
-    registry, a cluster, another distribution. Not run, but its syntax and its files are checked
+                       tests/system/test_docs_commands.py
+    ```sh booted       a machine that systemd booted, as root, with vitald's package installed; run
+                       by tests/booted
+    ```sh cluster      kubectl and helm, with a cluster; run by tests/system/test_docs_cluster.py
+    ```sh elsewhere    where none of these is: a registry, pods that run, another distribution. Not
+                       run, but its syntax and its files are checked
 
 Each line is a command of its own, which must exit with 0, or as its comment says: `vitald check   #
 exit 20: not fit`. Words in capitals (ID, FILE) stand for what a reader puts there; whoever runs the
@@ -41,6 +44,7 @@ class Where(Enum):
 
     NODE = ""
     BOOTED = "booted"
+    CLUSTER = "cluster"
     ELSEWHERE = "elsewhere"
 
 
@@ -92,7 +96,7 @@ def _blocks(document: str) -> Iterator[Command]:
                 if language != "sh" or place not in [one.value for one in Where]:
                     raise ValueError(
                         f"{document}:{number}: ```{fence[1]}: a block of commands is one of sh, sh"
-                        " booted, sh elsewhere"
+                        " booted, sh cluster, sh elsewhere"
                     )
                 inside = Where(place)
             continue

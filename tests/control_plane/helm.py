@@ -8,11 +8,13 @@ from typing import Any
 
 import yaml
 
+from tests.control_plane.manifests import IMAGE
 from tests.control_plane.plane import ADMIN, ControlPlane
 from tests.harness import ROOT
 from tests.waiting import WAIT_S
 
 CHART = ROOT / "packaging/helm/vitald"
+WITH_IMAGE = ("--set", f"image.repository={IMAGE}")
 Json = dict[str, Any]
 
 
@@ -48,13 +50,18 @@ def demand_helm(plane: ControlPlane, *arguments: str, stdin: str | None = None) 
     return done.stdout
 
 
-def render_chart(plane: ControlPlane, namespace: str, values: Json) -> list[Json]:
-    """The objects of the chart with these values, the hook's apart."""
+def render_chart(
+    plane: ControlPlane, namespace: str, values: Json, *, apis: Sequence[str] = ()
+) -> list[Json]:
+    """The objects of the chart with these values, the hook's apart. `apis`: what the cluster serves
+    besides Kubernetes' own.
+    """
     version = plane.demand("GET", "/version")["gitVersion"]
     text = demand_helm(
         plane,
         *("template", "vitald", str(CHART), "--namespace", namespace, "--no-hooks"),
-        *("--kube-version", version, "--values", "-"),
+        *("--kube-version", version, *WITH_IMAGE, "--values", "-"),
+        *(f"--api-versions={api}" for api in apis),
         stdin=yaml.safe_dump(values),
     )
     return [document for document in yaml.safe_load_all(text) if document]

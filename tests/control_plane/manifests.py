@@ -17,11 +17,14 @@ from tests.harness import ROOT
 
 KUBERNETES = ROOT / "packaging/kubernetes"
 NAMESPACE, ACCOUNT = "vitald", "vitald"
+IMAGE = "registry.example.com/vitald"
 
 
 def copy_manifests(folder: Path) -> Path:
-    """A copy of `packaging/kubernetes` that may be changed."""
-    return Path(shutil.copytree(KUBERNETES, folder / "kubernetes"))
+    """A copy of `packaging/kubernetes` that may be changed, with an image."""
+    manifests = Path(shutil.copytree(KUBERNETES, folder / "kubernetes"))
+    _replace(manifests / "kustomization.yaml", r"newName: .*", f"newName: {IMAGE}")
+    return manifests
 
 
 def choose_component(manifests: Path, name: str = "publish") -> None:

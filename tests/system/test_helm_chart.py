@@ -21,6 +21,7 @@ import yaml
 from tests.control_plane.cluster_node import ClusterNode
 from tests.control_plane.helm import (
     CHART,
+    WITH_IMAGE,
     Json,
     demand_helm,
     render_chart,
@@ -28,6 +29,7 @@ from tests.control_plane.helm import (
     start_helm,
 )
 from tests.control_plane.manifests import (
+    IMAGE,
     KUBERNETES,
     NAMESPACE,
     choose,
@@ -120,6 +122,11 @@ def with_rule(folder: Path) -> None:
     choose(folder / "publish/kustomization.yaml", "node-readiness-rule.yaml")
 
 
+def on_openshift(folder: Path) -> None:
+    choose_component(folder)
+    choose(folder / "kustomization.yaml", "openshift.yaml")
+
+
 def with_device_plugin(folder: Path) -> None:
     drop(folder / "kustomization.yaml", "path: privileged.yaml")
     choose(folder / "kustomization.yaml", "path: device-plugin.yaml")
@@ -129,6 +136,7 @@ def with_other_choices(folder: Path) -> None:
     choose(
         folder / "kustomization.yaml",
         *("path: nvidia.yaml", "path: gpu-operator.yaml", "pod-monitor.yaml"),
+        *("network-policy.yaml", "path: host-network.yaml", "path: selinux.yaml"),
     )
 
 
@@ -144,10 +152,18 @@ SAME: dict[str, tuple[Callable[[Path], None], Json]] = {
         {"publisher": PUBLISHER, "rbac": {"mode": "impersonate"}},
     ),
     "rule": (with_rule, {"publisher": PUBLISHER, "nodeReadinessRule": {"enabled": True}}),
+    "openshift": (on_openshift, {"publisher": PUBLISHER, "retire": {"enabled": False}}),
     "device plugin": (with_device_plugin, {"kmsg": "devicePlugin"}),
     "other choices": (
         with_other_choices,
-        {"runtimeClassName": "nvidia", "gpuOperatorDriver": True, "podMonitor": {"enabled": True}},
+        {
+            "runtimeClassName": "nvidia",
+            "gpuOperatorDriver": True,
+            "podMonitor": {"enabled": True},
+            "networkPolicy": {"enabled": True},
+            "hostNetwork": True,
+            "seLinuxOptions": {"type": "spc_t"},
+        },
     ),
 }
 
@@ -158,11 +174,12 @@ def test_the_chart_says_what_the_manifests_say(
     control_plane: ControlPlane, tmp_path: Path, name: str
 ) -> None:
     change, values = SAME[name]
+    apis = ["security.openshift.io/v1"] if name == "openshift" else []
     manifests = copy_manifests(tmp_path)
     change(manifests)
     expected = summarize(render_manifests(control_plane, manifests))
-    del expected["Namespace vitald"]  # helm install --create-namespace
-    assert summarize(render_chart(control_plane, NAMESPACE, values)) == expected
+    del expected["Namespace vitald"]  # it is there before the chart
+    assert summarize(render_chart(control_plane, NAMESPACE, values, apis=apis)) == expected
 
 
 @in_cluster
@@ -212,7 +229,8 @@ def summarize(documents: list[Json]) -> Json:
             role = document["roleRef"]
             for subject in document["subjects"]:
                 whose = f"{role['kind']} of {subject['namespace']}/{subject['name']}"
-                summary.setdefault(whose, []).extend(rules[role["kind"], role["name"]])
+                granted = rules.get((role["kind"], role["name"]), [{"role": role["name"]}])
+                summary.setdefault(whose, []).extend(granted)
         elif kind not in ("ClusterRole", "Role"):
             rest = {key: document[key] for key in document if key != "metadata"}
             summary[f"{kind} {name}"] = normalize(rest)
@@ -395,8 +413,8 @@ def namespace(plane: ControlPlane, name: str) -> Iterator[str]:
 @pytest.mark.parametrize("values", [{}, EVERYTHING])
 def test_helm_finds_nothing_wrong_with_the_chart(control_plane: ControlPlane, values: Json) -> None:
     version = control_plane.demand("GET", "/version")["gitVersion"]
-    arguments = ("lint", "--strict", str(CHART), "--kube-version", version, "--values", "-")
-    demand_helm(control_plane, *arguments, stdin=yaml.safe_dump(values))
+    arguments = ("lint", "--strict", str(CHART), "--kube-version", version, *WITH_IMAGE)
+    demand_helm(control_plane, *arguments, "--values", "-", stdin=yaml.safe_dump(values))
 
 
 WRONG: dict[str, tuple[Json, str]] = {
@@ -425,6 +443,7 @@ WRONG: dict[str, tuple[Json, str]] = {
         {"publisher": {**PUBLISHER, "kubernetes": {"prefix": "gpu.nvidia.com"}}},
         "/publisher/kubernetes/prefix",
     ),
+    "no image": ({"image": {}}, "image.repository: is required"),
     "a number that Helm garbles": ({"config": {"ledger": {"x": 1234567}}}, "configText"),
 }
 
@@ -435,18 +454,21 @@ def test_wrong_values_are_refused_by_name(control_plane: ControlPlane, what: str
     values, named = WRONG[what]
     version = control_plane.demand("GET", "/version")["gitVersion"]
     arguments = ("template", str(CHART), "--kube-version", version, "--values", "-")
-    done = run_helm(control_plane, *arguments, stdin=yaml.safe_dump(values))
+    given = yaml.safe_dump({"image": {"repository": IMAGE}, **values})
+    done = run_helm(control_plane, *arguments, stdin=given)
     assert (done.returncode, named in done.stderr) == (1, True), done.stderr
 
 
 @in_cluster
 def test_an_older_cluster_and_a_closed_namespace_are_refused(control_plane: ControlPlane) -> None:
-    old = ("template", str(CHART), "--kube-version", "1.29.5", "--set", "publisher.enabled=true")
+    on = ("--set", "publisher.enabled=true", *WITH_IMAGE)
+    old = ("template", str(CHART), "--kube-version", "1.29.5", *on)
     done = run_helm(control_plane, *old)
     assert (done.returncode, "needs Kubernetes 1.30.0 or later" in done.stderr) == (1, True)
     metadata = {"name": "helm-closed", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}
     control_plane.demand("POST", "/api/v1/namespaces", {"metadata": metadata})
-    done = run_helm(control_plane, "install", "vitald", str(CHART), "-n", "helm-closed")
+    closed = ("install", "vitald", str(CHART), "-n", "helm-closed", *WITH_IMAGE)
+    done = run_helm(control_plane, *closed)
     assert (done.returncode, "namespace helm-closed" in done.stderr) == (1, True)
 
 
@@ -460,7 +482,7 @@ def test_the_policy_lets_the_publisher_write_all_sets_with_another_prefix(
     """And clean up what it wrote, after the policy has changed with its configuration."""
     plane, release = control_plane, ("vitald", "--namespace", "helm-sets")
     values = yaml.safe_dump({"publisher": EVERYTHING["publisher"]})
-    install = (*release, str(CHART), "--create-namespace", "--values", "-")
+    install = (*release, str(CHART), "--create-namespace", *WITH_IMAGE, "--values", "-")
     demand_helm(plane, "install", *install, stdin=values)
     token = plane.create_pod_token(cluster_node.name, "helm-sets", "vitald")
     chosen = EVERYTHING["publisher"]["kubernetes"]
@@ -534,7 +556,7 @@ def test_installed_upgraded_and_removed_it_leaves_nothing(
     the tokens that they would have.
     """
     plane, release = control_plane, ("vitald", "--namespace", "helm-life")
-    install = ("install", *release, str(CHART), "--create-namespace")
+    install = ("install", *release, str(CHART), "--create-namespace", *WITH_IMAGE)
     demand_helm(plane, *install, "--set", "publisher.enabled=true")
     token = plane.create_pod_token(NODES[0], "helm-life", "vitald")
     with Node(tmp_path / "daemon") as daemon:
@@ -576,7 +598,7 @@ def test_turned_off_it_leaves_nothing(
     control_plane: ControlPlane, nodes: dict[str, Json], tmp_path: Path
 ) -> None:
     plane, release = control_plane, ("vitald", "--namespace", "helm-off")
-    on, off = (("--set", f"publisher.enabled={value}") for value in ("true", "false"))
+    on, off = ((*WITH_IMAGE, "--set", f"publisher.enabled={value}") for value in ("true", "false"))
     demand_helm(plane, "install", *release, str(CHART), "--create-namespace", *on)
     for name in NODES:
         body = {"metadata": {"labels": {"vitald.io/status": "healthy"}}}
@@ -598,7 +620,7 @@ def test_turned_off_it_leaves_nothing(
 
 def upgraded() -> tuple[str, ...]:
     taint = "publisher.kubernetes.taint=NoSchedule"
-    return ("--set", "publisher.enabled=true", "--set", taint)
+    return (*WITH_IMAGE, "--set", "publisher.enabled=true", "--set", taint)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The recipes of docs/kubernetes.md: their names are those that vitald writes and ships."""
+"""The two pages on Kubernetes: the names in them are those that vitald writes and ships."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from vitald import config
 from vitald.publish.kubernetes.desired import list_own_types
 from vitald.publish.kubernetes.taint import get_taint_key
 
-PAGE = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "docs" / name for name in ("kubernetes.md", "kubernetes-readers.md")]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 WRITTEN = {
     *list_own_types("vitald.io"),
     *(f"vitald.io/{name}" for name in ("status", "action", "findings", "recovery")),
+    "vitald.io/vitald",  # as the controller that reports the Events
     get_taint_key("vitald.io"),
 }
 
 
 def read_blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("text", read_blocks("toml"))
@@ -41,7 +43,7 @@ def test_the_readiness_rule_is_the_one_that_is_shipped() -> None:
 
 
 def test_names_with_the_prefix_are_written() -> None:
-    named = set(re.findall(r"vitald\.io/[A-Za-z]+", PAGE))
+    named = set(re.findall(r"vitald\.io/[A-Za-z]+", TEXT))
     assert named >= set(list_own_types("vitald.io"))
     assert named <= WRITTEN
 

@@ -54,6 +54,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
 {{- define "vitald.checkValues" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository: is required: the name of your image, for example registry.example.com/vitald (docs/kubernetes.md, Build the image)" -}}
+{{- end -}}
 {{- $least := get (dict "admissionPolicy" "1.30.0" "impersonate" "1.36.0") .Values.rbac.mode -}}
 {{- if and .Values.publisher.enabled $least (semverCompare (printf "<%s-0" $least) .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "rbac.mode=%s: needs Kubernetes %s or later, this is %s: choose another rbac.mode" .Values.rbac.mode $least .Capabilities.KubeVersion.Version) -}}
