@@ -119,6 +119,7 @@ _FIXED_REASONS = {
     FixedReason.DAEMON_SILENT: "The daemon does not answer `vitald publish`.",
     FixedReason.HEARTBEAT_STALE: "`vitald publish` has stopped writing: of `vitald publish sweep`.",
     FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
+    FixedReason.HELD: "The repair is due, and the Node has the annotation `hold`.",
     FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
     FixedReason.MORE_CHANGES: "An Event that stands for several changes.",
 }

@@ -22,6 +22,7 @@ class FixedReason(Enum):
     DAEMON_SILENT = "DaemonSilent"
     HEARTBEAT_STALE = "HeartbeatStale"
     NOT_REQUIRED = "NotRequired"
+    HELD = "Held"
     CUSTOM_RULE = "CustomRule"
     MORE_CHANGES = "MoreChanges"
 

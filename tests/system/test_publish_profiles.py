@@ -175,6 +175,29 @@ def test_eks(publishing: Publishing) -> None:
     publishing.wait_for_conditions(dict.fromkeys(WELL, ("Unknown", "DaemonSilent")))
 
 
+def test_a_person_holds_the_repair(publishing: Publishing) -> None:
+    publishing.start("eks")
+    publishing.hurt_neuron()
+    due: Conditions = {
+        "vitald.io/Healthy": ("False", "NeuronUnreachable"),
+        "vitald.io/RebootRequired": ("True", "NeuronUnreachable"),
+        "AcceleratedHardwareReady": ("False", "NeuronNCUncorrectableError"),
+    }
+    publishing.wait_for_conditions(due)
+    plane, name = publishing.node.plane, publishing.node.name
+    plane.kubectl("annotate", "node", name, "vitald.io/hold=ticket 4711")
+    publishing.wait_for_conditions(
+        {
+            "vitald.io/Healthy": ("False", "NeuronUnreachable"),
+            "vitald.io/RebootRequired": ("False", "Held"),
+            "AcceleratedHardwareReady": ("True", "Held"),
+        }
+    )
+    assert publishing.node.read()["metadata"]["annotations"]["vitald.io/hold"] == "ticket 4711"
+    plane.kubectl("annotate", "node", name, "vitald.io/hold-")
+    publishing.wait_for_conditions(due)
+
+
 def test_npd(publishing: Publishing) -> None:
     publishing.start("npd")
     well = {

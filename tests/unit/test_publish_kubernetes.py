@@ -79,9 +79,10 @@ def write(
     node: NodeObject,
     now: float,
     memory: dict[str, LastTransition],
+    hold: str | None = None,
 ) -> NodeObject:
     """The node after the sink has written the state, as the API server merges it."""
-    desired = combine(build_own_parts(state, "vitald.io").values())
+    desired = combine(build_own_parts(state, "vitald.io", hold).values())
     for condition in desired.conditions:
         memory[condition.type] = decide_transition(
             condition, memory.get(condition.type), node.conditions.get(condition.type), now
@@ -135,6 +136,36 @@ def test_conditions(state: PublishedState, statuses: str, reasons: str) -> None:
     ]
     assert " ".join(condition.status.value for condition in conditions) == statuses
     assert " ".join(condition.reason for condition in conditions) == reasons
+
+
+def test_a_person_holds_repairs() -> None:
+    """The node stays unhealthy. What is not due is not held; nor is what nobody can tell."""
+    conditions = build_own_parts(UNHEALTHY, "p.io", "ticket 4711\n" * 1000)["own"].conditions
+    assert [(each.status.value, each.reason) for each in conditions] == [
+        ("False", "Xid79"),
+        ("False", "Held"),
+        ("False", "NotRequired"),
+    ]
+    message = conditions[1].message
+    assert message.startswith("held by an annotation: ticket 4711")
+    assert message.endswith(UNHEALTHY.lines[0])
+    silent = build_own_parts(SILENT, "p.io", "")["own"].conditions
+    assert {each.reason for each in silent} == {"DaemonSilent"}
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_a_repair_that_was_held_is_due_since_now(is_remembered: bool) -> None:
+    """Also where another fault came meanwhile: a controller waits for its time from now on."""
+    type_ = "vitald.io/RebootRequired"
+    memory: dict[str, LastTransition] = {}
+    node = write(HEALTHY, BARE, NOW - 50, memory)
+    node = write(UNHEALTHY, node, NOW, memory, hold="ticket 4711")
+    held = node.conditions[type_]
+    assert (held.reason, held.last_transition) == ("Held", "2025-10-09T08:51:40Z")
+    second = replace(UNHEALTHY, changed_at=NOW + 60)
+    node = write(second, node, NOW + 60, memory, hold="ticket 4711")
+    node = write(second, node, NOW + 3600, memory if is_remembered else {})
+    assert node.conditions[type_].last_transition == "2025-10-09T09:53:20Z"
 
 
 def test_a_written_node_is_not_written_again_before_its_heartbeat() -> None:

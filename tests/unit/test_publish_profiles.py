@@ -20,7 +20,7 @@ from tests.unit.test_publish_kubernetes import BARE, HEALTHY, SILENT, UNHEALTHY,
 from tests.waiting import until_async
 from vitald.catalog import PROFILES, Rule
 from vitald.model import Action, ComponentKind, Status
-from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode
+from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, DesiredNode, combine
 from vitald.publish.kubernetes.node_object import (
     NameKind,
     NodeCondition,
@@ -225,6 +225,26 @@ def test_only_a_real_fault_whose_repair_is_due_counts(due: bool, simulated: bool
     labels, annotations = build_labels(read_words("hyperpod"), state)
     assert labels == {HEALTH_STATUS: "Unschedulable", FAULT_TYPES: None, FAULT_REASONS: None}
     assert annotations == {FAULT_DETAILS: None}
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_what_a_person_holds_is_no_problem(is_complete: bool) -> None:
+    """And no order; one that was given is withdrawn, also while vitald cannot observe all."""
+    state = replace(with_findings(XID79, find("fs/readonly", "disk/sda")), is_complete=is_complete)
+    held = replace(BARE, annotations={"vitald.io/hold": "ticket 4711"})
+    configured = build_configured_node(configure("own", "eks", "npd", "hyperpod"), state, held)
+    conditions = {each.type: each for each in combine(configured.parts.values()).conditions}
+    for type_ in ("AcceleratedHardwareReady", "StorageReady"):
+        assert (conditions[type_].status.value, conditions[type_].reason) == ("True", "Held")
+    assert conditions["ReadonlyFilesystem"].status.value == "False"
+    assert "ticket 4711" in conditions["ReadonlyFilesystem"].message
+    hyperpod = configured.parts["hyperpod"]
+    assert hyperpod.labels == {
+        HEALTH_STATUS: "Unschedulable",
+        FAULT_TYPES: None,
+        FAULT_REASONS: None,
+    }
+    assert hyperpod.annotations == {FAULT_DETAILS: None}
 
 
 def test_npd() -> None:

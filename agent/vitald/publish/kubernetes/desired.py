@@ -29,8 +29,10 @@ OWN, LABELS, ANNOTATION = "own", "labels", "annotation"
 DAEMON_SILENT = FixedReason.DAEMON_SILENT.value
 HEARTBEAT_STALE = FixedReason.HEARTBEAT_STALE.value
 NOT_REQUIRED = FixedReason.NOT_REQUIRED.value
+HELD = FixedReason.HELD.value
 MAX_MESSAGE_BYTES = 1024
 MAX_ANNOTATION_BYTES = 8 * 1024
+_MAX_HOLD_BYTES = 256
 
 
 class ConditionStatus(Enum):
@@ -72,10 +74,14 @@ _HEALTHY = {
 }
 
 
-def build_own_parts(state: PublishedState, prefix: str) -> dict[str, DesiredNode]:
-    """By OWN, LABELS and ANNOTATION."""
+def build_own_parts(
+    state: PublishedState, prefix: str, hold: str | None = None
+) -> dict[str, DesiredNode]:
+    """By OWN, LABELS and ANNOTATION. `hold`: the text of a person who holds repairs; None: nobody
+    does.
+    """
     return {
-        OWN: DesiredNode(conditions=_build_conditions(state, prefix)),
+        OWN: DesiredNode(conditions=_build_conditions(state, prefix, hold)),
         LABELS: DesiredNode(labels=build_labels(state, prefix)),
         ANNOTATION: DesiredNode(annotations=_build_annotation(state, prefix)),
     }
@@ -102,7 +108,9 @@ def list_label_keys(prefix: str) -> tuple[str, str]:
     return f"{prefix}/status", f"{prefix}/action"
 
 
-def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondition, ...]:
+def _build_conditions(
+    state: PublishedState, prefix: str, hold: str | None
+) -> tuple[DesiredCondition, ...]:
     types = list_own_types(prefix)
     if isinstance(state, DaemonSilent):
         return tuple(build_silent_condition(type_, state) for type_ in types)
@@ -117,7 +125,7 @@ def _build_conditions(state: PublishedState, prefix: str) -> tuple[DesiredCondit
     return (
         healthy,
         *(
-            _build_repair(type_, reason, state)
+            _build_repair(type_, reason, state, hold)
             for type_, reason in zip(types[1:], repairs, strict=True)
         ),
     )
@@ -133,13 +141,31 @@ def build_silent_condition(type_: str, state: DaemonSilent) -> DesiredCondition:
     )
 
 
-def _build_repair(type_: str, reason: str, state: NodeSummary) -> DesiredCondition:
+def _build_repair(
+    type_: str, reason: str, state: NodeSummary, hold: str | None
+) -> DesiredCondition:
+    if reason and hold is not None:
+        return build_held_condition(type_, ConditionStatus.FALSE, hold, state.lines)
     return DesiredCondition(
         type=type_,
         status=ConditionStatus.TRUE if reason else ConditionStatus.FALSE,
         reason=reason or NOT_REQUIRED,
         message=format_message(state.lines) if reason else "",
         changed_at=state.changed_at,
+    )
+
+
+def build_held_condition(
+    type_: str, status: ConditionStatus, hold: str, lines: Sequence[str]
+) -> DesiredCondition:
+    """`status`: of one that asks for no repair. `lines`: what the repair would be for."""
+    held = limit_text(f"held by an annotation: {hold}", _MAX_HOLD_BYTES)
+    return DesiredCondition(
+        type=type_,
+        status=status,
+        reason=HELD,
+        message=format_message([held, *lines]),
+        changed_at=0.0,  # no finding tells since when
     )
 
 
@@ -163,6 +189,11 @@ def _build_annotation(state: PublishedState, prefix: str) -> dict[str, str]:
 
 def get_annotation_key(prefix: str) -> str:
     return f"{prefix}/findings"
+
+
+def get_hold_key(prefix: str) -> str:
+    """The annotation with which a person holds repairs: read here, never written."""
+    return f"{prefix}/hold"
 
 
 def format_findings(findings: Sequence[FindingSummary], open_findings: int) -> str:

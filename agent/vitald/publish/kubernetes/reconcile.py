@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from vitald.publish.kubernetes.desired import (
     HEARTBEAT_STALE,
+    HELD,
     ConditionStatus,
     DesiredCondition,
     DesiredNode,
@@ -57,7 +58,7 @@ def decide_transition(
     `remembered` is this process's own record, which outlives a restart; the node's condition is
     the fallback where that was lost, or where the sweep has made it Unknown since.
     Otherwise the status is new: since the ledger's last change, if that was after the former
-    transition; else since now.
+    transition; else since now. A repair that was held is due since now.
     """
     status, reason = desired.status.value, desired.reason
     if present is not None and present.reason == HEARTBEAT_STALE:
@@ -72,7 +73,9 @@ def decide_transition(
         if present.status == status:
             return LastTransition(status, min(written, now), reason)
         earliest = written
-    explains = earliest < desired.changed_at <= now
+    former = remembered or present
+    was_held = former is not None and former.reason == HELD
+    explains = earliest < desired.changed_at <= now and not was_held
     before = remembered if desired.status is ConditionStatus.UNKNOWN else None
     return LastTransition(status, desired.changed_at if explains else now, reason, before)
 

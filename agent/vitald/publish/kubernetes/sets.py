@@ -19,6 +19,7 @@ from vitald.publish.kubernetes.desired import (
     OWN,
     DesiredNode,
     build_own_parts,
+    get_hold_key,
     list_own_types,
 )
 from vitald.publish.kubernetes.names import (
@@ -90,17 +91,18 @@ def build_configured_node(
     ]
     refused = frozenset(refusal.part for refusal in refusals)
     written = [name for name in settings.conditions if name not in refused]
+    hold = node.annotations.get(get_hold_key(settings.prefix))
     parts: dict[str, DesiredNode] = {}
     if OWN not in refused:
         wanted = {OWN: OWN in written, LABELS: settings.labels, ANNOTATION: settings.annotation}
-        own = build_own_parts(state, settings.prefix)
+        own = build_own_parts(state, settings.prefix, hold)
         parts.update((name, own[name]) for name, is_wanted in wanted.items() if is_wanted)
     for name in CONDITION_PROFILES:
         if name in written:
-            conditions = build_foreign_conditions(read_words(name), state, node)
+            conditions = build_foreign_conditions(read_words(name), state, node, hold)
             parts[name] = DesiredNode(conditions=tuple(conditions))
     if HYPERPOD in written:
-        labels, annotations = build_labels(read_words(HYPERPOD), state)
+        labels, annotations = build_labels(read_words(HYPERPOD), state, hold)
         parts[HYPERPOD] = DesiredNode(labels=labels, annotations=annotations)
     leftovers = node.list_sole_names() - list_configured_names(settings, refused)
     if leftovers:

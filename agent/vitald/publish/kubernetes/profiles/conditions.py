@@ -4,7 +4,7 @@ Conditions under foreign types, for the profiles that have them. Pure.
 A repair controller deletes the node for some of these types: Karpenter, by force, after ten
 minutes. So one says that there is a problem only for a real finding for which a repair is due now
 (judge/repairs.py), and Unknown, on which nobody acts, where vitald cannot tell. Drills never count,
-whatever [publish] drills says.
+whatever [publish] drills says, nor does what a person holds.
 
 Source: aws/karpenter-provider-aws, pkg/cloudprovider/cloudprovider.go (RepairPolicies).
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from vitald.publish.kubernetes.desired import (
     ConditionStatus,
     DesiredCondition,
+    build_held_condition,
     build_silent_condition,
     format_message,
 )
@@ -30,9 +31,9 @@ def list_due_findings(state: NodeSummary) -> list[FindingSummary]:
 
 
 def build_foreign_conditions(
-    words: ForeignWords, state: PublishedState, node: NodeObject
+    words: ForeignWords, state: PublishedState, node: NodeObject, hold: str | None = None
 ) -> tuple[DesiredCondition, ...]:
-    """The conditions of a profile."""
+    """The conditions of a profile. `hold`: as for the own ones."""
     if isinstance(state, DaemonSilent):
         return tuple(
             build_silent_condition(condition.type, state)
@@ -45,7 +46,7 @@ def build_foreign_conditions(
         if word is not None:
             causes.setdefault(word.type, (finding, word))
     return tuple(
-        _build_condition(condition, state, causes.get(condition.type))
+        _build_condition(condition, state, causes.get(condition.type), hold)
         for condition in words.conditions
         if condition.type in causes
         or condition.type in node.conditions
@@ -58,7 +59,10 @@ def _build_condition(
     condition: ForeignCondition,
     state: NodeSummary,
     cause: tuple[FindingSummary, ForeignWord] | None,
+    hold: str | None,
 ) -> DesiredCondition:
+    if cause is not None and hold is not None:
+        return build_held_condition(condition.type, condition.well_status, hold, state.lines)
     if cause is not None:
         finding, word = cause
         return DesiredCondition(

@@ -9,7 +9,8 @@ Labels and the annotation of SageMaker HyperPod's health monitoring agent. Pure.
                                                  message}] of all faults for which one is due
 
 A pending state orders the repair from the service, so it is written only for a real finding for
-which the repair is due now. An order is neither given nor withdrawn while vitald cannot tell.
+which the repair is due now, and where no person holds repairs. Otherwise an order is neither given
+nor withdrawn while vitald cannot tell.
 
 Source: Amazon SageMaker AI developer guide, "Resilience-related Kubernetes labels".
 """
@@ -37,13 +38,13 @@ _PENDING = {
     Repair.REBOOT: "UnschedulablePendingReboot",
     Repair.REPLACE: "UnschedulablePendingReplacement",
 }
-FIT = "Schedulable"
+FIT, UNFIT = "Schedulable", "Unschedulable"
 _NO_REPAIR = {
     Status.HEALTHY: FIT,
     Status.DEGRADED: FIT,
-    Status.UNHEALTHY: "Unschedulable",
+    Status.UNHEALTHY: UNFIT,
 }
-WORDS = (FIT, "Unschedulable", *_PENDING.values())  # of HEALTH_STATUS
+WORDS = (FIT, UNFIT, *_PENDING.values())  # of HEALTH_STATUS
 _MAX_LABEL = 63
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 _NOT_AT_AN_END = "._-"
@@ -51,18 +52,22 @@ _NOT_AT_AN_END = "._-"
 Texts = dict[str, "str | None"]
 
 
-def build_labels(words: ForeignWords, state: PublishedState) -> tuple[Texts, Texts]:
-    """Labels and annotations; None for one that must not be there. Empty: they stay as they are."""
+def build_labels(
+    words: ForeignWords, state: PublishedState, hold: str | None = None
+) -> tuple[Texts, Texts]:
+    """Labels and annotations; None for one that must not be there. Empty: they stay as they are.
+    `hold`: as for the own conditions.
+    """
     if isinstance(state, DaemonSilent):
         return {}, {}
     due = list_due_findings(state)
     repair = _choose_repair(due)
-    if repair is not None:
+    if repair is not None and hold is None:
         return _build_order(words, due, repair)
-    if not state.is_complete or state.status not in _NO_REPAIR:
+    if repair is None and (not state.is_complete or state.status not in _NO_REPAIR):
         return {}, {}
     labels: Texts = dict.fromkeys(LABELS)
-    labels[HEALTH_STATUS] = _NO_REPAIR[state.status]
+    labels[HEALTH_STATUS] = _NO_REPAIR[state.status] if repair is None else UNFIT
     return labels, dict.fromkeys(ANNOTATIONS)
 
 
