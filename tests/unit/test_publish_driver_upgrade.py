@@ -159,7 +159,7 @@ def test_a_state_that_was_missed_is_no_matter(site: Site) -> None:
 def test_the_label_is_read_when_the_node_was_changed(site: Site) -> None:
     site.check("", after_s=70)
     assert site.check("pod-restart-required", after_s=0.0) == []
-    site.monitor.note_change(is_new=False)
+    site.monitor.note_change(is_urgent=False)
     assert site.check(after_s=0.0) == ["release"]
 
 

@@ -571,7 +571,9 @@ def test_what_is_no_watch_ends_it(certificates: Path) -> None:
         async def follow(answer: Handler = answer) -> None:
             async with (
                 serve_tls(certificates, answer) as port,
-                WatchingClient(make_access(certificates, port), "node1") as client,
+                WatchingClient(
+                    make_access(certificates, port), "node1", "vitald.io/hold"
+                ) as client,
             ):
                 await client.follow_node(lambda _: None)
 

@@ -176,7 +176,7 @@ def test_what_needs_no_write_costs_nothing(tmp_path: Path, clock: StandingClock)
         async with run_sink(receiver, tmp_path) as runner:
             await offer(runner, clock, HEALTHY)
             for number in range(100):
-                runner.note_change(is_new=False)
+                runner.note_change(is_urgent=False)
                 await until_async(lambda number=number: len(receiver.compared) == number + 2)
             await offer(runner, clock, DEGRADED, HEALTHY, DEGRADED)
         assert receiver.written == [HEALTHY, DEGRADED, HEALTHY, DEGRADED]
@@ -191,18 +191,18 @@ def test_what_others_change_is_compared_but_not_while_the_receiver_fails(
 
     async def change() -> None:
         async with run_sink(receiver, tmp_path) as runner:
-            runner.note_change(is_new=True)  # nothing is known to write yet
+            runner.note_change(is_urgent=True)  # nothing is known to write yet
             await offer(runner, clock, HEALTHY)
             receiver.written.append(UNHEALTHY)  # by another
-            runner.note_change(is_new=False)
+            runner.note_change(is_urgent=False)
             await until_async(lambda: receiver.written == [HEALTHY, UNHEALTHY, HEALTHY])
             receiver.error = SinkFailed("gone", retry_after_s=1e6)
             await offer(runner, clock, UNHEALTHY)
             attempts, due = len(receiver.compared), runner._due
-            runner.note_change(is_new=False)
+            runner.note_change(is_urgent=False)
             assert runner._due == due
             receiver.error = None
-            runner.note_change(is_new=True)
+            runner.note_change(is_urgent=True)
             await until_async(lambda: receiver.written[-1] == UNHEALTHY)
             assert len(receiver.compared) == attempts + 1
 
@@ -227,7 +227,7 @@ def test_what_others_change_during_a_write_is_compared_after_it(
             receiver.write_state = write_slowly  # type: ignore[method-assign]
             runner.offer_state(HEALTHY)
             await begun.wait()
-            runner.note_change(is_new=False)
+            runner.note_change(is_urgent=False)
             ended.set()
             await until_async(lambda: len(receiver.compared) == 2)
             await until_async(lambda: runner._due > clock.monotonic())

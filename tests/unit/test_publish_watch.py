@@ -32,7 +32,7 @@ class ApiServer(WatchingClient):
     """
 
     def __init__(self, *watches: list[Line]) -> None:
-        super().__init__(ClusterAccess(server="https://nowhere"), "n")
+        super().__init__(ClusterAccess(server="https://nowhere"), "n", "vitald.io/hold")
         self.object: dict[str, Any] | None = build_node(5)
         self.version = 9  # of the list
         self.watches = deque(watches)
@@ -136,6 +136,19 @@ def test_a_node_that_was_created_anew_is_reported_as_such() -> None:
     async def read(reported: list[bool]) -> None:
         assert (await server.read_node()).uid == "another"
         assert reported == [False, True]
+
+    follow(server, read)
+
+
+def test_a_hold_is_reported_as_urgent_once() -> None:
+    """Its end is not: what is due again may wait."""
+    nodes = [build_node(version) for version in (10, 11, 12)]
+    for node in nodes[:2]:
+        node["metadata"]["annotations"] = {"vitald.io/hold": "ticket 4711"}
+    server = ApiServer([build_change("MODIFIED", node) for node in nodes])
+
+    async def read(reported: list[bool]) -> None:
+        assert reported == [False, True, False, False]
 
     follow(server, read)
 

@@ -100,7 +100,7 @@ class DriverUpgradeMonitor:
         if self.phase is UpgradePhase.RELEASED:
             self._changed.set()
 
-    def note_change(self, *, is_new: bool) -> None:  # noqa: ARG002
+    def note_change(self, *, is_urgent: bool) -> None:  # noqa: ARG002
         """The node was changed: its label may be another one."""
         self._read_at = 0.0
         self._changed.set()

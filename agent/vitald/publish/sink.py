@@ -204,15 +204,16 @@ class SinkRunner:
             self.health = replace(self.health, waiting=1, waiting_since=time.time())
         self._changed.set()
 
-    def note_change(self, *, is_new: bool) -> None:
-        """The receiver was changed by others: it is compared soon. Where the last write failed,
-        only if the receiver `is_new`: then it says nothing yet.
+    def note_change(self, *, is_urgent: bool) -> None:
+        """The receiver was changed by others: it is compared soon. `is_urgent`: as worse news is,
+        because it says nothing yet or a person wants other words; then also where the last write
+        failed.
         """
         self._is_compared = False
         is_settled = self._state == self._written and not self._retry.failures
-        if is_new:
+        if is_urgent:
             self._written = None
-        if self._state is not None and (is_new or is_settled):
+        if self._state is not None and (is_urgent or is_settled):
             self._due = min(self._due, time.monotonic() + WORSE_S)
             self._changed.set()
 

@@ -13,6 +13,7 @@ from vitald.publish.files.nfd import NfdSink
 from vitald.publish.gpu_release import GpuReleases
 from vitald.publish.kubernetes.client import KubernetesClient
 from vitald.publish.kubernetes.credentials import ClusterAccess, NoCredentials, find_cluster
+from vitald.publish.kubernetes.desired import get_hold_key
 from vitald.publish.kubernetes.events import EventRunner
 from vitald.publish.kubernetes.node_watch import NodeWatch, WatchingClient
 from vitald.publish.kubernetes.sink import KubernetesSink
@@ -63,9 +64,9 @@ def _build_kubernetes_runners(
     if settings.driver_upgrades:
         informed.append(DriverUpgradeMonitor(client, GpuReleases(config.socket_path), store))
 
-    def report_change(is_new: bool) -> None:
+    def report_change(is_urgent: bool) -> None:
         for runner in informed:
-            runner.note_change(is_new=is_new)
+            runner.note_change(is_urgent=is_urgent)
 
     runners: list[Runner] = [*informed, NodeWatch(client, report_change)]
     if settings.events:
@@ -89,7 +90,9 @@ def open_client(settings: KubernetesSettings) -> WatchingClient:
     """For the node's own API server. Raises NoCredentials."""
     node = find_node_name(settings)
     user = f"system:node:{node}" if settings.impersonate else ""
-    return WatchingClient(find_access(settings), node, impersonate=user)
+    return WatchingClient(
+        find_access(settings), node, get_hold_key(settings.prefix), impersonate=user
+    )
 
 
 def find_node_name(settings: KubernetesSettings) -> str:

@@ -28,6 +28,7 @@ from vitald.publish.kubernetes.client import (
     read_object,
     report_failures,
 )
+from vitald.publish.kubernetes.credentials import ClusterAccess
 from vitald.publish.kubernetes.node_object import NodeObject
 from vitald.publish.retry import Retry
 from vitald.publish.sink import SinkFailed, SinkHealth, note_failure, note_success
@@ -43,8 +44,14 @@ _STALE = (404, 409)  # another node, or another version of it, than the one that
 class WatchingClient(KubernetesClient):
     """Reads the own node from what the watch has sent."""
 
-    _kept: NodeObject | None = None  # None: it has to be read
-    _is_watched = False
+    def __init__(
+        self, access: ClusterAccess, node: str, hold_key: str, impersonate: str = ""
+    ) -> None:
+        """`hold_key`: of the annotation with which a person holds repairs."""
+        super().__init__(access, node, impersonate)
+        self._hold_key = hold_key
+        self._kept: NodeObject | None = None  # None: it has to be read
+        self._is_watched = False
 
     async def read_node(self) -> NodeObject:
         """Raises ApiUnreachable, ApiRefused, NoCredentials."""
@@ -61,7 +68,8 @@ class WatchingClient(KubernetesClient):
 
     async def follow_node(self, report: Callable[[bool], None]) -> None:
         """Until the watch fails. `report`: called when it has begun and with each change, also
-        those by vitald, with whether it is a new object. Raises as read_node.
+        those by vitald, with whether it is urgent: a new object, or one that a person holds now.
+        Raises as read_node.
         """
         selector = {"fieldSelector": f"metadata.name={self.node}"}
         listing = await self._request("GET", _build_path({**selector, "resourceVersion": "0"}))
@@ -90,11 +98,16 @@ class WatchingClient(KubernetesClient):
                 if type_ == "DELETED":
                     self._kept = None
                 elif type_ != "BOOKMARK":
-                    self._keep(read_node_object(changed))
-                    report(type_ == "ADDED")
+                    node = read_node_object(changed)
+                    is_held = not self._has_hold(self._kept) and self._has_hold(node)
+                    self._keep(node)
+                    report(type_ == "ADDED" or is_held)
         if time.monotonic() - begun < _TOO_SHORT_S:
             raise ApiUnreachable(f"the API server ended the watch within {_TOO_SHORT_S:g} s")
         return version
+
+    def _has_hold(self, node: NodeObject | None) -> bool:
+        return node is not None and self._hold_key in node.annotations
 
     def _keep(self, node: NodeObject) -> NodeObject:
         """Of two, the later one: what was written may be answered before an earlier change is
@@ -175,9 +188,9 @@ class NodeWatch:
                 )
                 await asyncio.sleep(pause)
 
-    def _note_change(self, is_new: bool) -> None:
+    def _note_change(self, is_urgent: bool) -> None:
         self.health = note_success(self.health, waiting=0, writes=0)
-        self._report(is_new)
+        self._report(is_urgent)
 
 
 @contextmanager
