@@ -206,7 +206,7 @@ class SinkRunner:
 
     def note_change(self, *, is_urgent: bool) -> None:
         """The receiver was changed by others: it is compared soon. `is_urgent`: as worse news is,
-        because it says nothing yet or a person wants other words; then also where the last write
+        because nothing is on it yet, or a person holds repairs; then also where the last write
         failed.
         """
         self._is_compared = False
