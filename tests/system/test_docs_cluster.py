@@ -38,6 +38,8 @@ NODES = {
     "fargate-1": {"eks.amazonaws.com/compute-type": "fargate"},
     "virtual-1": {"type": "virtual-kubelet"},
 }
+# kustomize knows these as such; kubectl ignores the namespace of the others.
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
 
 
 @pytest.fixture
@@ -100,10 +102,15 @@ def test_an_overlay_moves_everything_into_its_namespace(
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(content))
     documents = list(yaml.safe_load_all(control_plane.kubectl("kustomize", str(overlay))))
     assert {document["kind"] for document in documents} >= {"NetworkPolicy", "ResourceQuota"}
-    named = {document["metadata"].get("namespace") for document in documents}
-    for document in documents:
-        named |= {subject.get("namespace") for subject in document.get("subjects", ())}
-    assert named == {"gpu-health", None}  # None: cluster-wide objects, groups
+    elsewhere = {
+        document["kind"]
+        for document in documents
+        if document["metadata"].get("namespace") != "gpu-health"
+    }
+    assert elsewhere == CLUSTER_WIDE
+    subjects = [subject for document in documents for subject in document.get("subjects", ())]
+    accounts = [subject for subject in subjects if subject["kind"] == "ServiceAccount"]
+    assert {subject["namespace"] for subject in accounts} == {"gpu-health"}
 
 
 def test_in_another_namespace_it_has_its_rights_and_runs(
@@ -138,26 +145,20 @@ def read_blocks() -> list[str]:
 def wait_for_pods(plane: ControlPlane, namespace: str) -> None:
     """One of the DaemonSet on each node that pods can run on, and one of the sweep."""
 
-    def find_nodes() -> list[tuple[str, str]]:
-        _, listed = plane.call("GET", f"/api/v1/namespaces/{namespace}/pods")
-        return sorted(
-            (
-                pod["metadata"]["labels"]["app.kubernetes.io/name"],
-                "" if pod["spec"].get("nodeName", "") == "" else pod["spec"]["nodeName"],
-            )
-            for pod in listed.get("items", ())
-        )
+    def find_nodes(name: str) -> list[str]:
+        """ "" for a pod that waits for one."""
+        selector = f"labelSelector=app.kubernetes.io/name={name}"
+        listed = plane.demand("GET", f"/api/v1/namespaces/{namespace}/pods?{selector}")
+        return sorted(pod["spec"].get("nodeName", "") for pod in listed["items"])
 
     def are_there() -> bool:
-        of_vitald = [node for name, node in find_nodes() if name == "vitald"]
-        sweeps = [node for name, node in find_nodes() if name == "vitald-sweep"]
-        return of_vitald == sorted(MACHINES) and len(sweeps) == 1
+        return find_nodes("vitald") == sorted(MACHINES) and len(find_nodes("vitald-sweep")) == 1
 
     try:
         until(are_there, "the pods")
     except AssertionError as error:
         events = plane.kubectl("-n", namespace, "get", "events", "-o", "wide")
-        raise AssertionError(f"{find_nodes()}: {events}") from error
+        raise AssertionError(f"{find_nodes('vitald')}: {events}") from error
     sets = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/vitald"
     until(lambda: _read_wanted(plane, sets) == len(MACHINES), "no pod that cannot run")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
 from tests.control_plane.audit import AuditedRequest, count_busiest_minute
 from tests.control_plane.cluster_node import HEALTHY, PREFIX, REBOOT, REPLACEMENT, ClusterNode
 from tests.control_plane.plane import MERGE, PUBLISHERS_RULES, ControlPlane
@@ -98,9 +96,6 @@ def test_a_reboot_is_required_for_what_two_sources_report(
     tmp_path: Path,
 ) -> None:
     """The kernel's text, and NVML, which has lost the GPU."""
-    require(
-        shutil.which("cc") or shutil.which("gcc"), "a C compiler (apt-get install gcc libc6-dev)"
-    )
     gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 2))
     node = make_node(gpus=gpus)
     node.start()
