@@ -37,7 +37,11 @@ PUBLISHERS_RULES = (
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 )
-
+# The controllers that make pods of the shipped objects.
+POD_CONTROLLERS = (
+    *("daemonset-controller", "deployment-controller", "replicaset-controller"),
+    *("serviceaccount-controller", "resourcequota-controller"),
+)
 
 # What hardened clusters and GKE refuse: pods with host paths in a namespace without a label that
 # allows them, and pods of the system's priorities in one without a quota for them.
@@ -307,6 +311,16 @@ class ControlPlane:
         return self.demand(
             "POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         )
+
+    def create_machine(self, name: str, labels: dict[str, str] | None = None) -> None:
+        """A node that the scheduler puts pods on."""
+        self.create_node(name)
+        metadata = {"labels": {"kubernetes.io/os": "linux", **(labels or {})}}
+        body: Json = {"metadata": metadata, "spec": {"taints": []}}
+        self.demand("PATCH", f"/api/v1/nodes/{name}", body)
+        size = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        status = {"capacity": size, "allocatable": size}
+        self.demand("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
 
     def read_node(self, name: str) -> Json:
         return self.demand("GET", f"/api/v1/nodes/{name}")

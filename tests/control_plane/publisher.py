@@ -112,6 +112,11 @@ token_file = "{self.token_file}"
         """Why the pod's readiness probe fails; "" if it does not."""
         return probe_readiness(self.folder / "ready")
 
+    def send(self, number: int) -> None:
+        """A signal, to the running process."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
     def stop(self, number: int = signal.SIGTERM) -> float:
         """Seconds that it took to end; 0 if it was not running."""
         process, self.process = self.process, None

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +19,7 @@ from tests.conftest import require
 from tests.control_plane.build import find_built_programs
 from tests.control_plane.cluster_node import REBOOT, ClusterNode
 from tests.control_plane.manifests import choose_component, copy_manifests, drop
-from tests.control_plane.plane import ADMIN, ControlPlane
+from tests.control_plane.plane import ADMIN, POD_CONTROLLERS, ControlPlane
 from tests.control_plane.publisher import Publisher
 from tests.doc_commands import Where, commands
 from tests.harness import ROOT, Node
@@ -47,19 +46,10 @@ def cluster(tmp_path: Path) -> Iterator[ControlPlane]:
     """Of its own, with the controllers that make pods, and nodes of each kind."""
     require(find_built_programs(), "a Kubernetes control plane")
     with ControlPlane(tmp_path / "plane") as plane:
-        size = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         for name, labels in NODES.items():
-            plane.create_node(name)
-            metadata = {"labels": {"kubernetes.io/os": "linux", **labels}}
-            body: dict[str, Any] = {"metadata": metadata, "spec": {"taints": []}}
-            plane.demand("PATCH", f"/api/v1/nodes/{name}", body)
-            status = {"capacity": size, "allocatable": size}
-            plane.demand("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+            plane.create_machine(name, labels)
         plane.start_scheduler()
-        plane.start_controllers(
-            *("daemonset-controller", "deployment-controller", "replicaset-controller"),
-            *("serviceaccount-controller", "resourcequota-controller"),
-        )
+        plane.start_controllers(*POD_CONTROLLERS)
         yield plane
 
 

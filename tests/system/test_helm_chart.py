@@ -393,12 +393,44 @@ EVERYTHING: Json = {
 }
 
 
+def choose_profile(name: str) -> Json:
+    """`hyperpod` needs the mode too."""
+    chosen = {"kubernetes": {"conditions": [name]}, "config": {"recovery": {"mode": "automatic"}}}
+    return {"publisher": {**PUBLISHER, **chosen}}
+
+
 @in_cluster
-@pytest.mark.parametrize("values", [*(each for _, each in SAME.values()), EVERYTHING])
+@pytest.mark.parametrize(
+    "values",
+    [*(each for _, each in SAME.values()), *map(choose_profile, CONDITION_SETS), EVERYTHING],
+)
 def test_the_api_server_takes_what_the_chart_renders(cluster: ControlPlane, values: Json) -> None:
     with namespace(cluster, "helm-dry-run") as name:
         rendered = yaml.safe_dump_all(render_chart(cluster, name, values))
         cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=rendered)
+
+
+@in_cluster
+def test_another_namespace_prefix_or_image_is_forgotten_nowhere(
+    control_plane: ControlPlane,
+) -> None:
+    values = {**EVERYTHING, "image": {"tag": "7"}, "networkPolicy": {"enabled": True}}
+    documents = render_chart(control_plane, "gpu-health", values)
+    named = list(find_values(documents, "namespace"))
+    assert {"gpu-health"} == set(named), named
+    assert set(find_values(documents, "image")) == {f"{IMAGE}:7"}
+    text = yaml.safe_dump_all(documents)
+    assert "serviceaccount:gpu-health:" in text and "serviceaccount:vitald:" not in text
+    assert "health.example.com" in text and "vitald.io" not in text
+
+
+def find_values(value: Any, key: str) -> Iterator[Any]:
+    """Of this key, at whatever depth."""
+    if isinstance(value, dict):
+        yield from (value[key],) if key in value else ()
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, (dict, list)):
+            yield from find_values(each, key)
 
 
 @contextmanager

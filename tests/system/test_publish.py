@@ -21,11 +21,13 @@ from tests.system.nvml import as_if_real
 from tests.waiting import until
 from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
+from vitald.publish.rate_limit import RateLimit
+from vitald.publish.sink import BETTER_S
 from vitald.simulator.node import SimulatedNode
 from vitald.timestamps import parse_rfc3339
 
 MakePublisher = Callable[..., Publisher]
-WRITES_PER_MINUTE = 12
+WRITES_PER_MINUTE, BURST = 12, 8
 MEMORY_KIB = 40 * 1024
 
 
@@ -287,6 +289,35 @@ def test_ten_thousand_faults_are_a_few_writes(
         annotation = write.body["metadata"]["annotations"][f"{PREFIX}/findings"]
         assert len(annotation.encode()) <= MAX_ANNOTATION_BYTES
     print(f"Rss {publisher.read_memory_kib('Rss') / 1024:.1f} MiB")
+
+
+def test_twenty_flaps_leave_writes_for_worse_news(
+    publisher: Publisher, node: Node, cluster_node: ClusterNode
+) -> None:
+    """A fault comes and goes, at first slowly enough that each change is to be written; then the
+    daemon dies.
+    """
+    for flap in range(20):
+        node.write(xid(flap))
+        node.wait(lambda status: status["status"] == "unhealthy")
+        if flap < 6:
+            cluster_node.wait_for_status("False")
+        clear_findings(node)
+        node.wait(lambda status: status["status"] == "healthy")
+        if flap < 6:
+            late = time.monotonic() + BETTER_S + 1.5
+            until(lambda: cluster_node.read_status() == "True" or time.monotonic() > late)
+    node.kill()
+    took = cluster_node.wait_for_status("Unknown")
+    *before, last = cluster_node.read_writes()
+    limit = RateLimit(WRITES_PER_MINUTE - BURST, BURST)
+    for write in before:
+        limit.count(write.received)
+    assert limit.find_wait_s(last.received, reserve=1) == 0.0, "one more would have been possible"
+    busiest = count_busiest_minute([write.received for write in (*before, last)])
+    print(f"20 flaps, then daemon killed to Unknown: {took:.2f} s; {busiest} writes in a minute")
+    assert busiest <= WRITES_PER_MINUTE
+    assert_transitions_move_with_the_status((*before, last))
 
 
 def test_a_node_that_was_created_anew_gets_everything(

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.control_plane.cluster_node import ClusterNode, create_cluster_node
+from tests.control_plane.cluster_node import (
+    HEALTHY,
+    REBOOT,
+    REPLACEMENT,
+    ClusterNode,
+    create_cluster_node,
+)
 from tests.control_plane.manifests import (
     ACCOUNT,
     NAMESPACE,
@@ -44,6 +51,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane"
 Json = dict[str, Any]
 SWEEP = "vitald-sweep"  # its service account
 PODS = "app.kubernetes.io/name=vitald"
+OWN_TYPES = (HEALTHY, REBOOT, REPLACEMENT)
 TAINT = 'taint = "NoSchedule"\n'
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 FOREIGN: Json = {
@@ -111,8 +119,8 @@ def publisher_pod(
 
 
 @contextmanager
-def killed_publisher(folder: Path, node: ClusterNode) -> Iterator[Publisher]:
-    """It has published that the node needs a reboot, and was killed."""
+def running_publisher(folder: Path, node: ClusterNode) -> Iterator[Publisher]:
+    """It has published that the node needs a reboot."""
     token = node.plane.create_pod_token(node.name, NAMESPACE, ACCOUNT)
     with Node(folder / "daemon") as daemon:
         daemon.write(xid(79))
@@ -120,8 +128,18 @@ def killed_publisher(folder: Path, node: ClusterNode) -> Iterator[Publisher]:
         with publisher:
             node.wait_for_status("False")
             until(lambda: list_taints(node), "the taint")
-            publisher.kill()
-            yield publisher
+            try:
+                yield publisher
+            finally:
+                publisher.kill()
+
+
+@contextmanager
+def killed_publisher(folder: Path, node: ClusterNode) -> Iterator[Publisher]:
+    """The same, and it was killed."""
+    with running_publisher(folder, node) as publisher:
+        publisher.kill()
+        yield publisher
 
 
 def list_taints(node: ClusterNode) -> list[str]:
@@ -235,10 +253,10 @@ def test_a_silent_publishers_words_become_unknown_until_it_returns(
         assert node_on.conditions == before
         sweeper.observe(1)
         after = node_on.conditions
-        for type_ in ("Healthy", "RebootRequired", "ReplacementRequired"):
-            condition = after[f"vitald.io/{type_}"]
+        for type_ in OWN_TYPES:
+            condition = after[type_]
             assert (condition["status"], condition["reason"]) == ("Unknown", "HeartbeatStale")
-            heartbeat = before[f"vitald.io/{type_}"]["lastHeartbeatTime"]
+            heartbeat = before[type_]["lastHeartbeatTime"]
             assert condition["lastHeartbeatTime"] == heartbeat
         assert (node_on.labels["status"], node_on.labels["action"]) == ("unknown", "none")
         assert "findings" not in node_on.annotations
@@ -257,26 +275,47 @@ def test_a_silent_publishers_words_become_unknown_until_it_returns(
     assert sweeper.ready_file.exists()
 
 
-def test_a_node_without_a_pod_is_retired(
-    node_on: ClusterNode, sweeper: Sweeper, tmp_path: Path
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A way in which a publisher leaves: what ends it, and the containers of its pod, which are
+    none where the pod is gone.
+    """
+
+    end: Callable[[Publisher], object]
+    containers: Sequence[str] = ("vitald", "publish")
+
+
+WAYS = {
+    "it was killed": Leaving(Publisher.kill),
+    "it was stopped and does not come back": Leaving(Publisher.stop),
+    "it hangs": Leaving(lambda publisher: publisher.send(signal.SIGSTOP)),
+    "its token is no longer valid": Leaving(lambda publisher: publisher.write_token("revoked")),
+    "its pod is not wanted on this node": Leaving(Publisher.stop, ()),
+    "the component was taken out": Leaving(Publisher.stop, ("vitald",)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whichever_way_it_leaves_no_word_gets_old(
+    node_on: ClusterNode, sweeper: Sweeper, tmp_path: Path, way: str
 ) -> None:
-    with killed_publisher(tmp_path, node_on):
+    leaving = WAYS[way]
+    pod = publisher_pod(node_on, leaving.containers) if leaving.containers else nullcontext()
+    with pod, running_publisher(tmp_path, node_on) as publisher:
+        leaving.end(publisher)
         sweeper.observe(15)
         assert node_on.read_status() == "False"
         sweeper.observe(1)
-    assert node_on.conditions.keys() == {"vitald.io/Site"}
-    assert node_on.labels == {"monitor": "off"}
+    words = node_on.labels
+    statuses = {type_: each["status"] for type_, each in node_on.conditions.items()}
+    if "publish" in leaving.containers:
+        assert words == {"monitor": "off", "status": "unknown", "action": "none"}
+        assert statuses == {"vitald.io/Site": "True", **dict.fromkeys(OWN_TYPES, "Unknown")}
+    else:
+        assert words == {"monitor": "off"}
+        assert statuses == {"vitald.io/Site": "True"}
+        assert list_taints(node_on) == []
     assert node_on.annotations == {"owner": "another"}
-    assert list_taints(node_on) == []
-
-
-def test_a_node_whose_pod_has_no_publisher_any_more_is_retired(
-    node_on: ClusterNode, sweeper: Sweeper, tmp_path: Path
-) -> None:
-    """The component was taken out of the kustomization."""
-    with publisher_pod(node_on, ["vitald"]), killed_publisher(tmp_path, node_on):
-        sweeper.observe(16)
-    assert node_on.labels == {"monitor": "off"}
 
 
 def test_publishers_on_hosts_are_not_missed_as_pods(
