@@ -17,7 +17,8 @@ import http.client
 import json
 import ssl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -173,22 +174,20 @@ class ControlPlane:
     def stop_api_server(self) -> None:
         self._stop("kube-apiserver")
 
-    def start_scheduler(self) -> None:
-        self._start(
-            "kube-scheduler",
+    @contextmanager
+    def controllers(self, *names: str) -> Iterator[None]:
+        """With the scheduler and these controllers."""
+        options = (
             f"--kubeconfig={self.write_kubeconfig(ADMIN)}",
-            "--leader-elect=false",
-            "--secure-port=0",
+            *("--leader-elect=false", "--secure-port=0"),
         )
-
-    def start_controllers(self, *names: str) -> None:
-        self._start(
-            "kube-controller-manager",
-            f"--kubeconfig={self.write_kubeconfig(ADMIN)}",
-            f"--controllers={','.join(names)}",
-            "--leader-elect=false",
-            "--secure-port=0",
-        )
+        self._start("kube-scheduler", *options)
+        self._start("kube-controller-manager", f"--controllers={','.join(names)}", *options)
+        try:
+            yield
+        finally:
+            self._stop("kube-controller-manager")
+            self._stop("kube-scheduler")
 
     def wait_until_ready(self) -> None:
         def is_ready() -> bool:

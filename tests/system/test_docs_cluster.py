@@ -48,9 +48,8 @@ def cluster(tmp_path: Path) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path / "plane") as plane:
         for name, labels in NODES.items():
             plane.create_machine(name, labels)
-        plane.start_scheduler()
-        plane.start_controllers(*POD_CONTROLLERS)
-        yield plane
+        with plane.controllers(*POD_CONTROLLERS):
+            yield plane
 
 
 @pytest.mark.parametrize("by", ["helm install", "kubectl apply"])

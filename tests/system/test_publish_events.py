@@ -478,14 +478,13 @@ def create_pod(cluster_node: ClusterNode, name: str) -> Callable[[], Json]:
 def test_no_pod_lands_on_a_node_that_the_taint_closed(
     publisher: Publisher, node: Node, cluster_node: ClusterNode, control_plane: ControlPlane
 ) -> None:
-    control_plane.start_controllers(
+    controllers = control_plane.controllers(
         *("node-lifecycle-controller", "taint-eviction-controller"),
         *("serviceaccount-controller", "namespace-controller"),
     )
-    control_plane.start_scheduler()
-    account = "/api/v1/namespaces/default/serviceaccounts/default"
-    until(lambda: control_plane.call("GET", account)[0] == 200, "the default account")
-    with play_kubelet(cluster_node):
+    with controllers, play_kubelet(cluster_node):
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        until(lambda: control_plane.call("GET", account)[0] == 200, "the default account")
         first = create_pod(cluster_node, f"first-{cluster_node.name}")
         until(lambda: "nodeName" in first()["spec"], "the first pod's node")
         node.write(xid(1))

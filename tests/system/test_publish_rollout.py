@@ -100,11 +100,9 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path / "plane", MACHINES) as plane:
         for name in MACHINES:
             plane.create_machine(name)
-        plane.start_scheduler()
-        plane.start_controllers(*POD_CONTROLLERS)
         manifests = copy_manifests(tmp_path)
         choose_component(manifests)
-        with apply_manifests(plane, manifests):
+        with plane.controllers(*POD_CONTROLLERS), apply_manifests(plane, manifests):
             yield plane
 
 
