@@ -171,12 +171,14 @@ def plane(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Itera
     """With 200 nodes, and what packaging/kubernetes/recovery.yaml permits."""
     install_kubectl(monkeypatch)
     control_plane.kubectl("apply", f"--filename={ROOT}/packaging/kubernetes/namespace.yaml")
-    control_plane.kubectl("apply", f"--filename={ROOT}/packaging/kubernetes/recovery.yaml")
+    rights = f"--filename={ROOT}/packaging/kubernetes/recovery.yaml"
+    control_plane.kubectl("apply", rights)
     for name in NAMES:
         control_plane.create_node(name)
     yield control_plane
     control_plane.demand("DELETE", "/api/v1/nodes")
     control_plane.demand("DELETE", LEASES)
+    control_plane.kubectl("delete", rights)
 
 
 @pytest.mark.control_plane
