@@ -10,9 +10,13 @@ import pytest
 
 from tests.conftest import require
 from tests.control_plane.build import find_built_programs
-from tests.control_plane.cluster_node import NAMES, ClusterNode, create_cluster_node
+from tests.control_plane.cluster_node import NAMES, REBOOT, ClusterNode, create_cluster_node
 from tests.control_plane.plane import ControlPlane
 from tests.control_plane.publisher import Publisher
+from tests.harness import Node
+from tests.system.lines import xid
+from tests.system.nvml import as_if_real
+from vitald.simulator.node import SimulatedNode
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +52,26 @@ def make_publisher(tmp_path: Path, cluster_node: ClusterNode) -> Iterator[Callab
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def node_with_lost_gpu(
+    make_node: Callable[..., Node],
+    make_publisher: Callable[..., Publisher],
+    cluster_node: ClusterNode,
+    tmp_path: Path,
+) -> ClusterNode:
+    """The fourth of eight GPUs fell off the bus: the kernel reported it, which is not enough for a
+    repair, and NVML has lost it.
+    """
+    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100"))
+    node = make_node(gpus=gpus)
+    node.start()
+    make_publisher(node).start()
+    cluster_node.wait_for_status("True")
+    node.write(xid(1, pci=gpus.addresses[3].removesuffix(".0")))
+    cluster_node.wait_for_status("False")
+    assert cluster_node.read_status(REBOOT) == "False"
+    gpus.lose(3)
+    cluster_node.wait_for_status("True", REBOOT)
+    return cluster_node

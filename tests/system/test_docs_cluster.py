@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,12 @@ import yaml
 
 from tests.conftest import require
 from tests.control_plane.build import find_built_programs
-from tests.control_plane.cluster_node import REBOOT, ClusterNode
+from tests.control_plane.cluster_node import ClusterNode
 from tests.control_plane.manifests import choose_component, copy_manifests, drop
 from tests.control_plane.plane import ADMIN, POD_CONTROLLERS, ControlPlane
-from tests.control_plane.publisher import Publisher
 from tests.doc_commands import Where, commands
-from tests.harness import ROOT, Node
-from tests.system.lines import xid
-from tests.system.nvml import as_if_real
+from tests.harness import ROOT
 from tests.waiting import WAIT_S, until
-from vitald.simulator.node import SimulatedNode
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.xdist_group("control_plane")]
 PAGE = "docs/kubernetes.md"
@@ -160,26 +156,12 @@ def _read_wanted(plane: ControlPlane, path: str) -> int:
 # --- the sample
 
 
-def test_a_node_is_described_as_on_the_page(
-    make_publisher: Callable[..., Publisher],
-    make_node: Callable[..., Node],
-    cluster_node: ClusterNode,
-    tmp_path: Path,
-) -> None:
-    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100"))
-    node = make_node(gpus=gpus)
-    node.start()
-    make_publisher(node).start()
-    cluster_node.wait_for_status("True")
-    node.write(xid(1, pci=gpus.addresses[3].removesuffix(".0")))
-    cluster_node.wait_for_status("False")
-    gpus.lose(3)
-    cluster_node.wait_for_status("True", REBOOT)
+def test_a_node_is_described_as_on_the_page(node_with_lost_gpu: ClusterNode) -> None:
     described: list[str] = []
 
     def has_event() -> bool:
-        text = cluster_node.plane.kubectl("describe", "node", cluster_node.name)
-        described[:] = pick(text.replace(cluster_node.name, "gpu-17"))
+        text = node_with_lost_gpu.plane.kubectl("describe", "node", node_with_lost_gpu.name)
+        described[:] = pick(text.replace(node_with_lost_gpu.name, "gpu-17"))
         return "opened: reboot the node" in text
 
     until(has_event, "the Event")

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +16,11 @@ from tests.control_plane.publisher import Publisher
 from tests.control_plane.relay import Relay
 from tests.harness import Node
 from tests.system.lines import dated, dbe, xid
-from tests.system.nvml import as_if_real
 from tests.waiting import until
 from vitald.judge.open_findings import MAX_FINDINGS
 from vitald.publish.kubernetes.desired import MAX_ANNOTATION_BYTES, MAX_MESSAGE_BYTES
 from vitald.publish.rate_limit import RateLimit
 from vitald.publish.sink import BETTER_S
-from vitald.simulator.node import SimulatedNode
 from vitald.timestamps import parse_rfc3339
 
 MakePublisher = Callable[..., Publisher]
@@ -91,25 +88,9 @@ def test_a_fault_is_visible_within_a_second(
     assert publisher.read_memory_kib("Pss") < MEMORY_KIB
 
 
-def test_a_reboot_is_required_for_what_two_sources_report(
-    make_node: Callable[..., Node],
-    make_publisher: MakePublisher,
-    cluster_node: ClusterNode,
-    tmp_path: Path,
-) -> None:
-    """The kernel's text, and NVML, which has lost the GPU."""
-    gpus = as_if_real(SimulatedNode(tmp_path / "gpus", "h100", 2))
-    node = make_node(gpus=gpus)
-    node.start()
-    make_publisher(node).start()
-    cluster_node.wait_for_status("True")
-    node.write(xid(1, pci=gpus.addresses[0].removesuffix(".0")))
-    cluster_node.wait_for_status("False")
-    assert cluster_node.read_status(REBOOT) == "False"
-    gpus.lose(0)
-    cluster_node.wait_for_status("True", REBOOT)
-    assert cluster_node.read_reason(REBOOT) == "Xid79"
-    assert cluster_node.read_status(REPLACEMENT) == "False"
+def test_a_reboot_is_required_for_what_two_sources_report(node_with_lost_gpu: ClusterNode) -> None:
+    assert node_with_lost_gpu.read_reason(REBOOT) == "Xid79"
+    assert node_with_lost_gpu.read_status(REPLACEMENT) == "False"
 
 
 def test_two_faults_have_one_transition_time(
