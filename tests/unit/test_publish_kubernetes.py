@@ -139,7 +139,7 @@ def test_conditions(state: PublishedState, statuses: str, reasons: str) -> None:
 
 
 def test_a_person_holds_repairs() -> None:
-    """The node stays unhealthy. What is not due is not held; nor is what nobody can tell."""
+    """The node stays unhealthy. What is not due is not held, nor what is unknown."""
     conditions = build_own_parts(UNHEALTHY, "p.io", "ticket 4711\n" * 1000)["own"].conditions
     assert [(each.status.value, each.reason) for each in conditions] == [
         ("False", "Xid79"),

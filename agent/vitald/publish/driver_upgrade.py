@@ -8,8 +8,8 @@ release the GPUs before, while the pods that use them are deleted, and to take t
 new driver has been validated.
 
 The label is read when the node was changed, every minute, and every 15 s from the moment that an
-upgrade is due. A label that stands still is not waited for longer than LIMIT_S, since nobody
-watches the GPUs meanwhile.
+upgrade is due. A label that stands still is not waited for longer than LIMIT_S, since the
+GPUs are not monitored meanwhile.
 
 Sources: NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go (label and states), upgrade_state.go
 (their order) and common_manager.go (isDriverPodFailing); NVIDIA/k8s-driver-manager,

@@ -77,9 +77,7 @@ _HEALTHY = {
 def build_own_parts(
     state: PublishedState, prefix: str, hold: str | None = None
 ) -> dict[str, DesiredNode]:
-    """By OWN, LABELS and ANNOTATION. `hold`: the text of a person who holds repairs; None: nobody
-    does.
-    """
+    """By OWN, LABELS and ANNOTATION. `hold`: the text of a person who holds repairs, or None."""
     return {
         OWN: DesiredNode(conditions=_build_conditions(state, prefix, hold)),
         LABELS: DesiredNode(labels=build_labels(state, prefix)),
@@ -165,7 +163,7 @@ def build_held_condition(
         status=status,
         reason=HELD,
         message=format_message([held, *lines]),
-        changed_at=0.0,  # no finding tells since when
+        changed_at=0.0,  # held since now, whenever its finding changed
     )
 
 
