@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.booted.machine import Machine
-from tests.booted.package import built, older
+from tests.booted.package import build_deb, build_old_deb
 from tests.booted.service import Service
 from tests.conftest import require
 
@@ -33,12 +33,12 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("deb"))
+    return build_deb(tmp_path_factory.mktemp("deb"))
 
 
 @pytest.fixture(scope="session")
-def old_package(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return older(package, tmp_path_factory.mktemp("old"))
+def old_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_old_deb(tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="session")

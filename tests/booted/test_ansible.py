@@ -17,11 +17,10 @@ from tests.booted.machine import PACKAGES, SUITE, Machine, root_file_system
 from tests.booted.package import version_of
 from tests.booted.service import Service
 from tests.conftest import require
-from vitald import __version__
 
 pytestmark = pytest.mark.timeout(600)
 
-FILE = f"/root/vitald_{__version__}.deb"
+FILE = "/root/vitald.deb"
 REPOSITORY = "/srv/repository"
 UNIT = "vitald-publish.service"
 APPLY = "Apply the configuration"
@@ -119,15 +118,31 @@ def test_from_a_repository(
     assert again.changed == set()
 
 
-def test_upgraded_from_a_file(service: Service, ansible: Ansible) -> None:
+def test_upgraded_from_a_file(service: Service, ansible: Ansible, package: Path) -> None:
     variables = {
         "vitald_package_file": FILE,
         "vitald_config": '[kernel_log]\nuserspace = "ignore"\n',
     }
     succeeded(ansible.play(**variables))
     service.ready()
-    assert service.vitald("version").stdout.startswith(f"vitald {__version__} ")
+    assert f"vitald {version_of(package)} " in service.vitald("version").stdout
     assert succeeded(ansible.play(**variables)).changed == set()
+
+
+def test_downgraded_only_if_allowed(
+    machine: Machine, service: Service, ansible: Ansible, package: Path, old_package: Path
+) -> None:
+    for variables in (
+        {"vitald_package_file": f"{REPOSITORY}/old.deb"},
+        {"vitald_version": version_of(old_package)},
+    ):
+        played = ansible.play(**variables)
+        assert played.code != 0
+        assert f"vitald {version_of(package)} " in service.vitald("version").stdout
+        succeeded(ansible.play(**variables, vitald_downgrade=True))
+        service.ready()
+        assert f"vitald {version_of(old_package)} " in service.vitald("version").stdout
+        succeeded(ansible.play(vitald_package_file=FILE))
 
 
 def test_a_wrong_configuration_is_not_written(

@@ -13,7 +13,6 @@ import pytest
 from tests.booted.machine import Done, Machine
 from tests.doc_commands import Where, commands, failures
 from tests.system.test_docs_commands import with_blocks
-from vitald import __version__
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def calm() -> None:
 def bare(package: Path) -> Iterator[Machine]:
     """With the package's file in root's folder, and nothing installed."""
     with Machine("vitald-docs") as made:
-        shutil.copy(package, made.root / f"root/vitald_{__version__}_amd64.deb")
+        shutil.copy(package, made.root / "root" / package.name)
         yield made
 
 

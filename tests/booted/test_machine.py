@@ -20,7 +20,6 @@ from tests.booted.machine import Machine
 from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 from tests.waiting import WAIT_S, until
-from vitald import __version__
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
@@ -31,10 +30,10 @@ ROOTS_OWN = (
 BOOT_ID = "/etc/systemd/system/vitald.service.d/boot-id.conf"
 
 
-def install(machine: Machine, file: str) -> float:
-    """Seconds that it took."""
+def install(machine: Machine, file: str, *options: str) -> float:
+    """As docs/operations.md says. Seconds that it took."""
     begun = time.monotonic()
-    machine.run("dpkg", "--install", f"/root/{file}", timeout=120.0)
+    machine.run("apt-get", "install", "-y", *options, f"/root/{file}", timeout=120.0)
     return time.monotonic() - begun
 
 
@@ -535,14 +534,15 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
     assert machine.run("systemctl", "--failed", "--no-legend").stdout.strip() == ""
 
 
-def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
-    """Configuration, open findings and what was cleared are kept, requests wait meanwhile, and what
-    runs is the new version.
+def test_upgrade(machine: Machine, service: Service, package: Path, old_package: Path) -> None:
+    """From one commit to a later one of the same release, and back. Configuration, open findings
+    and what was cleared are kept, requests wait meanwhile, and what runs is the package's version.
     """
+    new, old = version_of(package), version_of(old_package)
     (machine.root / "root/old.deb").write_bytes(old_package.read_bytes())
     install(machine, "old.deb")
     service.ready()
-    assert version_of(old_package) in service.vitald("version").stdout
+    assert service.get("/healthz")[1]["version"] == old
     mine = "# mine\n[policy]\ndevice_reset = true\n"
     service.configure(mine)
     machine.run("systemctl", "restart", "vitald")
@@ -569,7 +569,9 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
     service.ready()
     print(f"upgraded in {seconds:.1f} s, {len(answers)} requests meanwhile")
     assert set(answers) == {"200"}
-    assert machine.run("vitald", "version").stdout.startswith(f"vitald {__version__} ")
+    assert service.get("/healthz")[1]["version"] == new
+    assert service.vitald("version").stdout.startswith(f"vitald {new} ")
+    assert f'version="{new}"' in machine.sh("curl -s http://127.0.0.1:9820/metrics")
     assert (machine.root / "etc/vitald/config.toml").read_text() == mine
     assert list((machine.root / "etc/vitald").iterdir()) == [
         machine.root / "etc/vitald/config.toml"
@@ -577,5 +579,15 @@ def test_upgrade(machine: Machine, service: Service, old_package: Path) -> None:
     (after,) = service.findings(kept)
     assert (after["id"], after["count"], service.findings(cleared)) == (finding["id"], 1, [])
     assert service.events(cleared) == events
+
+    refused = machine.run("apt-get", "install", "-y", "/root/old.deb", check=False)
+    assert refused.returncode == 100
+    assert "--allow-downgrades" in refused.stderr
+    assert service.get("/healthz")[1]["version"] == new
+    install(machine, "old.deb", "--allow-downgrades")
+    service.ready()
+    assert service.get("/healthz")[1]["version"] == old
+    (after,) = service.findings(kept)
+    assert (after["id"], after["count"], service.findings(cleared)) == (finding["id"], 1, [])
     assert "Traceback" not in service.log()
     purge(machine)

@@ -24,6 +24,9 @@ from tests.conftest import require
 from tests.harness import ROOT
 from vitald import __version__
 
+# As packaging/build names a commit.
+VERSION = f"{__version__}+1234.gabc1234"
+
 BUILD = "packaging/build"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PYTHON = next(
@@ -58,10 +61,10 @@ class Packages:
         return out
 
     def deb(self, arch: str = "amd64") -> Path:
-        return self._built(arch) / f"vitald_{__version__}_{arch}.deb"
+        return self._built(arch) / f"vitald_{VERSION}_{arch}.deb"
 
     def rpm(self) -> Path:
-        return self._built("amd64") / f"vitald-{__version__}-1.x86_64.rpm"
+        return self._built("amd64") / f"vitald-{VERSION}-1.x86_64.rpm"
 
     def tree(self, arch: str = "amd64") -> Path:
         return self._built(arch) / "tree"
@@ -100,6 +103,8 @@ def build(source: Path, folder: Path, *arguments: str) -> None:
         "--quick",
         "--wheels",
         str(folder / "wheels"),
+        "--version",
+        VERSION,
         *arguments,
     ]
     run(*command, SOURCE_DATE_EPOCH="1700000000")
@@ -313,7 +318,7 @@ def test_the_launcher_starts_the_package_and_nothing_else(unpacked: Path, tmp_pa
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"vitald {__version__} (Python {PYTHON}.")
+    assert done.stdout.startswith(f"vitald {VERSION} (Python {PYTHON}.")
 
 
 def test_every_library_comes_from_the_package_but_the_systems_own(
@@ -413,7 +418,7 @@ def test_the_daemon_starts_from_the_package(unpacked: Path, tmp_path: Path) -> N
 
 def test_the_deb_says_what_it_needs(packages: Packages) -> None:
     control = packages.control("control")
-    assert f"\nVersion: {__version__}\n" in control
+    assert f"\nVersion: {VERSION}\n" in control
     assert "python3-systemd" in control
     assert packages.control("conffiles").split() == ["/etc/vitald/config.toml"]
     assert "Architecture: arm64\n" in run("dpkg-deb", "-f", str(packages.deb("arm64")))
