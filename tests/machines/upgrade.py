@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.booted.installer import Run, put_checkout
 from tests.booted.machine import Machine
-from tests.booted.package import built
+from tests.booted.package import build_deb
 from tests.booted.service import Service, fresh_pci
 from tests.harness import ROOT
 
@@ -47,7 +47,7 @@ def main() -> int:
         folder = Path(name)
         put_checkout(machine)
         shutil.copy(wanted.old or built_from(wanted.commit, folder), machine.root / "root/old.deb")
-        shutil.copy(wanted.new or built(folder), machine.root / "root/new.deb")
+        shutil.copy(wanted.new or build_deb(folder / "new"), machine.root / "root/new.deb")
         upgrade_and_back(machine)
     return 0
 

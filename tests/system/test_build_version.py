@@ -73,6 +73,7 @@ def is_lower_for_rpm(version: str, other: str) -> bool:
     return subprocess.check_output(["rpm", "--eval", command], text=True).strip() == "-1"
 
 
+@pytest.mark.core
 def test_later_builds_are_newer(checkout: Path) -> None:
     raise_version(checkout, "1.2")
     commit(checkout)
