@@ -105,9 +105,12 @@ def test_later_builds_are_newer(checkout: Path) -> None:
 
 
 def test_an_archive_of_the_sources_is_older_than_any_commit(checkout: Path) -> None:
+    """And its builds have one version, which is reported."""
     commit_version = find_version(checkout)
     shutil.rmtree(checkout / ".git")
-    assert is_lower_for_dpkg(find_version(checkout), commit_version)
+    done = build(checkout, "--print-version")
+    assert is_lower_for_dpkg(done.stdout.strip(), commit_version)
+    assert "--version" in done.stderr
 
 
 def test_a_history_that_is_cut_is_reported(checkout: Path) -> None:
