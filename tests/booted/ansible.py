@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.booted.machine import CACHE, Machine
+from tests.conftest import require
 from tests.harness import ROOT
 
 RELEASE = "2.19"  # the last one that runs with Python 3.11, which bookworm has
@@ -71,6 +72,11 @@ class Played:
         return found
 
 
+def succeeded(played: Played) -> Played:
+    assert played.code == 0, played.text[-6000:]
+    return played
+
+
 class Ansible:
     """The role of this checkout, played on one machine."""
 
@@ -107,3 +113,12 @@ class Ansible:
             timeout=300.0,
         )
         return Played(done.returncode, f"{done.stdout}\n{done.stderr}")
+
+
+def create_ansible(machine: Machine) -> Ansible:
+    """Skips the test, or fails it in CI, where ansible-core cannot be had."""
+    try:
+        return Ansible(machine, find_ansible())
+    except NoAnsible as error:
+        require(False, f"ansible-core from PyPI: {error}")
+        raise

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.booted.ansible import Ansible, NoAnsible, Played, find_ansible
+from tests.booted.ansible import Ansible, create_ansible, succeeded
 from tests.booted.machine import PACKAGES, SUITE, Machine, root_file_system
 from tests.booted.package import version_of
 from tests.booted.service import Service
-from tests.conftest import require
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -69,16 +68,7 @@ def service(machine: Machine) -> Service:
 
 @pytest.fixture(scope="module")
 def ansible(machine: Machine) -> Ansible:
-    try:
-        return Ansible(machine, find_ansible())
-    except NoAnsible as error:
-        require(False, f"ansible-core from PyPI: {error}")
-        raise
-
-
-def succeeded(played: Played) -> Played:
-    assert played.code == 0, played.text[-6000:]
-    return played
+    return create_ansible(machine)
 
 
 def test_its_syntax(ansible: Ansible) -> None:

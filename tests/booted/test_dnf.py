@@ -1,4 +1,5 @@
-"""The rpm on a booted machine with dnf: installed, upgraded, put back and removed, in this order.
+"""The rpm on a booted machine with dnf: installed, upgraded, put back and removed, in this order;
+by hand and by the Ansible role.
 
 The machine is a Debian, whose dnf knows none of its packages: what vitald's package requires is
 there, and one more package says so.
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.booted.ansible import create_ansible, succeeded
 from tests.booted.machine import PACKAGES, SUITE, Done, Machine, root_file_system
 from tests.booted.package import OLD, build
 from tests.booted.service import Service, fresh_pci
@@ -56,6 +58,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         )
         (foundation,) = folder.glob("RPMS/noarch/*.rpm")
         shutil.copy(foundation, root / "root/foundation.rpm")
+        # On a Debian, Ansible uses apt.
+        (root / "etc/debian_version").unlink()
+        (root / "etc/os-release").unlink()
+        (root / "etc/os-release").write_text('NAME="Rocky Linux"\nID=rocky\nVERSION_ID=9.4\n')
+        (root / "etc/redhat-release").write_text("Rocky Linux release 9.4\n")
 
     def base() -> Path:
         return root_file_system(SUITE, (*PACKAGES, "dnf", "rpm"))
@@ -96,6 +103,20 @@ def test_upgraded_and_put_back(machine: Machine, service: Service) -> None:
     assert running(service) == OLD
     (kept,) = service.findings(pci)
     assert (kept["id"], kept["count"]) == (finding["id"], 1)
+
+
+def test_ansible_puts_it_back_only_if_allowed(machine: Machine, service: Service) -> None:
+    ansible = create_ansible(machine)
+    succeeded(ansible.play(vitald_package_file="/root/new.rpm"))
+    new = running(service)
+    assert new != OLD
+    refused = ansible.play(vitald_package_file="/root/old.rpm")
+    assert refused.code != 0
+    assert f"package vitald-{OLD}-1.x86_64 is not installed" in refused.text
+    assert running(service) == new
+    succeeded(ansible.play(vitald_package_file="/root/old.rpm", vitald_downgrade=True))
+    assert running(service) == OLD
+    assert succeeded(ansible.play(vitald_version=OLD)).changed == set()
 
 
 def test_removed(machine: Machine) -> None:
