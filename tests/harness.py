@@ -143,6 +143,8 @@ runtime = "{self.runtime}"
 userspace = "{userspace}"
 [metrics]
 listen = "127.0.0.1:{self.port}"
+[log]
+format = "json"
 {extra}
 """
         self.config.write_text(self.settings)

@@ -376,7 +376,7 @@ class LedgerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """The daemon's own log, on standard error."""
+    """The log of vitald's services, on standard error."""
 
     level: str = setting(
         "info",
@@ -384,9 +384,7 @@ class Log:
         "debug, info, warning or error.",
         reload=True,
     )
-    format: str = setting(
-        "auto", one_of("auto", "json", "text"), '"auto": text on a terminal, JSON otherwise.'
-    )
+    format: str = setting("text", one_of("text", "json"), "A readable line each, or a JSON object.")
 
 
 def find_socket(socket: Socket, paths: Paths) -> Path:

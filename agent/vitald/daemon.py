@@ -147,6 +147,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self.reload_requested.set)
         log.info(
             "starting",
+            level="notice",
             version=__version__,
             boot_id=self.boot_id,
             config=str(self.config_path or "defaults"),
@@ -182,13 +183,14 @@ class Daemon:
         self.diagnostics.close()
         for thread in (self.ledger_thread, self.reader, self.diagnostics_thread):
             thread.close()
-        log.info("stopped")
+        log.info("stopped", level="notice")
 
     async def _notify_ready(self) -> None:
         await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         self.notifier.notify_ready()
         log.info(
             "ready",
+            level="notice",
             socket=str(self.config.socket_path),
             metrics=str(self.config.metrics.listen or "off"),
             pid=os.getpid(),
@@ -269,7 +271,7 @@ class Daemon:
             )
             return
         applied, restart = configs.changed(self.config, loaded)
-        logs.configure_log(loaded.log.level, self.config.log.format)
+        logs.set_level(loaded.log.level)
         self.node_state.set_policy(device_reset=loaded.policy.device_reset)
         self.sources.configure(catalog, loaded.collectors)
         self.diagnostics.configure(catalog)
@@ -277,7 +279,7 @@ class Daemon:
         self.api.replace_catalog(catalog)
         self.config = configs.reloaded(self.config, loaded)
         await self.pipeline.reload_catalog(catalog)
-        log.info("reloaded", applied=applied, needs_restart=restart)
+        log.info("reloaded", level="notice", applied=applied, needs_restart=restart)
 
     def _is_well(self) -> bool:
         """True if the devices that are present may be learned as the expected ones."""

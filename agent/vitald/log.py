@@ -1,6 +1,5 @@
 """
-The daemon's own log: one line per decision, on standard error. JSON for the journal and for pipes,
-text on a terminal.
+The daemon's own log, on standard error: a line for each decision (agent/vitald/log_lines.py).
 
 Nothing that happens to a line stops the daemon: where journald has ended, lines are lost until it
 is back, and then go to it again. Source: systemd src/libsystemd/sd-journal/journal-send.c
@@ -19,6 +18,8 @@ from typing import TextIO
 
 import structlog
 
+from vitald.log_lines import PRIORITIES, format_record, is_journal
+
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -29,9 +30,9 @@ LEVELS = {
 
 _JOURNAL = Path("/run/systemd/journal/stdout")
 _CONNECT_S = 0.2
-# Identifier, unit (journald knows better), the priority of a line, whether a line may have its own
-# priority, and where else lines are written.
-_HEADER = b"vitald\n\n6\n1\n0\n0\n0\n"
+# Identifier, unit (journald knows better), the priority of a line without one, whether a line may
+# have its own priority, and where else lines are written.
+_HEADER = f"vitald\n\n{PRIORITIES['error']}\n1\n0\n0\n0\n".encode()
 
 
 class Stream:
@@ -72,36 +73,44 @@ class _Libraries(logging.Handler):
             if record.exc_info and record.exc_info[0]
             else ""
         )
-        say = structlog.get_logger(record.name)
-        say.log(
-            record.levelno,
-            "library",
-            logger=record.name,
-            message=record.getMessage()[:500],
-            reason=reason[:500],
+        said = record.getMessage()[:500]
+        structlog.get_logger(record.name).log(
+            record.levelno, "library", logger=record.name, said=said, reason=reason[:500]
         )
 
 
 def configure_log(level: str, form: str) -> None:
-    """`form` is auto, json or text. May be called again: a reload changes the level."""
-    as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if as_text
-        else structlog.processors.JSONRenderer(sort_keys=False)
-    )
-    stream = Stream(sys.stderr, _JOURNAL if "JOURNAL_STREAM" in os.environ else None)
-    logging.basicConfig(
-        level=max(LEVELS[level], logging.WARNING), handlers=[_Libraries()], force=True
-    )
+    """Once, at the start. `form` is text or json."""
+    to_journal = is_journal(sys.stderr)
+
+    def render(_: object, __: str, record: structlog.typing.EventDict) -> str:
+        return format_record(record, form, to_journal=to_journal)
+
+    logging.basicConfig(handlers=[_Libraries()], force=True)
     structlog.configure(
         processors=[
-            structlog.processors.add_log_level,
+            _add_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            renderer,
+            render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(
+            file=Stream(sys.stderr, _JOURNAL if to_journal else None)  # type: ignore[arg-type]
+        ),
         cache_logger_on_first_use=False,
     )
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Also later: a reload may change it."""
+    logging.getLogger().setLevel(max(LEVELS[level], logging.WARNING))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]))
+
+
+def _add_level(
+    logger: object, method: str, record: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """As structlog.processors.add_log_level, but for a level that the line names itself."""
+    named = {"level": record["level"]} if "level" in record else {}
+    return {**structlog.processors.add_log_level(logger, method, record), **named}

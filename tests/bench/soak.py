@@ -544,6 +544,8 @@ program = "{self.dcgmi.path}"
 max_size = "4MiB"
 [metrics]
 listen = "127.0.0.1:{self.port}"
+[log]
+format = "json"
 """
         (disk / "config.toml").write_text(self.settings)
         self.stack = ExitStack()

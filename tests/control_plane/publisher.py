@@ -58,6 +58,8 @@ class Publisher:
         self.config.write_text(f"""
 [socket]
 path = "{daemon.socket}"
+[log]
+format = "json"
 [publish]
 state = "{self.state}"
 {publish}

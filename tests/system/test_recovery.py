@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -133,6 +134,24 @@ def request_of(node: Node) -> Request:
     path = node.runtime / FILE
     until(path.exists, "a request")
     return parse_request(path.read_bytes())
+
+
+def test_roots_log_has_priorities_in_the_journal(tmp_path: Path) -> None:
+    """Though root takes nothing else over from the environment."""
+    config = tmp_path / "config.toml"
+    config.touch()
+    config.chmod(0o666)  # refused
+    journald, ours = socket.socketpair()
+    with journald, ours:
+        found = os.fstat(ours.fileno())
+        subprocess.run(
+            [PYTHON, "-m", "vitald", "recover", "--config", str(config)],
+            cwd=ROOT,
+            stderr=ours,
+            timeout=WAIT_S,
+            env={**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"},
+        )
+        assert journald.recv(4096).startswith(b"<3>recovery_refused ")
 
 
 @pytest.mark.core
@@ -555,11 +574,18 @@ def test_a_configuration_that_is_anybodys_is_nobodys(ready: tuple[Node, Site]) -
         lambda: (node.config.chmod(0o644), os.chown(node.config, NOBODY, 0)),
     ):
         change()
-        refused = recover(node.config)
-        assert (refused["code"], here.done) == (78, [])
+        _refuse_configuration(node.config, f"{node.config}: ")
+        assert here.done == []
     os.chown(node.config, 0, 0)
     node.config.write_text(node.settings + "[recovery2]\n")
-    assert recover(node.config)["code"] == 78
+    _refuse_configuration(node.config, "[recovery2]: unknown section")
+
+
+def _refuse_configuration(config: Path, reason: str) -> None:
+    """Nothing in it counts, the format of the log neither: the line is text."""
+    done = vitald("recover", config=config)
+    assert done.returncode == 78, done
+    assert " error    recovery_refused why=" in done.stderr and reason in done.stderr, done
 
 
 @pytest.mark.parametrize("book", [b"", None])

@@ -186,7 +186,7 @@ def test_nothing_said_gives_the_defaults() -> None:
     )
     assert (config.metrics.listen, config.socket.group) == (Listen("127.0.0.1", 9820), None)
     assert (config.ledger.keep_s, config.ledger.most_bytes) == (90 * 86400.0, 512 << 20)
-    assert (config.log.level, config.log.format) == ("info", "auto")
+    assert (config.log.level, config.log.format) == ("info", "text")
 
 
 def test_the_table_of_this_test_has_every_key() -> None:

@@ -106,7 +106,7 @@ PURE = [
 # that is in it.
 LAYERS = (
     *("text", "timestamps", "backoff", "tasks", "reasons"),
-    *("model", "tomlfile", "checking", "worker_thread", "lock", "log", "systemd"),
+    *("model", "tomlfile", "checking", "worker_thread", "lock", "log_lines", "log", "systemd"),
     *("programs", "slurm"),
     *("catalog", "judge"),
     *(

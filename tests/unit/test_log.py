@@ -42,5 +42,5 @@ def test_journald_comes_back(tmp_path: Path) -> None:
             while b"third\n" not in said:
                 said += heard.recv(4096)
     header, _, lines = said.partition(b"0\n0\n0\n")
-    assert header == b"vitald\n\n6\n1\n"
+    assert header == b"vitald\n\n3\n1\n"
     assert lines == b"second\nthird\n"

@@ -39,18 +39,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     kept = programs.clean_environment(os.environ)
+    journal = os.environ.get("JOURNAL_STREAM", "")  # for our own log; programs do not get it
     os.environ.clear()
-    os.environ.update(kept)
+    os.environ.update(kept, JOURNAL_STREAM=journal)
     os.umask(0o027)
     try:
         config = inputs.read_config(arguments.config)
     except files.Untrusted as error:
         why = f"the configuration does not count: {error}"
-        emit_log_line("error", "recovery_refused", why=why)
+        emit_log_line("text", "error", "recovery_refused", why=why)
         return EX_CONFIG
     except ConfigError as error:
         why = "the configuration is wrong"
-        emit_log_line("error", "recovery_refused", why=why, errors=error.errors)
+        emit_log_line("text", "error", "recovery_refused", why=why, errors=error.errors)
         return EX_CONFIG
     return start_attempt(config, dry_run=arguments.dry_run).run()
 

@@ -169,5 +169,5 @@ class Uevents:
                 effect="what comes and goes is seen at the next round",
             )
         elif self.error and not error:
-            log.info("uevents_heard_again")
+            log.info("uevents_heard_again", level="notice")
         self.error = error

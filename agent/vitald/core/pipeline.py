@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import anyio
-import structlog
 
 from vitald.catalog import Catalog
 from vitald.core.daemon_events import OWN_SOURCE, DaemonEvents
@@ -25,6 +24,7 @@ from vitald.core.evaluator import Evaluator
 from vitald.core.finding_actions import FindingActions
 from vitald.core.ledger_writer import LedgerWriter
 from vitald.core.node_state import NodeState
+from vitald.core.transition_log import log_transitions
 from vitald.core.work_items import BarrierItem, BatchItem, CatalogItem, WorkItem
 from vitald.core.work_queue import WorkQueue
 from vitald.judge.engine import Judge
@@ -40,11 +40,8 @@ from vitald.model import (
     Memory,
     Position,
     SourceState,
-    Transition,
 )
 from vitald.worker_thread import WorkerThread
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("pipeline")
 
 _RUNNING, _STOPPED = "running", "stopped"  # the cursor of the daemon's own position
 
@@ -329,7 +326,7 @@ class Pipeline:
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
                 self.node_state.publish_changes(self.judge, events, transitions, incidents)
-                _log_transitions(transitions)
+                log_transitions(transitions)
         finally:
             self._published.set()
 
@@ -352,29 +349,3 @@ class Pipeline:
 def make_source_component(name: str) -> Component:
     """The part of the node that a source watches, for findings about the source itself."""
     return Component(ComponentKind.NODE, name)
-
-
-def _log_transitions(transitions: Sequence[Transition]) -> None:
-    """One line in the log per decision."""
-    for transition in transitions:
-        if not transition.cause:
-            continue
-        finding = transition.finding
-        emit = log.warning if finding.is_open else log.info
-        emit(
-            _name_transition(transition),
-            id=finding.id,
-            component=finding.component.name,
-            code=finding.code,
-            action=finding.action.value,
-            cause=transition.cause,
-            raw=finding.raw,
-            simulated=finding.is_simulated,
-            **({"trial": True} if finding.on_trial else {}),
-        )
-
-
-def _name_transition(transition: Transition) -> str:
-    if transition.opened:
-        return "finding_opened"
-    return "finding_changed" if transition.finding.is_open else "finding_cleared"

@@ -107,7 +107,7 @@ class Supervisor:
                         async for batch in batches:
                             if failures:
                                 failures = 0
-                                log.info("source_recovered", source=source.name)
+                                log.info("source_recovered", level="notice", source=source.name)
                                 await self._report_source(source, "is read again", recovered=True)
                             await self._hand_in_batch(reading, batch)
                 raise SourceFailed("it ended")

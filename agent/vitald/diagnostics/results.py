@@ -63,7 +63,8 @@ class ResultRecorder:
 
 
 def _log_run(run: Run) -> None:
-    write = log.info if run.report.outcome is Outcome.PASS else log.warning
+    expected = run.preempted or run.report.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+    write = log.info if expected else log.warning
     write(
         "diagnostic_ended",
         id=run.id,

@@ -140,10 +140,9 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
         if other is not head
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
-    unusable = "it cannot be used: " if first.unusable and not first.action.makes_unfit else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
-    todo = f"{unusable}{first.action.phrase}{first.when.phrase}"
-    return f"{drill}{head.component.name}: {head.title} ({head.code}): {todo}{top}{also}{accepted}"
+    fault = f"{drill}{head.component.name}: {head.title} ({head.code})"
+    return f"{fault}: {first.instruction}{top}{also}{accepted}"
 
 
 def _format_silence(source: SourceHealth) -> str:

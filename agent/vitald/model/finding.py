@@ -178,6 +178,12 @@ class Finding:
         return self.unusable or (self.action.makes_unfit and due)
 
     @property
+    def instruction(self) -> str:
+        """What must be done, and when. That the device is unusable matters more than the action."""
+        unusable = "it cannot be used: " if self.unusable and not self.action.makes_unfit else ""
+        return f"{unusable}{self.action.phrase}{self.when.phrase}"
+
+    @property
     def is_confirmed(self) -> bool:
         """Whether the node may be repaired for it: what it requires does not rest on the text of a
         log alone.

@@ -155,7 +155,7 @@ class DriverUpgradeMonitor:
             return
         if state not in PHASES:
             log.warning("driver_upgrade_state_unknown", state=state[:64])
-        log.info("driver_upgrade_state", state=state[:64], before=self._state)
+        log.info("driver_upgrade_state", level="notice", state=state[:64], before=self._state)
         self._state = state
 
     def _note_node_error(self, error: str) -> None:
@@ -188,7 +188,7 @@ class DriverUpgradeMonitor:
             self._holds_none = not await self._releases.begin_release(RELEASE_S)
             self._daemon = daemon.started_at
             self._renew_at = time.monotonic() + RELEASE_S / 2
-            log.info("gpus_released", state=self._state, seconds=RELEASE_S)
+            log.info("gpus_released", level="notice", state=self._state, seconds=RELEASE_S)
             self.health = replace(self.health, writes=self.health.writes + 1)
         self._note_release_error("")
 
@@ -210,7 +210,7 @@ class DriverUpgradeMonitor:
             if not error.is_final:
                 raise
             log.warning("release_not_ended", error=str(error), effect="it ends by itself")
-        log.info("gpus_taken_back", state=self._state)
+        log.info("gpus_taken_back", level="notice", state=self._state)
         await self._set_released_since(0.0)
         self._is_over_limit = False
         self._daemon, self._renew_at = "", 0.0

@@ -60,11 +60,12 @@ class Publisher:
                     await self._run_tasks()
             finally:
                 store.close()
-        log.info("stopped")
+        log.info("stopped", level="notice")
 
     async def _run_tasks(self) -> None:
         log.info(
             "publishing",
+            level="notice",
             version=__version__,
             sinks=[runner.health.name for runner in self._runners],
             socket=str(self._config.socket_path),

@@ -117,7 +117,7 @@ def note_success(
     if refused and error != health.error:
         log.error("sink_refused", sink=health.name, refused=refused, error=error)
     if not refused and not health.is_up and (health.failures or health.refused):
-        log.info("sink_recovered", sink=health.name)
+        log.info("sink_recovered", level="notice", sink=health.name)
     now = time.time()
     return replace(
         health,

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vitald.config import Config
 from vitald.model import Repair
@@ -35,6 +36,7 @@ from vitald.recovery.scheduler import (
     describe_missing_network,
     get_node_name,
 )
+from vitald.text import join_first
 
 DONE, FAILED = 0, 69  # EX_UNAVAILABLE of sysexits.h
 _MAX_LOGGED_FINDINGS = 8
@@ -81,6 +83,7 @@ class RecoveryAttempt:
         self._reader_group = reader_group
         self._query_daemon = query_daemon
         self._sleep = sleep
+        self._emit = partial(emit_log_line, config.log.format)
         self._scheduler: Scheduler = cluster.create_scheduler(config.recovery.drain, config)
         self._brake: Brake = create_brake(config)
 
@@ -97,7 +100,7 @@ class RecoveryAttempt:
                     stack.enter_context(files.hold_folder(self._settings.state))
                 except files.Untrusted as error:
                     why = f"the folder of the book cannot be used: {error}"
-                    emit_log_line("error", "recovery_refused", why=why)
+                    self._emit("error", "recovery_refused", why=why)
                     return FAILED
             return self._decide_and_act(request, trouble)
 
@@ -105,7 +108,7 @@ class RecoveryAttempt:
         if self._dry_run:
             print("would do nothing: there is no request")
         else:
-            emit_log_line("info", "recovery_idle", why="there is no request")
+            self._emit("info", "recovery_idle", why="there is no request")
 
     def _decide_and_act(self, request: Request | None, trouble: str) -> int:
         if not self._dry_run and self._delay(request, trouble):
@@ -113,7 +116,7 @@ class RecoveryAttempt:
         facts, context, decision = self._decide(request, trouble)
         if decision.step is Step.DRAIN and not self._dry_run:
             drain = str(self._settings.drain)
-            emit_log_line("warning", "recovery_draining", **_describe_request(request), by=drain)
+            self._emit("warning", "recovery_draining", **_describe_request(request), by=drain)
             # Draining may take long: the facts are gathered again, and the kill switch with them.
             drained = self._scheduler.drain_node(context)
             facts, context, decision = self._decide(request, trouble, drained)
@@ -148,7 +151,7 @@ class RecoveryAttempt:
     def _undo_drain(self, context: ActionContext) -> None:
         trouble = self._scheduler.undo_drain(context)
         if trouble:
-            emit_log_line("error", "recovery_not_undone", why=trouble)
+            self._emit("error", "recovery_not_undone", why=trouble)
 
     def _decide(
         self, request: Request | None, trouble: str, drained: SchedulerState | None = None
@@ -162,7 +165,7 @@ class RecoveryAttempt:
         if request is not None and facts.automatic and not self._dry_run:
             not_kept = self._brake.keep()
             if not_kept:
-                emit_log_line("warning", "recovery_lease_not_kept", why=not_kept)
+                self._emit("warning", "recovery_lease_not_kept", why=not_kept)
         return facts, context, decision
 
     # --- facts
@@ -294,17 +297,19 @@ class RecoveryAttempt:
         level = _choose_log_level(decision, outcome)
         keys = ("action", "step", "why", "outcome", "checks", "request")
         pairs = {**{key: record[key] for key in keys}, **_describe_request(request)}
-        emit_log_line(level, "recovery_decided", **pairs)
+        labels = [finding.label for finding in request.findings] if request is not None else []
+        message = format_decision(record) + (f" ({join_first(labels, 4)})" if labels else "")
+        self._emit(level, "recovery_decided", message=message, **pairs)
         try:
             decision_log.append_record(self._settings.state, record, self._reader_group)
         except OSError as error:
-            emit_log_line("error", "recovery_not_recorded", why=error.strerror)
+            self._emit("error", "recovery_not_recorded", why=error.strerror)
 
 
 def _choose_log_level(decision: Decision, outcome: str) -> str:
     if outcome.startswith("failed"):
         return "error"
-    return "info" if decision.step is Step.REFUSED else "warning"
+    return "notice" if decision.step is Step.REFUSED else "warning"
 
 
 def _describe_request(request: Request | None) -> dict[str, object]:

@@ -1,18 +1,18 @@
-"""How `vitald recover` reports: a line for people, and log lines for the journal."""
+"""How `vitald recover` reports: a decision as a sentence, and log lines."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
 
+from vitald.log_lines import format_record, is_journal
 from vitald.recovery.decision import Step
 from vitald.text import escape_unprintable
 from vitald.timestamps import format_rfc3339
 
 _ACTIONS = {"reboot": "reboot the node", "replace": "have the node replaced"}
-_NO_ACTION = "nothing that can be read was asked for"
+_NO_ACTION = "act"  # the request cannot be read
 
 
 def format_decision(decision: Mapping[str, object], *, dry_run: bool = False) -> str:
@@ -38,9 +38,10 @@ def _format_step(decision: Mapping[str, object], what: str, *, dry_run: bool) ->
     return f"{'would refuse' if dry_run else 'refused'} to {what}: {why}"
 
 
-def emit_log_line(level: str, event: str, **pairs: object) -> None:
-    """Write a log line to standard error, in the daemon's format. Without the daemon's logging
+def emit_log_line(form: str, level: str, event: str, **fields: object) -> None:
+    """Write a log line to standard error. `form`: "text" or "json". Without the daemon's logging
     library: what runs as root imports only our code and Python's.
     """
-    line = {"event": event, **pairs, "level": level, "timestamp": format_rfc3339(time.time())}
-    print(json.dumps(line, default=str), file=sys.stderr, flush=True)
+    record = {"event": event, **fields, "level": level, "timestamp": format_rfc3339(time.time())}
+    line = format_record(record, form, to_journal=is_journal(sys.stderr))
+    print(line, file=sys.stderr, flush=True)

@@ -175,7 +175,10 @@ class RecoveryRequester:
             if self.request is not None:
                 await self._worker_thread.call(self._remove_file, _WRITE_S)
                 log.info(
-                    "recovery_withdrawn", request=self.request.id, action=self.request.kind.value
+                    "recovery_withdrawn",
+                    level="notice",
+                    request=self.request.id,
+                    action=self.request.kind.value,
                 )
                 self.request = self.requested_at = self._decision = None
             return

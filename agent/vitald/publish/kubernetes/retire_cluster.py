@@ -91,7 +91,7 @@ def _log_removal(removal: Removal, *, dry_run: bool) -> None:
     if removal.kept:
         log.warning("kept", node=removal.node, kept=removal.kept)
     if removal.removed and not dry_run:
-        log.info("retired", node=removal.node, removed=removal.removed)
+        log.info("retired", level="notice", node=removal.node, removed=removal.removed)
 
 
 def _is_passing(error: ApiRefused | ApiUnreachable | SinkFailed) -> bool:

@@ -83,7 +83,7 @@ class Sweep:
     async def run(self) -> None:
         """Until cancelled."""
         retry = Retry()
-        log.info("sweeping", silent_s=self._silent_s, pods=self._pods)
+        log.info("sweeping", level="notice", silent_s=self._silent_s, pods=self._pods)
         try:
             while True:
                 try:

@@ -85,7 +85,9 @@ class TaintSink:
             await self._store.add_taint(wanted.key)
         did_write = await replace_taints(self._client, keys, wanted)
         if did_write:
-            log.info("taint_written", taint=None if wanted is None else wanted.to_json())
+            log.info(
+                "taint_written", level="notice", taint=None if wanted is None else wanted.to_json()
+            )
         return did_write
 
 

@@ -112,7 +112,7 @@ class ReleaseRoutes:
         body = await read_body(request, "reason")
         reason = read_reason(body) if "reason" in body else ""
         ended = self._get_releases().end_releases(f"{peer.name}, pid {peer.pid}", reason)
-        log.info("release_ended", uid=peer.uid, pid=peer.pid, ended=ended)
+        log.info("release_ended", level="notice", uid=peer.uid, pid=peer.pid, ended=ended)
         answer: schema.ReleaseEnded = {"ended": ended}
         return web.json_response(answer)
 

@@ -1,0 +1,61 @@
+"""What happened to findings, in the daemon's log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from vitald.judge.verdict import compute_status
+from vitald.model import Finding, Status, Transition
+
+log = structlog.get_logger("judge")
+
+
+def log_transitions(transitions: Sequence[Transition]) -> None:
+    """One line for each decision; none where only counts changed."""
+    for transition in transitions:
+        if not transition.cause:
+            continue
+        finding = transition.finding
+        emit = log.info
+        if finding.is_open and not finding.on_trial:
+            emit = log.error if compute_status([finding]) is Status.UNHEALTHY else log.warning
+        change = _name_change(transition)
+        emit(
+            f"finding_{change}",
+            message=f"finding #{finding.id} {change}: {_describe_transition(transition)}",
+            id=finding.id,
+            component=finding.component.name,
+            code=finding.code,
+            action=finding.action.value,
+            cause=transition.cause,
+            raw=finding.raw,
+            simulated=finding.is_simulated,
+            **({"trial": True} if finding.on_trial else {}),
+            **({} if finding.is_open else {"level": "notice"}),
+        )
+
+
+def _name_change(transition: Transition) -> str:
+    if transition.opened:
+        return "opened"
+    return "changed" if transition.finding.is_open else "cleared"
+
+
+def _describe_transition(transition: Transition) -> str:
+    """`gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node: NVRM: Xid ...`"""
+    finding = transition.finding
+    text = f"{_mark(finding)}{finding.component.name}: {finding.title} ({finding.code})"
+    if not finding.is_open:
+        return f"{text}: {transition.cause}"
+    unconfirmed = finding.action.makes_unfit and not finding.is_confirmed
+    doubt = " (unconfirmed)" if unconfirmed else ""
+    why = finding.raw if transition.opened else transition.cause
+    return f"{text}: {finding.instruction}{doubt}: {why}"
+
+
+def _mark(finding: Finding) -> str:
+    if finding.is_simulated:
+        return "SIMULATED: "
+    return "on trial: " if finding.on_trial else ""

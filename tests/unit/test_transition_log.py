@@ -1,0 +1,88 @@
+"""What happens to findings, as the daemon's log has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.builders import finding
+from vitald.core.transition_log import log_transitions
+from vitald.model import Action, Finding, FindingState, Requirement, Transition, When
+
+RAW = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+UNKNOWN = Requirement(Action.INSPECT, When.NOW, unknown=True)
+UNUSABLE = Requirement(Action.INSPECT, When.NOW, unusable=True)
+
+
+def log_one(found: Finding, cause: str = "the reason", *, opened: bool = True) -> tuple[str, str]:
+    """Level and message."""
+    with capture_logs() as lines:
+        log_transitions([Transition(time=0.0, finding=found, cause=cause, opened=opened)])
+    (line,) = lines
+    return str(line.get("level", line["log_level"])), str(line["message"])
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [
+        (finding(Action.REPLACE_NODE), "error"),
+        (finding(base=UNUSABLE), "error"),
+        (finding(Action.REPLACE_NODE, When.AFTER_JOB), "warning"),
+        (finding(Action.REPLACE_NODE, When.MAINTENANCE), "warning"),
+        (finding(Action.OBSERVE), "warning"),
+        (finding(base=UNKNOWN), "warning"),
+        (finding(simulated_until=9.0), "error"),
+        (finding(on_trial=True), "info"),
+        (finding(state=FindingState.IN_REMEDY), "error"),
+        (finding(state=FindingState.CLEARED), "notice"),
+    ],
+)
+def test_the_level_is_what_the_finding_does_to_the_node(found: Finding, level: str) -> None:
+    assert log_one(found)[0] == level
+
+
+@pytest.mark.parametrize(
+    ("changes", "opened", "message"),
+    [
+        (
+            {},
+            True,
+            f"finding #1 opened: gpu/0000:01:00.0: a title (xid/79): reboot the node: {RAW}",
+        ),
+        (
+            {"confirmed_by": ""},
+            True,
+            "finding #1 opened: gpu/0000:01:00.0: a title (xid/79): reboot the node (unconfirmed):"
+            f" {RAW}",
+        ),
+        (
+            {"simulated_until": 9.0},
+            False,
+            "finding #1 changed: SIMULATED: gpu/0000:01:00.0: a title (xid/79): reboot the node:"
+            " the reason",
+        ),
+        (
+            {"base": UNUSABLE, "on_trial": True},
+            False,
+            "finding #1 changed: on trial: gpu/0000:01:00.0: a title (xid/79): it cannot be used:"
+            f" {Action.INSPECT.phrase}: the reason",
+        ),
+        (
+            {"state": FindingState.CLEARED},
+            False,
+            "finding #1 cleared: gpu/0000:01:00.0: a title (xid/79): the reason",
+        ),
+    ],
+)
+def test_the_message_is_what_the_person_on_call_needs(
+    changes: dict[str, Any], opened: bool, message: str
+) -> None:
+    assert log_one(finding(raw=RAW, **changes), opened=opened)[1] == message
+
+
+def test_counts_alone_are_no_line() -> None:
+    with capture_logs() as lines:
+        log_transitions([Transition(time=0.0, finding=finding(), cause="")])
+    assert lines == []
