@@ -88,6 +88,13 @@ def configured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("configured")
+def test_text_as_the_services_write_it(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure_log("info", "text")
+    structlog.get_logger("test").info("ready", level="notice", pid=7)
+    assert capsys.readouterr().err.split()[1:] == ["notice", "ready", "pid=7"]
+
+
+@pytest.mark.usefixtures("configured")
 def test_the_log_as_the_services_configure_it(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure_log("info", "json")
     said = structlog.get_logger("test")

@@ -9,17 +9,18 @@ from structlog.testing import capture_logs
 
 from tests.unit.builders import finding
 from vitald.core.transition_log import log_transitions
-from vitald.model import Action, Finding, FindingState, Requirement, Transition, When
+from vitald.model import VOUCHED, Action, Finding, FindingState, Requirement, Transition, When
 
 RAW = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
 UNKNOWN = Requirement(Action.INSPECT, When.NOW, unknown=True)
 UNUSABLE = Requirement(Action.INSPECT, When.NOW, unusable=True)
 
 
-def log_one(found: Finding, cause: str = "the reason", *, opened: bool = True) -> tuple[str, str]:
-    """Level and message."""
+def log_one(found: Finding, *, opened: bool = True, later_s: float = 0.0) -> tuple[str, str]:
+    """Level and message. `later_s`: how long ago it was."""
+    change = Transition(time=1e9, finding=found, cause="the reason", opened=opened)
     with capture_logs() as lines:
-        log_transitions([Transition(time=0.0, finding=found, cause=cause, opened=opened)])
+        log_transitions([change], 1e9 + later_s)
     (line,) = lines
     return str(line.get("level", line["log_level"])), str(line["message"])
 
@@ -58,6 +59,12 @@ def test_the_level_is_what_the_finding_does_to_the_node(found: Finding, level: s
             f" {RAW}",
         ),
         (
+            {"confirmed_by": "", "fields": {VOUCHED: False}},
+            True,
+            "finding #1 opened: gpu/0000:01:00.0: a title (xid/79): reboot the node (unconfirmed,"
+            f" written by a process): {RAW}",
+        ),
+        (
             {"simulated_until": 9.0},
             False,
             "finding #1 changed: SIMULATED: gpu/0000:01:00.0: a title (xid/79): reboot the node:"
@@ -82,7 +89,12 @@ def test_the_message_is_what_the_person_on_call_needs(
     assert log_one(finding(raw=RAW, **changes), opened=opened)[1] == message
 
 
+def test_what_was_before_the_start_says_when() -> None:
+    assert log_one(finding(), later_s=3600.0)[1].endswith(" (at 2001-09-09T01:46:40Z)")
+    assert "2001" not in log_one(finding(), later_s=1.0)[1]
+
+
 def test_counts_alone_are_no_line() -> None:
     with capture_logs() as lines:
-        log_transitions([Transition(time=0.0, finding=finding(), cause="")])
+        log_transitions([Transition(time=0.0, finding=finding(), cause="")], 0.0)
     assert lines == []

@@ -326,7 +326,7 @@ class Pipeline:
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
                 self.node_state.publish_changes(self.judge, events, transitions, incidents)
-                log_transitions(transitions)
+                log_transitions(transitions, time.time())
         finally:
             self._published.set()
 

@@ -8,12 +8,17 @@ import structlog
 
 from vitald.judge.verdict import compute_status
 from vitald.model import Finding, Status, Transition
+from vitald.timestamps import format_rfc3339
 
-log = structlog.get_logger("judge")
+log = structlog.get_logger("findings")
+
+_LATE_S = 10.0
 
 
-def log_transitions(transitions: Sequence[Transition]) -> None:
-    """One line for each decision; none where only counts changed."""
+def log_transitions(transitions: Sequence[Transition], now: float) -> None:
+    """One line for each decision; none where only counts changed. One that is about earlier than
+    `now`, such as a fault before the start, says when that was.
+    """
     for transition in transitions:
         if not transition.cause:
             continue
@@ -22,9 +27,12 @@ def log_transitions(transitions: Sequence[Transition]) -> None:
         if finding.is_open and not finding.on_trial:
             emit = log.error if compute_status([finding]) is Status.UNHEALTHY else log.warning
         change = _name_change(transition)
+        late = now - transition.time > _LATE_S
+        at = format_rfc3339(transition.time, "seconds") if late else ""
         emit(
             f"finding_{change}",
-            message=f"finding #{finding.id} {change}: {_describe_transition(transition)}",
+            message=f"finding #{finding.id} {change}: {_describe_transition(transition)}"
+            + (f" (at {at})" if late else ""),
             id=finding.id,
             component=finding.component.name,
             code=finding.code,
@@ -32,6 +40,7 @@ def log_transitions(transitions: Sequence[Transition]) -> None:
             cause=transition.cause,
             raw=finding.raw,
             simulated=finding.is_simulated,
+            **({"at": at} if late else {}),
             **({"trial": True} if finding.on_trial else {}),
             **({} if finding.is_open else {"level": "notice"}),
         )
@@ -49,10 +58,15 @@ def _describe_transition(transition: Transition) -> str:
     text = f"{_mark(finding)}{finding.component.name}: {finding.title} ({finding.code})"
     if not finding.is_open:
         return f"{text}: {transition.cause}"
-    unconfirmed = finding.action.makes_unfit and not finding.is_confirmed
-    doubt = " (unconfirmed)" if unconfirmed else ""
+    doubt = _describe_doubt(finding) if finding.action.makes_unfit else ""
     why = finding.raw if transition.opened else transition.cause
     return f"{text}: {finding.instruction}{doubt}: {why}"
+
+
+def _describe_doubt(finding: Finding) -> str:
+    if finding.is_confirmed:
+        return ""
+    return " (unconfirmed, written by a process)" if finding.is_hearsay else " (unconfirmed)"
 
 
 def _mark(finding: Finding) -> str:
