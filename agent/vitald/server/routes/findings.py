@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import structlog
 from aiohttp import web
 
 from vitald.checking import read_flag
@@ -31,7 +30,6 @@ from vitald.server.routes.context import RouteContext
 if TYPE_CHECKING:
     from vitald.server import schema
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("api")
 
 _MAX_ACCEPTED_S = 90 * 86400.0
 _MAX_EVENTS = 4  # of a finding, from memory
@@ -214,9 +212,6 @@ class FindingRoutes:
             raise RequestRefused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
             )
-        log.info(
-            audit.verb, finding=audit.target, uid=audit.uid, pid=audit.pid, reason=audit.reason
-        )
         answer: schema.OneFinding = {
             "finding": serialize.format_finding(found, self._context.catalog)
         }
