@@ -298,7 +298,9 @@ class RecoveryAttempt:
         keys = ("action", "step", "why", "outcome", "checks", "request")
         pairs = {**{key: record[key] for key in keys}, **_describe_request(request)}
         labels = [finding.label for finding in request.findings] if request is not None else []
-        message = format_decision(record) + (f" ({join_first(labels, 4)})" if labels else "")
+        message = format_decision(record) + (
+            f" ({join_first(labels, _MAX_LOGGED_FINDINGS)})" if labels else ""
+        )
         self._emit(level, "recovery_decided", message=message, **pairs)
         try:
             decision_log.append_record(self._settings.state, record, self._reader_group)
