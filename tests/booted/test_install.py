@@ -101,7 +101,7 @@ def test_again_over_what_a_person_changed(machine: Machine) -> None:
     with Run(machine, *PACKAGE, "--run") as second:
         second.until(lambda: "another packaging/install is running" in second.said, "it to wait")
         assert first.end() == 0, first.said
-        second.until(lambda: "  socket=/run/vitald/vitald.sock" in second.said, "the log")
+        second.until(lambda: ": ready socket=/run/vitald/vitald.sock" in second.said, "the log")
     assert STATUS_END in second.said
     assert '{"' not in second.said
     assert config.read_text() == mine
