@@ -339,7 +339,8 @@ format = "json"
     ) -> subprocess.CompletedProcess[str]:
         """`vitald ARGUMENTS --socket ...`."""
         command = [PYTHON, "-m", "vitald", *arguments]
-        if arguments[0] not in ("scan", "replay", "explain", "config", "version", "run"):
+        offline = ("scan", "replay", "explain", "config", "version", "run")
+        if arguments[0] not in offline or arguments[:2] == ("config", "reload"):
             command += ["--socket", str(self.socket)]
         if arguments[0] == "inject":
             command += ["--config", str(self.config)]

@@ -43,9 +43,9 @@ mistake with its line.
 - A duration is written with its unit: `"500ms"`, `"30s"`, `"5m"`, `"24h"`, `"7d"`. Where a duration
   may be switched off, write `"off"`.
 - A size is written as `"512MiB"`.
-- Keys marked *yes* under *reload* take effect on `systemctl reload vitald` (SIGHUP). All others
-  need a restart.
-- A file with a mistake is refused. At a reload the daemon keeps its previous configuration.
+- *Takes effect* says what a changed key needs: `vitald config reload` (or `systemctl reload
+  vitald`), a restart of the daemon, or one of `vitald publish`.
+- A file with a mistake is refused as a whole. At a reload the former configuration stays in force.
 """
 
 _COMMANDS = f"""\
@@ -165,10 +165,11 @@ def configuration() -> str:
     for section, class_ in config.SECTIONS.items():
         rows = []
         for key, (_, setting) in config.settings_of(section).items():
+            effect = config.find_effect(section, key).value
             is_set, value = shown[section, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"
-            rows.append((f"`{key}`", default, setting.help, "yes" if setting.reload else ""))
-        table = _table(("key", "default", "meaning", "reload"), rows)
+            rows.append((f"`{key}`", default, setting.help, effect))
+        table = _table(("key", "default", "meaning", "takes effect"), rows)
         parts.append(f"## [{section}]\n\n{' '.join(str(class_.__doc__).split())}\n\n{table}")
     return "\n".join(parts)
 

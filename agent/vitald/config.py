@@ -8,8 +8,10 @@ Owns     every key, its default, and the message on a wrong one. All mistakes of
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,7 +181,7 @@ def example() -> str:
                 _EXAMPLES.get((section, key))
                 or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
             )
-            after = " Takes effect on SIGHUP." if setting_.reload else ""
+            after = " Takes effect on a reload." if setting_.reload else ""
             lines += [f"# {setting_.help}{after}", shown, ""]
     return "\n".join(lines)
 
@@ -253,13 +255,17 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     report = FileReport(name, text)
     sections: dict[str, object] = {}
     for section, table in _upgrade_tables(tables, report).items():
-        if section not in SECTIONS:
+        if section in SECTIONS:
+            sections[section] = read_section(section, SECTIONS[section], table, report)
+        elif isinstance(table, dict):
             suggestion = tomlfile.suggest_word(section, SECTIONS)
             report.add_error(section, "", f"unknown section{suggestion}")
         else:
-            sections[section] = read_section(section, SECTIONS[section], table, report)
+            text = f"{section}: stands in no section{_suggest_sections(section)}"
+            report.add_error_at((section,), text)
     config = _build_config(sections, tuple(report.notes))
-    report.errors += [f"{name}: {error}" for error in _check_together(config, report.add_error)]
+    _check_together(config, report.add_error)
+    _check_overrides(config.catalog, report)
     if report.errors:
         raise ConfigError(report.errors)
     return config
@@ -270,6 +276,12 @@ def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> C
     of_collectors = [values for name, values in sections.items() if name in COLLECTOR_SECTIONS]
     others = {name: values for name, values in sections.items() if name not in COLLECTOR_SECTIONS}
     return Config(**others, collectors=SectionValues(*of_collectors), notes=notes)
+
+
+def _suggest_sections(key: str) -> str:
+    """`: it belongs below [nvml]`; empty if no section has the key."""
+    owners = [f"[{section}]" for section in SECTIONS if key in settings_of(section)]
+    return f": it belongs below {' or '.join(owners)}" if owners else ""
 
 
 def _upgrade_tables(tables: tomlfile.Table, report: FileReport) -> tomlfile.Table:
@@ -323,8 +335,8 @@ def _move_key(
         report.add_note(*former, what)
 
 
-def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> list[str]:
-    """Check settings that depend on each other; returns the mistakes that have no place."""
+def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> None:
+    """Check settings that depend on each other."""
     for section in COLLECTOR_SECTIONS.values():
         section.check(config.collectors[section.settings], partial(wrong, section.name))
     for level in (1, 2):
@@ -341,37 +353,68 @@ def _check_together(config: Config, wrong: Callable[[str, str, str], None]) -> l
             "path",
             f"{config.socket_path} is longer than the 107 bytes that a Unix socket's path may have",
         )
-    if config.catalog == CatalogSettings():
-        return []
+
+
+def _check_overrides(settings: CatalogSettings, report: FileReport) -> None:
+    if settings == CatalogSettings():
+        return
     try:
-        catalog.load_catalog(config.catalog.profile, config.catalog.overrides)
+        catalog.load_catalog(settings.profile, settings.overrides)
     except catalog.CatalogError as error:
-        return error.errors
-    return []
+        for mistake in error.errors:
+            report.add_error_at(_find_override(mistake, settings.overrides), mistake)
+
+
+# `[catalog.overrides]: [xid.79] action: ...`, as the catalogue reports a mistake
+_OVERRIDE = re.compile(r"\[catalog\.overrides\]: \[(\w+)\.([^\]]*)\](?: (\w+))?")
+
+
+def _find_override(mistake: str, overrides: Mapping[str, object]) -> tuple[str, ...]:
+    """The path in the file of what a mistake of the catalogue is about."""
+    if (found := _OVERRIDE.match(mistake)) is None:
+        return ("catalog", "overrides")
+    kind, name, key = found.groups(default="")
+    code = f"{kind}/{name}"
+    return ("catalog", "overrides", *([code] if code in overrides else [kind, name]), key)
+
+
+class TakesEffect(Enum):
+    """What makes a changed key take effect."""
+
+    AT_ONCE = "at once"
+    RELOAD = "reload"
+    RESTART = "restart"
+    PUBLISHER = "restart of vitald-publish"
+
+
+def find_effect(section: str, key: str) -> TakesEffect:
+    """When a changed key takes effect."""
+    if section == "slurm":
+        return TakesEffect.AT_ONCE  # each script reads the file
+    if section in ("publish", "kubernetes") and (section, key) != ("publish", "user"):
+        return TakesEffect.PUBLISHER
+    return TakesEffect.RELOAD if settings_of(section)[key][1].reload else TakesEffect.RESTART
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """What is in force after a reload: `new` where a setting can change while running, `old`
-    elsewhere.
-    """
+    """What is in force after a reload: `new`, except for what needs a restart."""
     sections: dict[str, Any] = {}
     for section in SECTIONS:
         values = {
             attribute: getattr(new.get_section(section), attribute)
-            for attribute, setting_ in settings_of(section).values()
-            if setting_.reload
+            for key, (attribute, _) in settings_of(section).items()
+            if find_effect(section, key) is not TakesEffect.RESTART
         }
         sections[section] = replace(old.get_section(section), **values)
     return _build_config(sections)
 
 
-def changed(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """Keys that differ: those that a reload applies, and those that need a restart."""
-    applied: list[str] = []
-    restart: list[str] = []
+def compare(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
+    """The keys that differ, such as `[metrics] listen`, by what makes them take effect."""
+    changes: dict[TakesEffect, list[str]] = {effect: [] for effect in TakesEffect}
     for section in SECTIONS:
-        for key, (attribute, setting_) in settings_of(section).items():
+        for key, (attribute, _) in settings_of(section).items():
             before = getattr(old.get_section(section), attribute)
             if before != getattr(new.get_section(section), attribute):
-                (applied if setting_.reload else restart).append(f"[{section}] {key}")
-    return applied, restart
+                changes[find_effect(section, key)].append(f"[{section}] {key}")
+    return changes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ DEFAULT_PATH = Path("/etc/vitald/config.toml")
 # The file's names where they differ from the code's, which carry their unit; seconds' `_s` is left
 # out in any case.
 _FILE_NAMES = {("ledger", "most_bytes"): "max_size"}
+
+
+def find_default_file() -> Path | None:
+    """The configuration file of this node; None if it has none."""
+    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
 
 
 class ConfigError(Exception):
@@ -43,16 +49,30 @@ class FileReport:
         self._text = text
 
     def add_error(self, section: str, key: str, what: str) -> None:
-        place = self.former.get((section, key), (section, key))
-        self.errors.append(self._format(*place, what))
+        section, key = self.former.get((section, key), (section, key))
+        self.add_error_at((section, key), f"{_format_key(section, key)}: {what}")
+
+    def add_error_at(self, path: tuple[str, ...], text: str) -> None:
+        """A text that names the key; `path` is where it stands."""
+        self.errors.append(f"{self._find_place(path)}: {text}")
 
     def add_note(self, section: str, key: str, what: str) -> None:
-        self.notes.append(self._format(section, key, what))
+        place = self._find_place((section, key))
+        self.notes.append(f"{place}: {_format_key(section, key)}: {what}")
 
-    def _format(self, section: str, key: str, what: str) -> str:
-        line = tomlfile.find_line(self._text, section, key)
-        place = f"{self._name}:{line}" if line is not None else self._name
-        return f"{place}: [{section}]{' ' + key if key else ''}: {what}"
+    @cached_property
+    def _lines(self) -> dict[tuple[str, ...], int]:
+        return tomlfile.index_lines(self._text)
+
+    def _find_place(self, path: tuple[str, ...]) -> str:
+        """The file and the line of a table or a key, or of the closest table that has it."""
+        outward = (self._lines.get(path[:length]) for length in range(len(path), 0, -1))
+        line = next(filter(None, outward), None)
+        return f"{self._name}:{line}" if line is not None else self._name
+
+
+def _format_key(section: str, key: str) -> str:
+    return f"[{section}]{' ' + key if key else ''}"
 
 
 def list_settings(section: str, class_: type[Any]) -> dict[str, tuple[str, Setting]]:

@@ -18,6 +18,7 @@ from vitald.settings import (
     read_nonempty_text,
     read_path,
     read_period,
+    read_program,
     setting,
 )
 
@@ -85,8 +86,7 @@ def _program(value: object) -> Method:
     ):
         expected = 'a list of a program and its arguments, such as ["systemctl", "reboot"]'
         raise Unexpected(expected, value)
-    if "/" in argv[0] and not argv[0].startswith("/"):
-        raise Unexpected("an absolute path or a bare name", argv[0])
+    read_program(argv[0])
     return Method(argv=tuple(argv))
 
 

@@ -24,15 +24,15 @@ import structlog
 
 from vitald import __version__, lock
 from vitald import catalog as catalogs
-from vitald import config as configs
 from vitald import log as logs
+from vitald.catalog import Catalog
 from vitald.collectors.kernel_log.crash_backfill import CRASH_LOGS
 from vitald.collectors.kernel_log.kmsg import take_stdin
 from vitald.collectors.neuron.locations import PLACED
 from vitald.collectors.pci.inventory import read_machine_type
 from vitald.collectors.registry import Sources
 from vitald.config import Config
-from vitald.config_file import ConfigError
+from vitald.config_reload import ConfigReload
 from vitald.core.housekeeping import Housekeeping, Retention
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
@@ -68,6 +68,7 @@ from vitald.server.listeners import (
 )
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.routes import library
+from vitald.server.routes.configuration import ConfigurationRoutes
 from vitald.server.routes.diagnostics import DiagnosticRoutes
 from vitald.server.routes.expect import ExpectRoutes
 from vitald.server.routes.jobs import JobRoutes, read_jobs
@@ -91,14 +92,16 @@ class Daemon:
     """One run of the daemon."""
 
     def __init__(self, config: Config, config_path: Path | None) -> None:
-        self.config = config
-        self.config_path = config_path
+        """`config_path`: the file that was given; None for the default one, where it exists."""
         self.boot_id = _read_boot_id(config.paths.procfs)
         self.node_state = NodeState(
             self.boot_id, time.time(), device_reset=config.policy.device_reset
         )
         self.catalog = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)
         self.ledger_thread, self.reader = WorkerThread("ledger"), WorkerThread("ledger-reader")
+        self.reload = ConfigReload(
+            config, config_path, self.reader, self.node_state, self._apply_configuration
+        )
         self.sources = Sources(
             config.paths,
             config.collectors,
@@ -125,7 +128,6 @@ class Daemon:
         self.supervisor = Supervisor(self.pipeline)
         self.notifier = Notifier()
         self.stopping = asyncio.Event()
-        self.reload_requested = asyncio.Event()
         self.past_read = asyncio.Event()  # what happened before the start was handed in
         self.recovery = RecoveryRequester(
             self.node_state,
@@ -144,13 +146,13 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.reload_requested.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload.requested.set)
         log.info(
             "starting",
             level="notice",
             version=__version__,
             boot_id=self.boot_id,
-            config=str(self.config_path or "defaults"),
+            config=str(self.node_state.configuration.path or "defaults"),
             profile=self.catalog.profile,
         )
         async with _hold_folders(self.config.paths):
@@ -162,7 +164,7 @@ class Daemon:
                     self.sources.uevents.listen,
                     self._notify_systemd,
                     self.housekeeping.run,
-                    self._reload_on_signal,
+                    self.reload.run,
                     self.recovery.run,
                     self.diagnostics.idle_monitor.run,
                 ):
@@ -247,39 +249,20 @@ class Daemon:
             jobs, self.boot_id, booted_at, self.node_state.incidents.values()
         )
 
-    async def _reload_on_signal(self) -> None:
-        while True:
-            await self.reload_requested.wait()
-            self.reload_requested.clear()
-            await self._reload()
-
-    async def _reload(self) -> None:
-        """SIGHUP: take a new configuration, or refuse it and keep the old one."""
-        try:
-            loaded = await self.reader.call(lambda: configs.load(self.config_path))
-            catalog = await self.reader.call(
-                lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
-            )
-        except (ConfigError, catalogs.CatalogError) as error:
-            log.error(
-                "reload_refused", errors=error.errors, effect="the old configuration stays in force"
-            )
-            return
-        except ThreadStuck as error:
-            log.error(
-                "reload_refused", errors=[str(error)], effect="the old configuration stays in force"
-            )
-            return
-        applied, restart = configs.changed(self.config, loaded)
-        logs.set_level(loaded.log.level)
-        self.node_state.set_policy(device_reset=loaded.policy.device_reset)
-        self.sources.configure(catalog, loaded.collectors)
+    async def _apply_configuration(self, config: Config, catalog: Catalog) -> None:
+        """Put a reloaded configuration in force."""
+        logs.set_level(config.log.level)
+        self.node_state.set_policy(device_reset=config.policy.device_reset)
+        self.sources.configure(catalog, config.collectors)
         self.diagnostics.configure(catalog)
         self.catalog = catalog
         self.api.replace_catalog(catalog)
-        self.config = configs.reloaded(self.config, loaded)
         await self.pipeline.reload_catalog(catalog)
-        log.info("reloaded", level="notice", applied=applied, needs_restart=restart)
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.reload.config
 
     def _is_well(self) -> bool:
         """True if the devices that are present may be learned as the expected ones."""
@@ -329,11 +312,11 @@ class Daemon:
         await wait_until(self.node_state.first_scan, _FIRST_SCAN_S)
         while True:
             verdict = self.node_state.verdict()
-            first = f": {verdict.reasons[0]}" if verdict.reasons else ""
+            more = f": {verdict.reasons[0]}" if verdict.reasons else ""
+            if refused := self.node_state.configuration.errors:
+                more = f"; configuration refused: {refused[0]}"
             self.notifier.notify_status(
-                f"{verdict.status.value}, {len(self.node_state.findings)} open findings{first}"[
-                    :240
-                ]
+                f"{verdict.status.value}, {len(self.node_state.findings)} open findings{more}"[:240]
             )
             hanging = self.supervisor.cancel_hanging()
             stuck = "the judge" if self.pipeline.is_wedged() else hanging
@@ -451,6 +434,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
             daemon.diagnostics.prepare_release,
             daemon.pipeline.wait_until_stored,
         ),
+        ConfigurationRoutes(daemon.reload.request_reload),
         ExpectRoutes(sources.expected, counting, daemon.pipeline.store),
         JobRoutes(daemon.node_state, daemon.pipeline.store, daemon.diagnostics),
         DiagnosticRoutes(

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.checking import Unexpected, read_flag, read_number
-from vitald.settings import read_nonempty_text, read_path, read_period, setting
+from vitald.checking import Unexpected, read_flag, read_number, read_texts
+from vitald.settings import read_path, read_period, read_program, setting
 
 # How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
 _figure = partial(read_number, least=0, most=1e6, expected="a number from 0 to 1000000")
@@ -21,15 +21,11 @@ def _level(value: object) -> int:
 
 
 def _programs(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
+    expected = "a list of absolute paths of programs"
+    values = read_texts(value, expected)
     for item in values:
-        if (
-            not isinstance(item, str)
-            or not item.startswith("/")
-            or item.endswith("/")
-            or "//" in item
-        ):
-            raise Unexpected("a list of absolute paths of programs", item)
+        if not item.startswith("/") or item.endswith("/") or "//" in item:
+            raise Unexpected(expected, item)
     return tuple(values)
 
 
@@ -69,7 +65,7 @@ class Dcgm:
     """DCGM's diagnostic (dcgmi diag), which loads what it tests from level 2 on."""
 
     enabled: bool = setting(True, read_flag, "Run it if dcgmi is installed and the node has GPUs.")
-    program: str = setting("dcgmi", read_nonempty_text, "Its name, or its path.")
+    program: str = setting("dcgmi", read_program, "Its name, or its path.")
     level_1_s: float = setting(
         tomlfile.parse_duration("1h"),
         read_period,
@@ -166,5 +162,5 @@ class Nccl:
 
     every_s: float = _idle_period()
     deadline_s: float = _all_reduce_deadline()
-    program: str = setting("all_reduce_perf", read_nonempty_text, "Its name, or its path.")
+    program: str = setting("all_reduce_perf", read_program, "Its name, or its path.")
     least_gbytes: float = _bus_bandwidth_limit()

@@ -83,7 +83,7 @@ def _read_textfile(value: object) -> Path:
 
 
 def _read_program(value: object) -> tuple[str, ...]:
-    argv = () if value == [] else read_names(value)
+    argv = read_names(value)
     if argv and not argv[0].startswith("/"):
         raise Unexpected("a list of the absolute path of a program and its arguments", value)
     return argv

@@ -18,6 +18,7 @@ from vitald.checking import (
     Unexpected,
     read_choice,
     read_text,
+    read_texts,
     read_whole,
 )
 
@@ -32,13 +33,13 @@ class Setting:
 
     read: Callable[[object], object]
     help: str
-    reload: bool  # takes effect on SIGHUP; otherwise it needs a restart
+    reload: bool  # it takes effect on a reload; otherwise it needs a restart
 
 
 def setting(
     default: V | Callable[[], V], read: Callable[[object], V], help_: str, *, reload: bool = False
 ) -> V:
-    """A field: default, reader, one line of help, and whether SIGHUP changes it."""
+    """A field: default, reader, one line of help, and whether a reload changes it."""
     metadata = {"setting": Setting(read, help_, reload)}
     made: V = (
         field(default_factory=default, metadata=metadata)
@@ -108,10 +109,19 @@ def read_period(value: object) -> float:
 
 
 def read_names(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) and item.strip() for item in values):
+    """A list of texts without the space around them; a single text is none."""
+    texts = read_texts(value)
+    if not all(text.strip() for text in texts):
         raise Unexpected("a list of texts", value)
-    return tuple(str(item).strip() for item in values)
+    return tuple(text.strip() for text in texts)
+
+
+def read_program(value: object) -> str:
+    """A program's absolute path, or a bare name, which is searched for."""
+    program = read_nonempty_text(value)
+    if "\0" in program or ("/" in program and not program.startswith("/")):
+        raise Unexpected("an absolute path or a bare name", value)
+    return program
 
 
 def read_table(value: object) -> Mapping[str, object]:

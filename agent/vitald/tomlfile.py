@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tomli  # also where Python has tomllib: compiled, it reads the catalogue three times as fast
@@ -67,19 +67,32 @@ def parse_size(value: object) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
-def find_line(text: str, table: str, key: str = "") -> int | None:
-    """The 1-based line of `[table]`, or of `key` in it, which the parser does not keep.
-
-    Finds the usual layout, one key per line below its header; None for anything else.
+def index_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The 1-based line of each table and key of a valid document, by its path; of what stands in a
+    list of tables, the first. The parser does not keep them, but it can say of each statement what
+    is set there.
     """
-    header = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
-    wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""")
-    current, found = "", None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if (match := header.fullmatch(line)) is not None:
-            current = match[1]
-            if current == table and found is None:
-                found = number
-        elif key and current == table and wanted.match(line):
-            return number
-    return found
+    lines: dict[tuple[str, ...], int] = {}
+    header: tuple[str, ...] = ()
+    statement, start = "", 1
+    for number, line in enumerate(text.split("\n"), start=1):
+        statement += f"{line}\n"
+        try:
+            found = tomli.loads(statement)
+        except (ValueError, RecursionError):
+            continue  # a value of several lines
+        is_header = statement.lstrip().startswith("[")
+        paths = list(_list_paths(found, () if is_header else header))
+        for path in paths:
+            lines.setdefault(path, start)
+        header = paths[-1] if is_header else header
+        statement, start = "", number + 1
+    return lines
+
+
+def _list_paths(value: object, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of what a table, or a list of tables, contains."""
+    for table in value if isinstance(value, list) else [value]:
+        for key, inner in table.items() if isinstance(table, dict) else ():
+            yield (*prefix, key)
+            yield from _list_paths(inner, (*prefix, key))

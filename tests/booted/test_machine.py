@@ -167,16 +167,24 @@ def test_flags_follow_a_fault(service: Service) -> None:
 
 
 def test_reload(machine: Machine, service: Service) -> None:
-    """The lines that a process writes are believed from now on; what may be written by hand stays
-    in force when it is wrong.
+    """The lines that a process writes are believed from now on. A file that is wrong fails the
+    reload, is named wherever a person looks for the reason, and does not interrupt the service.
     """
     before = service.pid
     service.believe()
-    service.configure("[kernel_log\n")
-    machine.run("systemctl", "reload", "vitald")
-    until(lambda: "reload_refused" in service.log(), "the word of it")
-    assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
+    service.configure("[kernel_log]\nuserspace = 'yes'\n")
+    assert machine.run("systemctl", "reload", "vitald", check=False).returncode
+    mistake = "/etc/vitald/config.toml:2: [kernel_log] userspace: 'yes' is none of "
+    assert mistake in service.vitald("status", check=False).stdout
+    until(lambda: mistake in machine.show("vitald", "StatusText"), "systemd's status line")
+    errors = machine.run(
+        *("journalctl", "-u", "vitald", "-b", "-p", "err", "--no-pager", "-o", "cat")
+    ).stdout
+    assert "reload_refused" in errors and f"\n{mistake}" in errors
     service.configure(BELIEVING)
+    machine.run("systemctl", "reload", "vitald")
+    assert "configuration" not in service.vitald("status", check=False).stdout
+    assert (service.pid, service.states()) == (before, ("active",) * len(UNITS))
 
 
 def test_the_journal_tells_the_story(machine: Machine, service: Service) -> None:

@@ -55,6 +55,7 @@ def test_in_the_group(guarded: Node) -> None:
         ("/v1/injections", {"line": xid(2)}),
         ("/v1/release", {"reason": "mine"}),
         ("/v1/release/end", {}),
+        ("/v1/reload", {}),
         ("/v1/expect/confirm", {"reason": "mine"}),
         ("/v1/diagnostics/run", {"reason": "mine"}),
         ("/v1/diagnostics/cancel", {"reason": "mine"}),
@@ -65,7 +66,7 @@ def test_in_the_group(guarded: Node) -> None:
     refused = request_as_nobody(guarded, "POST", "/v1/publishers", {"sinks": []}, groups=member)
     assert (refused[0], "may not change" in str(refused[1]["error"])) == (403, True)
     assert [finding["state"] for finding in guarded.findings()] == ["open"]
-    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 11
+    assert [entry["uid"] for entry in guarded.said("change_refused")] == [65534] * 12
 
     assert cli_as_nobody(guarded, "check", groups=member).returncode == 20
     assert cli_as_nobody(guarded, "why", "1", groups=member).returncode == 0
@@ -107,6 +108,7 @@ def test_outside_the_group(guarded: Node) -> None:
         ("POST", "/v1/findings/1/remedy", {"reason": "mine"}),
         ("POST", "/v1/release", {"reason": "mine"}),
         ("POST", "/v1/release/end", {}),
+        ("POST", "/v1/reload", {}),
         ("POST", "/v1/expect/confirm", {"reason": "mine"}),
         ("GET", "/v1/diagnostics", None),
         ("GET", "/v1/jobs", None),

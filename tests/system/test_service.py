@@ -108,6 +108,56 @@ def test_a_bad_file_is_refused(shared_node: Node) -> None:
     assert node.reload()["event"] == "reloaded"
 
 
+def test_a_reload_is_answered(make_node: Make) -> None:
+    """To who requests it, and in the status and the metrics until the file is corrected."""
+    node = make_node(userspace="ignore")
+    node.start()
+    file, settings = node.config, node.config.read_text()
+
+    def shown() -> list[str]:
+        lines = node.cli("status").stdout.splitlines()
+        return [line.strip() for line in lines if "configuration: " in line]
+
+    def keys() -> list[float | None]:
+        return [
+            node.metric("vitald_configuration_refused"),
+            node.metric('vitald_configuration_pending_keys{needs="reload"}'),
+            node.metric('vitald_configuration_pending_keys{needs="restart"}'),
+        ]
+
+    done = node.cli("config", "reload")
+    assert (done.returncode, done.stdout) == (0, f"{file}: in force\n")
+    assert (shown(), keys()) == ([], [0, 0, 0])
+
+    file.write_text(f"{settings}[policy]\ndevice_reset = 'yes'\n[hots]\n")
+    last = len(settings.splitlines())
+    done = node.cli("config", "reload", "--quiet")
+    assert (done.returncode, done.stdout) == (78, "")
+    reset, section, effect = done.stderr.splitlines()
+    assert reset.startswith(f"{file}:{last + 2}: [policy] device_reset: expected true ")
+    assert section == f"{file}:{last + 3}: [hots]: unknown section, did you mean host?"
+    assert effect == "refused: the former configuration stays in force"
+    assert shown() == [f"configuration: REFUSED: {reset} (and 1 more)"]
+    assert (node.status()["configuration"]["errors"], keys()) == ([reset, section], [1, 0, 0])
+
+    file.write_text(
+        settings.replace(str(node.port), str(free_port())).replace('"ignore"', '"confirmed"')
+        + "[kubernetes]\nprefix = 'health.example.com'\n"
+    )
+    done = node.cli("config", "reload")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [
+            f"{file}: in force: [kernel_log] userspace",
+            "needs a restart: [metrics] listen: systemctl restart vitald",
+            "needs a restart: [kubernetes] prefix: systemctl restart vitald-publish",
+        ],
+    )
+    assert shown() == ["configuration: needs a restart: [metrics] listen: systemctl restart vitald"]
+    assert keys() == [0, 0, 1]
+    assert node.cli("config", "reload", "--quiet").stdout == ""
+
+
 def test_many_hang_ups(shared_node: Node) -> None:
     """A burst of SIGHUP during a burst of lines: every line is judged once."""
     node, pci = shared_node, fresh_pci()

@@ -14,7 +14,17 @@ from tests.unit.builders import ROOT
 from vitald import config as configs
 from vitald import tomlfile
 from vitald.catalog_section import CatalogSettings
-from vitald.config import MOVED, POLLED, SECTIONS, Config, changed, settings_of
+from vitald.config import (
+    MOVED,
+    POLLED,
+    SECTIONS,
+    Config,
+    TakesEffect,
+    compare,
+    find_effect,
+    reloaded,
+    settings_of,
+)
 from vitald.config_file import ConfigError
 from vitald.config_sections import (
     LedgerSettings,
@@ -24,7 +34,9 @@ from vitald.config_sections import (
     Method,
     Metrics,
     Policy,
+    SlurmSettings,
 )
+from vitald.publish_sections import PublishSettings
 
 EXAMPLE = ROOT / "config.example.toml"
 
@@ -57,12 +69,10 @@ KEYS: dict[tuple[str, str], tuple[str, object]] = {
             ("deadline", ('"3s"', 3.0)),
         )
     },
-    **{
-        (section, "exclude"): ('["mlx5_bond_*", " 0000:c4:00.0"]', ("mlx5_bond_*", "0000:c4:00.0"))
-        for section in ("network", "pci")
-    },
-    ("host", "mounts"): ('"/data"', ("/data",)),
-    ("host", "units"): ('["slurmd.service"]', ("slurmd.service",)),
+    ("network", "exclude"): ('["mlx5_bond_*", " 0000:c4:00.0"]', ("mlx5_bond_*", "0000:c4:00.0")),
+    ("pci", "exclude"): ('["0000:c?:*", " 0000:c4:00.0"]', ("0000:c?:*", "0000:c4:00.0")),
+    ("host", "mounts"): ('["/data/"]', ("/data",)),
+    ("host", "units"): ('["slurmd", "a.mount"]', ("slurmd.service", "a.mount")),
     ("host", "units_if_enabled"): ("[]", ()),
     **{("expect", kind): ("16", 16) for kind in ("neuron", "efa", "nics", "nvme", "boots")},
     **{
@@ -245,7 +255,7 @@ def test_no_key_takes_anything(value: str) -> None:
         ("\n\n[log]\nlevle = 'info'\n", "c.toml:4: [log] levle: unknown key, did you mean level?"),
         ("[log]\nzzz = 1\n", "c.toml:2: [log] zzz: unknown key"),
         ("[ledger]\nkeep_s = '1d'\n", "c.toml:2: [ledger] keep_s: unknown key, did you mean keep?"),
-        ("log = 5\n", "c.toml: [log]: expected a table, found 5"),
+        ("log = 5\n", "c.toml:1: [log]: expected a table, found 5"),
         (
             "[log]\n# level = 1\nformat = 'text'\nlevel = 'loud'\n",
             "c.toml:4: [log] level: 'loud' is none of debug, info, warning, error",
@@ -278,8 +288,34 @@ def test_no_key_takes_anything(value: str) -> None:
         ),
         (
             "log.level = 'loud'\n",
-            "c.toml: [log] level: 'loud' is none of debug, info, warning, error",
-        ),  # no header to find
+            "c.toml:1: [log] level: 'loud' is none of debug, info, warning, error",
+        ),
+        (
+            "expected_gpus = 8\n",
+            "c.toml:1: expected_gpus: stands in no section: it belongs below [nvml]",
+        ),
+        (
+            "[log]\n[host]\nmounts = [\n  '/',\n  'data',\n]\n",
+            "c.toml:3: [host] mounts: expected an absolute path, found 'data'",
+        ),
+        (
+            "[host]\nunits = 'slurmd.service'\n",
+            "c.toml:2: [host] units: expected a list of texts, found 'slurmd.service'",
+        ),
+        (
+            "[host]\nunits = ['slurmd.srvice']\n",
+            'c.toml:2: [host] units: expected a list of systemd units such as "slurmd.service",'
+            " found 'slurmd.srvice'",
+        ),
+        (
+            "[pci]\nexclude = ['c4:00.0']\n",
+            'c.toml:2: [pci] exclude: expected a list of PCI addresses such as "0000:c4:00.0",'
+            " \"0000:c4:*\", found 'c4:00.0'",
+        ),
+        (
+            "[dcgm]\nprogram = 'bin/dcgmi'\n",
+            "c.toml:2: [dcgm] program: expected an absolute path or a bare name, found 'bin/dcgmi'",
+        ),
     ],
 )
 def test_a_mistake_names_line_section_and_key(text: str, error: str) -> None:
@@ -397,12 +433,37 @@ def test_all_mistakes_are_told_at_once_with_their_lines() -> None:
         "c.toml:9",
     ]
     assert len(errors) == 7
-    assert all("[catalog.overrides]: [xid.79] " in error for error in errors[5:])
+    assert [error.partition(":")[2].partition(": ")[0] for error in errors[5:]] == ["14", "13"]
+    assert all(": [catalog.overrides]: [xid.79] " in error for error in errors[5:])
 
 
-def test_a_mistake_in_an_override_names_the_file() -> None:
-    (error,) = mistakes('[catalog.overrides."xid/79"]\naction = "rebot"\n')
-    assert error.startswith("c.toml")
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[log]\n[catalog.overrides.'xid/79']\nwhen = 'now'\naction = 'x'\n", 4),
+        ("[catalog.overrides.xid.79]\naction = 'x'\n", 2),
+        ("[catalog]\nprofile = 'nvidia'\noverrides.'xid/79'.action = 'x'\n", 3),
+        ("[catalog.overrides]\n'xid/63' = {}\nxid.79 = { action = 'x' }\n", 3),
+        ("[catalog]\n\noverrides = { 'xid/79' = { action = 'x' } }\n", 3),
+        ("catalog = { overrides = { xid.79.action = 'x' } }\n", 1),
+        (
+            "[catalog.overrides.'xid/63']\ncases = [\n]\n[catalog.overrides.'xid/79']\ncases = [\n  { action = 'x' },\n]\n",
+            5,
+        ),
+        ("[[catalog.overrides.'xid/79'.cases]]\nwhere = {}\naction = 'x'\n", 1),
+        ("[catalog.overrides.site.new]\n# needs a title\naction = 'none'\n", 1),
+        (
+            "[catalog.overrides.policies.ours]\naction = 'x'\n[catalog.overrides.'xid/79']\npolicy = 'ours'\n",
+            2,
+        ),
+        ("[catalog]\noverrides.'xid/79' = 5\n", 2),
+        ("[catalog]\n[catalog.overrides]\nxid = 5\n", 2),
+    ],
+)
+def test_a_mistake_in_an_override_has_its_line(text: str, line: int) -> None:
+    found = mistakes(text)
+    assert found
+    assert all(error.startswith(f"c.toml:{line}: [catalog.overrides]: ") for error in found), found
 
 
 def test_overrides_of_the_file_reach_the_catalogue() -> None:
@@ -449,31 +510,45 @@ def test_a_number_without_end_names_the_file(tmp_path: Path) -> None:
 
 
 def test_nothing_changed() -> None:
-    assert changed(Config(), Config()) == ([], [])
+    assert compare(Config(), Config()) == {effect: [] for effect in TakesEffect}
 
 
-def test_what_a_reload_applies_and_what_needs_a_restart() -> None:
+def test_what_a_change_needs() -> None:
     new = Config(
         log=Log(level="debug", format="json"),
         policy=Policy(device_reset=True),
         metrics=Metrics(listen=None),
         ledger=LedgerSettings(keep_s=1.0),
         catalog=CatalogSettings(profile="hyperpod"),
+        slurm=SlurmSettings(reason="health"),
+        publish=PublishSettings(user="other", drills=True),
     )
-    assert changed(Config(), new) == (
-        ["[catalog] profile", "[policy] device_reset", "[ledger] keep", "[log] level"],
-        ["[metrics] listen", "[log] format"],
-    )
+    changes = compare(Config(), new)
+    assert changes == {
+        TakesEffect.RELOAD: [
+            "[catalog] profile",
+            "[policy] device_reset",
+            "[ledger] keep",
+            "[log] level",
+        ],
+        TakesEffect.RESTART: ["[publish] user", "[metrics] listen", "[log] format"],
+        TakesEffect.PUBLISHER: ["[publish] drills"],
+        TakesEffect.AT_ONCE: ["[slurm] reason"],
+    }
+    left = compare(reloaded(Config(), new), new)
+    assert left.pop(TakesEffect.RESTART) == changes[TakesEffect.RESTART]
+    assert not any(left.values())
 
 
 def test_every_key_is_told_when_it_changes() -> None:
     old = Config()
     for section, key in KEYS:
-        attribute, setting = settings_of(section)[key]
+        attribute, _ = settings_of(section)[key]
         other = replace(old.get_section(section), **{attribute: object()})
-        wanted = [f"[{section}] {key}"]
-        found = changed(old, old.replace_section(section, other))
-        assert found == ((wanted, []) if setting.reload else ([], wanted)), wanted
+        found = compare(old, old.replace_section(section, other))
+        wanted = {effect: [] for effect in TakesEffect}
+        wanted[find_effect(section, key)] = [f"[{section}] {key}"]
+        assert found == wanted
 
 
 # --- the example

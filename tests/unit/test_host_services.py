@@ -325,7 +325,9 @@ def systemd() -> Systemd:
     return systemd
 
 
-_SERVED = HostSettings(mounts=("/",), units=("kubelet", "slurmd.service"), units_if_enabled=())
+_SERVED = HostSettings(
+    mounts=("/",), units=("kubelet.service", "slurmd.service"), units_if_enabled=()
+)
 
 
 def served(tree: Tree, systemd: Systemd, settings: HostSettings = _SERVED) -> Host:

@@ -118,7 +118,7 @@ LAYERS = (
         "publish_sections",
     ),
     *("catalog_section", "config_file", "config"),
-    *("ledger", "core"),
+    *("ledger", "core", "config_reload"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),
     *("simulator", "daemon", "cli", "__main__"),

@@ -91,7 +91,7 @@ VERBS = {
         "decide on the daemon's request and act: called by vitald-recover.service, as root",
         _CALLED,
     ),
-    "config": Verb("config", "check a configuration file", _SERVE),
+    "config": Verb("config", "check a configuration file, or have it read again", _SERVE),
     "run": Verb("run", "run the daemon in the foreground", _SERVE),
     "publish": Verb(
         "publish", "write the node's state to Kubernetes and to files, in the foreground", _SERVE

@@ -90,7 +90,7 @@ def default_socket() -> Path:
     return own if own.exists() or not _SYSTEM_SOCKET.exists() else _SYSTEM_SOCKET
 
 
-def add_connection_options(parser: argparse.ArgumentParser) -> None:
+def add_connection_options(parser: argparse.ArgumentParser, *, timeout_s: float = 2.0) -> None:
     parser.add_argument(
         "--socket",
         type=Path,
@@ -101,9 +101,9 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=words.parse_seconds(3600),
-        default=2.0,
+        default=timeout_s,
         metavar="SECONDS",
-        help="give up after this long (default: 2)",
+        help=f"give up after this long (default: {timeout_s:g})",
     )
 
 
@@ -304,6 +304,13 @@ def call_api(
     body: schema.TellJobRequest,
     **query: object,
 ) -> schema.JobTold: ...
+@overload
+def call_api(
+    arguments: argparse.Namespace,
+    path: Literal["/v1/reload"],
+    body: schema.ReloadRequest,
+    **query: object,
+) -> schema.Reloaded: ...
 @overload
 def call_api(
     arguments: argparse.Namespace,

@@ -1,5 +1,5 @@
 """`vitald config check [FILE]`: every mistake of a configuration file at once. `vitald config
-example`: all keys and defaults.
+reload`: have the daemon read its file again. `vitald config example`: all keys and defaults.
 """
 
 from __future__ import annotations
@@ -7,8 +7,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vitald.cli import EX_CONFIG, render
+from vitald.cli import EX_CONFIG, client, render
+
+if TYPE_CHECKING:
+    from vitald.server import schema
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -32,25 +36,38 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the same, for symmetry with vitald run",
     )
+    help_ = "have the daemon read its file again; exit code 78 if it refuses it"
+    reload = what.add_parser("reload", help=help_, description=help_)
+    client.add_connection_options(reload, timeout_s=30.0)
+    reload.add_argument("--quiet", action="store_true", help="print nothing but mistakes")
     help_ = "print a file with every key and its default"
     example = what.add_parser("example", help=help_, description=help_)
-    for verb in (check, example):
+    for verb in (check, reload, example):
         verb.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
         )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    actions = {"check": _check_file, "reload": _reload_file, "example": _show_example}
+    return actions[arguments.what](arguments)
+
+
+def _show_example(arguments: argparse.Namespace) -> int:
+    from vitald import config as configs
+
+    text = configs.example()
+    if arguments.json:
+        render.emit_json({"example": text})
+    else:
+        print(text, end="")
+    return 0
+
+
+def _check_file(arguments: argparse.Namespace) -> int:
     from vitald import config as configs
     from vitald import config_file
 
-    if arguments.what == "example":
-        text = configs.example()
-        if arguments.json:
-            render.emit_json({"example": text})
-        else:
-            print(text, end="")
-        return 0
     path = arguments.file or arguments.config or config_file.DEFAULT_PATH
     errors: list[str] = []
     notes: tuple[str, ...] = ()
@@ -65,3 +82,29 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join([*notes, f"{path}: ok"]))
     return EX_CONFIG if errors else 0
+
+
+def _reload_file(arguments: argparse.Namespace) -> int:
+    answer = client.call_api(arguments, "/v1/reload", {})
+    errors = answer["errors"]
+    if arguments.json:
+        render.emit_json(answer)
+    elif errors:
+        for line in (*errors, "refused: the former configuration stays in force"):
+            print(render.escape_text(line), file=sys.stderr)
+    elif not arguments.quiet:
+        _show_reload(answer)
+    return EX_CONFIG if errors else 0
+
+
+def _show_reload(answer: schema.Reloaded) -> None:
+    file = answer["file"] or "no file: the defaults"
+    changed = ", ".join(answer["applied"])
+    render.print_line(render.escape_text(f"{file}: in force{': ' if changed else ''}{changed}"))
+    for keys, command in (
+        (answer["needsRestart"], "systemctl restart vitald"),
+        (answer["publisherNeedsRestart"], "systemctl restart vitald-publish"),
+    ):
+        if keys:
+            names = render.escape_text(", ".join(keys))
+            render.print_line(f"needs a restart: {names}: {command}")

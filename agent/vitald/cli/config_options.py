@@ -47,13 +47,6 @@ def add_catalog_options(parser: argparse.ArgumentParser, *, config: str, profile
     )
 
 
-def find_default_file() -> Path | None:
-    """The configuration file of this node; None if it has none."""
-    from vitald.config_file import DEFAULT_PATH
-
-    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
-
-
 def load_catalog(path: Path | None, profile: str | None) -> tuple[Config, Catalog]:
     """A file's configuration, and the catalogue by it or by another profile. None: the defaults.
     Raises ConfigRejected.

@@ -32,9 +32,10 @@ def options(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vitald.config_file import find_default_file
     from vitald.server import serialize
 
-    path = arguments.config or config_options.find_default_file()
+    path = arguments.config or find_default_file()
     _, catalog = config_options.load_catalog(path, arguments.profile)
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
     if "/" not in code:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, UsageError
-from vitald.cli.config_options import find_default_file
 from vitald.cli.memory import import_aiohttp
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     gc.disable()  # start-up creates many objects, and nearly all of them stay
     from vitald import log
-    from vitald.config_file import ConfigError
+    from vitald.config_file import ConfigError, find_default_file
     from vitald.publish.config import load_config
 
     try:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Pair = tuple[Event | None, Event | None, Stamp | None]
 
 from vitald.cli import EX_CONFIG, EX_NOINPUT, render, words
-from vitald.cli.config_options import find_default_file
 from vitald.cli.render import Json
 
 _MAX_LISTED = 200
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitald.collectors.kernel_log.unpack import CannotUnpack
     from vitald.ledger import LedgerError
 
-    path = arguments.config or find_default_file()
+    path = arguments.config or config_file.find_default_file()
     try:
         config = configs.load(path)
         force = catalogs.load_catalog(config.catalog.profile, config.catalog.overrides)

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE
-from vitald.cli.config_options import find_default_file
 from vitald.cli.memory import import_aiohttp, return_memory_early
 
 
@@ -32,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         # The log must notice that a line cannot be written, to reconnect to the journal.
         sys.stderr = sys.__stderr__
 
-    path = arguments.config or find_default_file()
+    path = arguments.config or config_file.find_default_file()
     try:
         config = configs.load(path)
         log.configure_log(config.log.level, config.log.format)
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return_memory_early()
 
     async def main() -> None:
-        daemon = Daemon(config, path)
+        daemon = Daemon(config, arguments.config)
         gc.collect()
         gc.freeze()  # the objects of start-up stay: collections need not visit them
         gc.enable()

@@ -57,6 +57,7 @@ def show_status(status: schema.NodeStatus) -> None:
     _show_diagnostics(status.get("diagnostics"))
     _show_recovery(status.get("recovery"))
     _show_publishers(status)
+    _show_configuration(status)
     watched = [component for component in status["components"] if component["kind"] != "node"]
     unknown = [
         render.escape_text(component["name"])
@@ -222,6 +223,27 @@ def _show_advice(status: schema.NodeStatus) -> None:
         rule = f"on trial {trial['code']} would have asked to {trial['todo']}"
         component = render.escape_text(trial["component"])
         render.print_line(f"  {rule}: {component}, {render.describe_count(trial['count'])}")
+
+
+def _show_configuration(status: schema.NodeStatus) -> None:
+    """What differs between the file and what is in force; nothing if they agree."""
+    configuration = status.get("configuration")
+    if configuration is None:
+        return
+    if errors := configuration["errors"]:
+        refused = render.colour_text("REFUSED", "bold", "magenta")
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        render.print_line(f"  configuration: {refused}: {render.escape_text(errors[0])}{more}")
+        render.print_line(
+            "                 the former one is in force; a start would fail: vitald config check"
+        )
+    for keys, what, command in (
+        (configuration["needsReload"], "reload", "vitald config reload"),
+        (configuration["needsRestart"], "restart", "systemctl restart vitald"),
+    ):
+        if keys:
+            names = render.escape_text(join_first(keys, _MAX_NAMES))
+            render.print_line(f"  configuration: needs a {what}: {names}: {command}")
 
 
 def _show_problems(status: schema.NodeStatus) -> None:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Union
 
 from vitald.catalog import Clears
@@ -52,6 +53,18 @@ class LedgerHealth:
     commits: int = 0
     commit_seconds: float = 0.0
     last_commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationFile:
+    """The configuration file as it is on disk, compared with what is in force. `errors`: why it is
+    refused; `reload`, `restart`: the changed keys that take effect then.
+    """
+
+    path: Path | None  # None: there is none
+    errors: Sequence[str] = ()
+    reload: Sequence[str] = ()
+    restart: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,7 @@ class NodeState:
         # By source: its current readings, and those from before it failed
         self._answers_for: dict[str, dict[Component, Readings]] = {}
         self.ledger = LedgerHealth()
+        self.configuration = ConfigurationFile(path=None)
         self.events: Counter[tuple[str, str, str, bool]] = Counter()  # kind, code, trust, simulated
         # For when the ledger cannot be read
         self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from vitald import __version__
 from vitald.collectors.kernel_log.interpret import Counters
-from vitald.core.node_state import LedgerHealth, NodeState
+from vitald.core.node_state import ConfigurationFile, LedgerHealth, NodeState
 from vitald.metrics.single import make_counter, make_gauge
 from vitald.server.connection_limit import ConnectionLimit
 
@@ -100,6 +100,22 @@ def collect_clients(limit: ConnectionLimit) -> Iterator[Metric]:
         "Clients closed because they were too slow.",
         limit.timed_out,
     )
+
+
+def collect_configuration(found: ConfigurationFile) -> Iterator[Metric]:
+    yield make_gauge(
+        "vitald_configuration_refused",
+        "1 while the configuration file is invalid: the daemon would not start with it.",
+        bool(found.errors),
+    )
+    pending = GaugeMetricFamily(
+        "vitald_configuration_pending_keys",
+        "Keys of the configuration file that have changed and are not in force, by what they need.",
+        labels=["needs"],
+    )
+    pending.add_metric(["reload"], len(found.reload))
+    pending.add_metric(["restart"], len(found.restart))
+    yield pending
 
 
 def make_build_info(profile: str) -> Metric:

@@ -66,6 +66,7 @@ class NodeStateCollector(Collector):
         yield from daemon.collect_sources(state)
         yield from daemon.collect_kernel_log(self.interpreter.counters)
         yield from daemon.collect_ledger(state.ledger)
+        yield from daemon.collect_configuration(state.configuration)
         yield from daemon.collect_clients(self.connection_limit)
         yield daemon.make_build_info(self.profile())
 

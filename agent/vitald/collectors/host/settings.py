@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vitald import tomlfile
-from vitald.checking import read_flag
-from vitald.settings import Section, read_names, setting
+from vitald.checking import read_flag, read_match
+from vitald.settings import Section, read_names, read_path, setting
+
+_UNIT = re.compile(
+    r"[A-Za-z0-9:_.@\\-]{1,200}"
+    r"\.(?:automount|device|mount|path|scope|service|slice|socket|swap|target|timer)"
+)
+
+
+def _read_units(value: object) -> tuple[str, ...]:
+    """Names of units; one without a type is that of a service, as for systemctl."""
+    units = tuple(name if "." in name else f"{name}.service" for name in read_names(value))
+    for unit in units:
+        read_match(unit, _UNIT, 'a list of systemd units such as "slurmd.service"')
+    return units
+
+
+def _read_mounts(value: object) -> tuple[str, ...]:
+    return tuple(str(read_path(name)) for name in read_names(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +42,19 @@ class HostSettings:
     )
     mounts: tuple[str, ...] = setting(
         ("/", "/var/log"),
-        read_names,
+        _read_mounts,
         "File systems to watch for space, inodes and being read-only, beside that of the state"
         " folder.",
     )
     units: tuple[str, ...] = setting(
         (),
-        read_names,
+        _read_units,
         'systemd units that must be running here, such as "kubelet.service", "slurmd.service",'
         ' "nvidia-fabricmanager.service".',
     )
     units_if_enabled: tuple[str, ...] = setting(
         ("nvidia-fabricmanager.service", "nvlsm.service", "nvidia-imex.service"),
-        read_names,
+        _read_units,
         "systemd units that must be running where they are enabled.",
     )
 

@@ -73,14 +73,8 @@ class Units:
 
     def __init__(self, units: Sequence[str], if_enabled: Sequence[str] = ()) -> None:
         """`if_enabled`: units that are required only if they are enabled."""
-        required = tuple(
-            dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in units)
-        )
-        optional = tuple(
-            dict.fromkeys(unit if "." in unit else f"{unit}.service" for unit in if_enabled)
-        )
-        self._configured = self._units = tuple(dict.fromkeys((*required, *optional)))
-        self._required = frozenset(required)
+        self._configured = self._units = tuple(dict.fromkeys((*units, *if_enabled)))
+        self._required = frozenset(units)
         self.show: Callable[[Sequence[str]], str] = show_units
         self._lock = threading.Lock()
         self._answer: list[dict[str, str]] | Unanswered = []

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vitald import tomlfile
-from vitald.checking import read_flag
+from vitald.checking import read_flag, read_match
 from vitald.settings import Section, read_names, setting
+
+# With the domain and in small letters, as the kernel writes them
+_ADDRESSES = re.compile(
+    r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|(?=.*[*?[])[0-9a-f:.*?!\[\]-]+"
+)
+
+
+def _read_addresses(value: object) -> tuple[str, ...]:
+    expected = 'a list of PCI addresses such as "0000:c4:00.0", "0000:c4:*"'
+    return tuple(read_match(name, _ADDRESSES, expected) for name in read_names(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +40,7 @@ class PciSettings:
         "A read of one function that takes longer counts as hung.",
     )
     exclude: tuple[str, ...] = setting(
-        (), read_names, 'PCI addresses to leave alone; * matches anything ("0000:c4:*").'
+        (), _read_addresses, 'PCI addresses to leave alone; * matches anything ("0000:c4:*").'
     )
 
 

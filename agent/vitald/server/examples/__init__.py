@@ -46,6 +46,8 @@ from vitald.server.examples.node import (
     EXPECT,
     HEALTHZ,
     NODE_SUMMARY,
+    RELOAD_REQUEST,
+    RELOADED,
     STATUS,
 )
 from vitald.server.examples.publishers import REPORT_SINKS, REPORT_SINKS_REQUEST, SINK
@@ -81,6 +83,8 @@ __all__ = [
     "NODE_SUMMARY",
     "RELEASE",
     "RELEASE_REQUEST",
+    "RELOADED",
+    "RELOAD_REQUEST",
     "REMEDY",
     "REMEDY_REQUEST",
     "REPORT_SINKS",

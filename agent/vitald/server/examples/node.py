@@ -99,6 +99,12 @@ STATUS: schema.NodeStatus = {
         }
     ],
     "publishers": {"reported": "2026-11-20T13:48:01.114Z", "silent": False, "sinks": [SINK]},
+    "configuration": {
+        "file": "/etc/vitald/config.toml",
+        "errors": [],
+        "needsReload": [],
+        "needsRestart": ["[metrics] listen"],
+    },
     "ledger": {
         "ok": True,
         "error": "",
@@ -205,6 +211,16 @@ EXPECT: schema.ApiExpected = {
     "versions": [{"name": "neuron_driver", "here": "2.30.2.0", "expected": []}],
     "healthyBoots": 3,
     "thisBootCounted": False,
+}
+
+RELOAD_REQUEST: schema.ReloadRequest = {}
+
+RELOADED: schema.Reloaded = {
+    "file": "/etc/vitald/config.toml",
+    "errors": [],
+    "applied": ["[kernel_log] userspace"],
+    "needsRestart": ["[metrics] listen"],
+    "publisherNeedsRestart": [],
 }
 
 CONFIRM_REQUEST: schema.ConfirmRequest = {"reason": "card 15 is out until Monday, ticket 4711"}

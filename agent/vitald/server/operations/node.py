@@ -78,4 +78,17 @@ OPERATIONS = (
         answer=Answer(schema.Confirmed, "Expected from now on.", examples.CONFIRM),
         problems=(NOT_SETTLED,),
     ),
+    Operation(
+        "reload",
+        "post",
+        "/v1/reload",
+        "node",
+        "Read the configuration file again",
+        description=(
+            "For root and the daemon's own user. A file with a mistake is refused as a whole: see "
+            "`errors`. Its keys that need no restart are in force before this is answered."
+        ),
+        body=Body(schema.ReloadRequest, "Nothing.", examples.RELOAD_REQUEST),
+        answer=Answer(schema.Reloaded, "What came of it.", examples.RELOADED),
+    ),
 )

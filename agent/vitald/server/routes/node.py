@@ -23,6 +23,7 @@ from vitald.server import serialize
 from vitald.server.recovery_requester import RecoveryRequester
 from vitald.server.request import PAGE, RequestRefused, read_query
 from vitald.server.routes import components, gpus
+from vitald.server.routes.configuration import describe_configuration
 from vitald.server.routes.context import RouteContext
 from vitald.server.routes.diagnostics import DiagnosticsView, serialize_outline
 from vitald.server.routes.publishers import describe_report
@@ -104,6 +105,7 @@ class NodeRoutes:
             "diagnostics": serialize_outline(self._diagnostics),
             "recovery": self._recovery.describe_request() if self._recovery is not None else None,
             "publishers": self._describe_publishers(),
+            "configuration": describe_configuration(node_state.configuration),
             "ledger": _describe_ledger(node_state.ledger),
             "kernelLog": self._describe_kernel_log(),
             "profile": catalog.profile,

@@ -20,6 +20,7 @@ from vitald.server.schema.components import (
     Sight,
     WatchedComponent,
 )
+from vitald.server.schema.configuration import ApiConfiguration, Reloaded, ReloadRequest
 from vitald.server.schema.diagnostics import (
     ApiDiagnostics,
     CancelDiagnosticRequest,
@@ -131,6 +132,7 @@ __all__ = [
     "ApiAcceptance",
     "ApiCase",
     "ApiComponent",
+    "ApiConfiguration",
     "ApiCoverage",
     "ApiDiagnostics",
     "ApiEvent",
@@ -204,6 +206,8 @@ __all__ = [
     "ReleaseEnded",
     "ReleaseRequest",
     "Released",
+    "ReloadRequest",
+    "Reloaded",
     "Remedy",
     "RemedyRequest",
     "ReportSinksRequest",

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypedDict
 
 from vitald.server.schema.answers import ApiSource, ApiVerdict
 from vitald.server.schema.components import ApiComponent
+from vitald.server.schema.configuration import ApiConfiguration
 from vitald.server.schema.diagnostics import DiagnosticOutline
 from vitald.server.schema.findings import ApiFinding, ApiIncident, Suspect
 from vitald.server.schema.publishers import ApiPublishers
@@ -92,6 +93,8 @@ class _OptionalNodeStatus(TypedDict, total=False):
     """What root is requested to do about it."""
     publishers: ApiPublishers | None
     """How `vitald publish` fares; null if it never reported."""
+    configuration: ApiConfiguration
+    """What differs between the configuration file and what is in force."""
 
 
 class NodeStatus(ApiVerdict, _OptionalNodeStatus):

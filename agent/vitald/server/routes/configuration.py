@@ -1,0 +1,59 @@
+"""
+The configuration over the socket: `POST /v1/reload`.
+
+Owns     the form of the answer, and what `/v1/status` says of the file.
+Refuses  the reload itself, which the daemon does in a task of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from vitald.config import TakesEffect
+from vitald.config_reload import Reload
+from vitald.core.node_state import ConfigurationFile
+from vitald.server.request import read_body, require_change_right
+
+if TYPE_CHECKING:
+    from vitald.server import schema
+
+
+class ConfigurationRoutes:
+    """The handler."""
+
+    def __init__(self, reload: Callable[[], Awaitable[Reload]]) -> None:
+        self._reload = reload
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/reload", self.reload_file)
+
+    async def reload_file(self, request: web.Request) -> web.Response:
+        require_change_right(request)
+        await read_body(request)
+        done = await self._reload()
+        answer: schema.Reloaded = {
+            "file": _format_path(done.path),
+            "errors": [*done.errors],
+            "applied": [*done.changes.get(TakesEffect.RELOAD, ())],
+            "needsRestart": [*done.changes.get(TakesEffect.RESTART, ())],
+            "publisherNeedsRestart": [*done.changes.get(TakesEffect.PUBLISHER, ())],
+        }
+        return web.json_response(answer)
+
+
+def describe_configuration(found: ConfigurationFile) -> schema.ApiConfiguration:
+    """For /v1/status."""
+    return {
+        "file": _format_path(found.path),
+        "errors": [*found.errors],
+        "needsReload": [*found.reload],
+        "needsRestart": [*found.restart],
+    }
+
+
+def _format_path(path: Path | None) -> str | None:
+    return str(path) if path is not None else None
