@@ -21,6 +21,7 @@ from tests import openapi
 from vitald import config
 from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
+from vitald.config_changes import find_effect
 from vitald.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,7 +166,7 @@ def configuration() -> str:
     for section, class_ in config.SECTIONS.items():
         rows = []
         for key, (_, setting) in config.settings_of(section).items():
-            effect = config.find_effect(section, key).value
+            effect = find_effect(section, key).value
             is_set, value = shown[section, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"
             rows.append((f"`{key}`", default, setting.help, effect))

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -376,45 +375,3 @@ def _find_override(mistake: str, overrides: Mapping[str, object]) -> tuple[str, 
     kind, name, key = found.groups(default="")
     code = f"{kind}/{name}"
     return ("catalog", "overrides", *([code] if code in overrides else [kind, name]), key)
-
-
-class TakesEffect(Enum):
-    """What makes a changed key take effect."""
-
-    AT_ONCE = "at once"
-    RELOAD = "reload"
-    RESTART = "restart"
-    PUBLISHER = "restart of vitald-publish"
-
-
-def find_effect(section: str, key: str) -> TakesEffect:
-    """When a changed key takes effect."""
-    if section == "slurm":
-        return TakesEffect.AT_ONCE  # each script reads the file
-    if section in ("publish", "kubernetes") and (section, key) != ("publish", "user"):
-        return TakesEffect.PUBLISHER
-    return TakesEffect.RELOAD if settings_of(section)[key][1].reload else TakesEffect.RESTART
-
-
-def reloaded(old: Config, new: Config) -> Config:
-    """What is in force after a reload: `new`, except for what needs a restart."""
-    sections: dict[str, Any] = {}
-    for section in SECTIONS:
-        values = {
-            attribute: getattr(new.get_section(section), attribute)
-            for key, (attribute, _) in settings_of(section).items()
-            if find_effect(section, key) is not TakesEffect.RESTART
-        }
-        sections[section] = replace(old.get_section(section), **values)
-    return _build_config(sections)
-
-
-def compare(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
-    """The keys that differ, such as `[metrics] listen`, by what makes them take effect."""
-    changes: dict[TakesEffect, list[str]] = {effect: [] for effect in TakesEffect}
-    for section in SECTIONS:
-        for key, (attribute, _) in settings_of(section).items():
-            before = getattr(old.get_section(section), attribute)
-            if before != getattr(new.get_section(section), attribute):
-                changes[find_effect(section, key)].append(f"[{section}] {key}")
-    return changes

@@ -19,7 +19,8 @@ import structlog
 from vitald import catalog as catalogs
 from vitald import config as configs
 from vitald.catalog import Catalog
-from vitald.config import Config, TakesEffect
+from vitald.config import Config
+from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
 from vitald.config_file import ConfigError, find_default_file
 from vitald.core.node_state import ConfigurationFile, NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread
@@ -104,9 +105,9 @@ class ConfigReload:
         except ThreadStuck as error:
             self._version = None
             return _refuse(path, [str(error)], "try again")
-        changes = configs.compare(self.config, loaded)
+        changes = compare_configs(self.config, loaded)
         restart = changes[TakesEffect.RESTART]
-        self.config = configs.reloaded(self.config, loaded)
+        self.config = merge_reloaded(self.config, loaded)
         await self._apply(self.config, catalog)
         self._node_state.configuration = ConfigurationFile(path=path, restart=restart)
         for note in loaded.notes:
@@ -137,7 +138,7 @@ class ConfigReload:
         except ThreadStuck:
             return
         self._version = version
-        changes = configs.compare(self.config, loaded)
+        changes = compare_configs(self.config, loaded)
         reload, restart = changes[TakesEffect.RELOAD], changes[TakesEffect.RESTART]
         self._node_state.configuration = ConfigurationFile(
             path=path, reload=reload, restart=restart

@@ -19,12 +19,9 @@ from vitald.config import (
     POLLED,
     SECTIONS,
     Config,
-    TakesEffect,
-    compare,
-    find_effect,
-    reloaded,
     settings_of,
 )
+from vitald.config_changes import TakesEffect, compare_configs, find_effect, merge_reloaded
 from vitald.config_file import ConfigError
 from vitald.config_sections import (
     LedgerSettings,
@@ -510,7 +507,7 @@ def test_a_number_without_end_names_the_file(tmp_path: Path) -> None:
 
 
 def test_nothing_changed() -> None:
-    assert compare(Config(), Config()) == {effect: [] for effect in TakesEffect}
+    assert compare_configs(Config(), Config()) == {effect: [] for effect in TakesEffect}
 
 
 def test_what_a_change_needs() -> None:
@@ -523,7 +520,7 @@ def test_what_a_change_needs() -> None:
         slurm=SlurmSettings(reason="health"),
         publish=PublishSettings(user="other", drills=True),
     )
-    changes = compare(Config(), new)
+    changes = compare_configs(Config(), new)
     assert changes == {
         TakesEffect.RELOAD: [
             "[catalog] profile",
@@ -535,7 +532,7 @@ def test_what_a_change_needs() -> None:
         TakesEffect.PUBLISHER: ["[publish] drills"],
         TakesEffect.AT_ONCE: ["[slurm] reason"],
     }
-    left = compare(reloaded(Config(), new), new)
+    left = compare_configs(merge_reloaded(Config(), new), new)
     assert left.pop(TakesEffect.RESTART) == changes[TakesEffect.RESTART]
     assert not any(left.values())
 
@@ -545,7 +542,7 @@ def test_every_key_is_told_when_it_changes() -> None:
     for section, key in KEYS:
         attribute, _ = settings_of(section)[key]
         other = replace(old.get_section(section), **{attribute: object()})
-        found = compare(old, old.replace_section(section, other))
+        found = compare_configs(old, old.replace_section(section, other))
         wanted = {effect: [] for effect in TakesEffect}
         wanted[find_effect(section, key)] = [f"[{section}] {key}"]
         assert found == wanted

@@ -14,7 +14,8 @@ from tests.waiting import until_async
 from vitald import config as configs
 from vitald import config_file, config_reload
 from vitald.catalog import Catalog
-from vitald.config import Config, TakesEffect
+from vitald.config import Config
+from vitald.config_changes import TakesEffect
 from vitald.config_reload import ConfigReload
 from vitald.core.node_state import NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread

@@ -117,7 +117,7 @@ LAYERS = (
         "diagnostics_sections",
         "publish_sections",
     ),
-    *("catalog_section", "config_file", "config"),
+    *("catalog_section", "config_file", "config", "config_changes"),
     *("ledger", "core", "config_reload"),
     *("diagnostics", "recovery"),
     *("server", "metrics", "publish"),

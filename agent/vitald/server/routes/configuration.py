@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from vitald.config import TakesEffect
+from vitald.config_changes import TakesEffect
 from vitald.config_reload import Reload
 from vitald.core.node_state import ConfigurationFile
 from vitald.server.request import read_body, require_change_right
