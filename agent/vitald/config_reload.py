@@ -28,7 +28,8 @@ from vitald.worker_thread import ThreadStuck, WorkerThread
 log: structlog.stdlib.BoundLogger = structlog.get_logger("config")
 
 _PERIOD_S = 20.0
-_EFFECT = "the former configuration stays in force, and a start would fail"
+_FORMER = "the former configuration stays in force"
+_NO_START = f"{_FORMER}, and a start would fail"
 
 FileVersion = tuple[object, ...]
 
@@ -93,25 +94,24 @@ class ConfigReload:
         try:
             path, self._version = await self._reader.call(self._identify_file)
         except ThreadStuck as error:
-            return _refuse(self._given, [str(error)], "try again")
+            return _refuse(self._given, [str(error)], _FORMER)
         try:
             loaded = await self._reader.call(lambda: configs.load(path))
             catalog = await self._reader.call(
                 lambda: catalogs.load_catalog(loaded.catalog.profile, loaded.catalog.overrides)
             )
-        except (ConfigError, catalogs.CatalogError) as error:
+        except ConfigError as error:
             self._node_state.configuration = ConfigurationFile(path=path, errors=error.errors)
-            return _refuse(path, error.errors, _EFFECT)
-        except ThreadStuck as error:
+            return _refuse(path, error.errors, _NO_START)
+        except (catalogs.CatalogError, ThreadStuck) as error:  # not for anything in this file
             self._version = None
-            return _refuse(path, [str(error)], "try again")
+            return _refuse(path, str(error).splitlines(), _FORMER)
         changes = compare_configs(self.config, loaded)
         restart = changes[TakesEffect.RESTART]
         self.config = merge_reloaded(self.config, loaded)
         await self._apply(self.config, catalog)
         self._node_state.configuration = ConfigurationFile(path=path, restart=restart)
-        for note in loaded.notes:
-            log.warning("key_changed", told=note)
+        log_notes(loaded)
         log.info(
             "reloaded",
             level="notice",
@@ -133,9 +133,10 @@ class ConfigReload:
             self._version = version
             self._node_state.configuration = ConfigurationFile(path=path, errors=error.errors)
             if error.errors != former:
-                log.error("configuration_refused", errors=error.errors, effect=_EFFECT)
+                log.error("configuration_refused", errors=error.errors, effect=_NO_START)
             return
-        except ThreadStuck:
+        except ThreadStuck as error:
+            log.warning("configuration_not_compared", error=str(error))
             return
         self._version = version
         changes = compare_configs(self.config, loaded)
@@ -161,6 +162,12 @@ class ConfigReload:
         except OSError as error:
             return path, (error.errno,)
         return path, (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+
+
+def log_notes(config: Config) -> None:
+    """Report the keys that are renamed or gone."""
+    for note in config.notes:
+        log.warning("key_changed", note=note)
 
 
 def _refuse(path: Path | None, errors: Sequence[str], effect: str) -> Reload:

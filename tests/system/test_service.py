@@ -148,7 +148,7 @@ def test_a_reload_is_answered(make_node: Make) -> None:
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
         [
-            f"{file}: in force: [kernel_log] userspace",
+            f"{file}: in force; changed: [kernel_log] userspace",
             "needs a restart: [metrics] listen: systemctl restart vitald",
             "needs a restart: [kubernetes] prefix: systemctl restart vitald-publish",
         ],

@@ -1,4 +1,4 @@
-"""What a reload brings about, and what is said of a file that is edited without one."""
+"""What a reload brings about, and what is shown of a file that is edited without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.waiting import until_async
 from vitald import config as configs
 from vitald import config_file, config_reload
-from vitald.catalog import Catalog
+from vitald.catalog import Catalog, CatalogError
 from vitald.config import Config
 from vitald.config_changes import TakesEffect
 from vitald.config_reload import ConfigReload
@@ -42,7 +42,7 @@ class Reloading:
         self.applied.append((config, catalog.profile))
 
     @property
-    def said(self) -> tuple[list[str], list[str], list[str]]:
+    def shown(self) -> tuple[list[str], list[str], list[str]]:
         found = self.state.configuration
         return list(found.errors), list(found.reload), list(found.restart)
 
@@ -82,7 +82,7 @@ async def test_what_a_reload_applies(daemon: Reloading, path: Path) -> None:
     ((config, profile),) = daemon.applied
     assert (config.log.level, profile, config) == ("debug", "hyperpod", daemon.reload.config)
     assert config.metrics.listen is not None, "it needs a restart"
-    assert daemon.said == ([], [], ["[metrics] listen"])
+    assert daemon.shown == ([], [], ["[metrics] listen"])
 
     again = await daemon.reload.request_reload()
     assert again.changes[TakesEffect.RELOAD] == []
@@ -98,7 +98,7 @@ async def test_a_refused_file_changes_nothing(daemon: Reloading, path: Path) -> 
     (error,) = done.errors
     assert MISTAKE in error
     assert (dict(done.changes), daemon.applied, daemon.reload.config) == ({}, [], before)
-    assert daemon.said == ([error], [], [])
+    assert daemon.shown == ([error], [], [])
     assert [(one["event"], one["log_level"]) for one in logged] == [("reload_refused", "error")]
 
 
@@ -108,15 +108,15 @@ async def test_an_edited_file_is_noticed_without_a_reload(daemon: Reloading, pat
     """Once in the log, and in the state until it is corrected; nothing of it is in force."""
     with capture_logs() as logged:
         path.write_text(BAD)
-        await until_async(lambda: daemon.said[0], "the mistake")
-        assert MISTAKE in daemon.said[0][0]
+        await until_async(lambda: daemon.shown[0], "the mistake")
+        assert MISTAKE in daemon.shown[0][0]
         path.unlink()
-        await until_async(lambda: "cannot be read" in daemon.said[0][0], "its loss")
+        await until_async(lambda: "cannot be read" in daemon.shown[0][0], "its loss")
         path.write_text(f"{GOOD}[metrics]\nlisten = 'off'\n")
-        await until_async(lambda: not daemon.said[0], "its end")
-        assert daemon.said == ([], ["[log] level"], ["[metrics] listen"])
+        await until_async(lambda: not daemon.shown[0], "its end")
+        assert daemon.shown == ([], ["[log] level"], ["[metrics] listen"])
         path.write_text("")
-        await until_async(lambda: daemon.said == ([], [], []), "the former content")
+        await until_async(lambda: daemon.shown == ([], [], []), "the former content")
     assert [one["event"] for one in logged] == [
         "configuration_refused",
         "configuration_refused",
@@ -158,8 +158,8 @@ def test_the_default_file_may_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @reloading
-async def test_who_asks_and_goes_does_not_interrupt_it(daemon: Reloading, path: Path) -> None:
-    """And who asks meanwhile gets an answer on the file as it is then."""
+async def test_a_caller_that_is_gone_does_not_interrupt_it(daemon: Reloading, path: Path) -> None:
+    """A request that comes meanwhile is answered for the file as it is then."""
     path.write_text(GOOD)
     daemon.may_apply.clear()
     gone = asyncio.create_task(daemon.reload.request_reload())
@@ -175,6 +175,22 @@ async def test_who_asks_and_goes_does_not_interrupt_it(daemon: Reloading, path: 
 
 @pytest.mark.usefixtures("often")
 @reloading
+async def test_a_broken_catalogue_is_no_mistake_in_the_file(daemon: Reloading, path: Path) -> None:
+    """As while a package is unpacked. The node's state is right once more afterwards."""
+
+    def fail(*_: object) -> Catalog:
+        raise CatalogError(["xid.toml: not valid TOML"])
+
+    path.write_text(GOOD)
+    with pytest.MonkeyPatch.context() as unpacking:
+        unpacking.setattr(config_reload.catalogs, "load_catalog", fail)
+        done = await daemon.reload.request_reload()
+    assert (done.errors, daemon.applied) == (["xid.toml: not valid TOML"], [])
+    await until_async(lambda: daemon.shown == ([], ["[log] level"], []), "the file's own state")
+
+
+@pytest.mark.usefixtures("often")
+@reloading
 async def test_a_disk_that_hangs_is_no_mistake_in_the_file(daemon: Reloading, path: Path) -> None:
     async def hang(*_: object) -> object:
         raise ThreadStuck("test: still waiting for an earlier call")
@@ -183,6 +199,9 @@ async def test_a_disk_that_hangs_is_no_mistake_in_the_file(daemon: Reloading, pa
         hanging.setattr(WorkerThread, "call", hang)
         done = await daemon.reload.request_reload()
         assert done.errors == ["test: still waiting for an earlier call"]
-        assert daemon.said == ([], [], [])
+        assert daemon.shown == ([], [], [])
+        with capture_logs() as logged:
+            await until_async(lambda: logged, "a comparison")
+        assert logged[0]["event"] == "configuration_not_compared"
     path.write_text(GOOD)
-    await until_async(lambda: daemon.said[1] == ["[log] level"], "the file, once it can be read")
+    await until_async(lambda: daemon.shown[1] == ["[log] level"], "the file, once it can be read")

@@ -98,9 +98,10 @@ def _reload_file(arguments: argparse.Namespace) -> int:
 
 
 def _show_reload(answer: schema.Reloaded) -> None:
-    file = answer["file"] or "no file: the defaults"
-    changed = ", ".join(answer["applied"])
-    render.print_line(render.escape_text(f"{file}: in force{': ' if changed else ''}{changed}"))
+    file = answer["file"]
+    state = f"{file}: in force" if file is not None else "no file: the defaults are in force"
+    changed = f"; changed: {', '.join(answer['applied'])}" if answer["applied"] else ""
+    render.print_line(render.escape_text(f"{state}{changed}"))
     for keys, command in (
         (answer["needsRestart"], "systemctl restart vitald"),
         (answer["publisherNeedsRestart"], "systemctl restart vitald-publish"),

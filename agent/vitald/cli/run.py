@@ -39,15 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(f"vitald: {line}" for line in error.errors), file=sys.stderr)
         _report_failure(error.errors[0])
         return EX_CONFIG
-    import structlog
-
     import_aiohttp()
+    from vitald.config_reload import log_notes
     from vitald.daemon import Daemon  # not before the log is configured
     from vitald.server.listeners import CannotStart
     from vitald.worker_thread import NoThread
 
-    for note in config.notes:
-        structlog.get_logger("config").warning("key_changed", told=note)
+    log_notes(config)
     return_memory_early()
 
     async def main() -> None:

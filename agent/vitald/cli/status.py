@@ -234,9 +234,8 @@ def _show_configuration(status: schema.NodeStatus) -> None:
         refused = render.colour_text("REFUSED", "bold", "magenta")
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         render.print_line(f"  configuration: {refused}: {render.escape_text(errors[0])}{more}")
-        render.print_line(
-            "                 the former one is in force; a start would fail: vitald config check"
-        )
+        effect = "the former one is in force, a start would fail"
+        render.print_line(f"{' ' * 17}{effect}: correct it, then vitald config reload")
     for keys, what, command in (
         (configuration["needsReload"], "reload", "vitald config reload"),
         (configuration["needsRestart"], "restart", "systemctl restart vitald"),

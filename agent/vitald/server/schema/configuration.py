@@ -10,8 +10,7 @@ _Key: TypeAlias = Annotated[str, Keywords(examples=("[metrics] listen",))]
 
 
 class ApiConfiguration(TypedDict):
-    """The configuration file as it is on disk, compared with what is in force. It is read again
-    within 20 s of a change."""
+    """The configuration file as it is on disk, compared with what is in force every 20 s."""
 
     file: str | None
     """Null: there is none, and the defaults are in force."""
