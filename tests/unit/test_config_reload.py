@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.waiting import until_async
+from tests.waiting import WAIT_S, until_async
 from vitald import config as configs
 from vitald import config_file, config_reload
 from vitald.catalog import Catalog, CatalogError
 from vitald.config import Config
 from vitald.config_changes import TakesEffect
-from vitald.config_reload import ConfigReload
+from vitald.config_reload import ConfigReload, Reload
 from vitald.core.node_state import NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -40,6 +40,9 @@ class Reloading:
     async def apply(self, config: Config, catalog: Catalog) -> None:
         await self.may_apply.wait()
         self.applied.append((config, catalog.profile))
+
+    async def request(self) -> Reload:
+        return await asyncio.wait_for(self.reload.request_reload(), WAIT_S)
 
     @property
     def shown(self) -> tuple[list[str], list[str], list[str]]:
@@ -75,7 +78,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @reloading
 async def test_what_a_reload_applies(daemon: Reloading, path: Path) -> None:
     path.write_text(f"{GOOD}[metrics]\nlisten = 'off'\n[catalog]\nprofile = 'hyperpod'\n")
-    done = await daemon.reload.request_reload()
+    done = await daemon.request()
     assert (done.path, done.errors) == (path, ())
     assert done.changes[TakesEffect.RELOAD] == ["[catalog] profile", "[log] level"]
     assert done.changes[TakesEffect.RESTART] == ["[metrics] listen"]
@@ -84,7 +87,7 @@ async def test_what_a_reload_applies(daemon: Reloading, path: Path) -> None:
     assert config.metrics.listen is not None, "it needs a restart"
     assert daemon.shown == ([], [], ["[metrics] listen"])
 
-    again = await daemon.reload.request_reload()
+    again = await daemon.request()
     assert again.changes[TakesEffect.RELOAD] == []
     assert again.changes[TakesEffect.RESTART] == ["[metrics] listen"]
 
@@ -94,7 +97,7 @@ async def test_a_refused_file_changes_nothing(daemon: Reloading, path: Path) -> 
     before = daemon.reload.config
     path.write_text(BAD)
     with capture_logs() as logged:
-        done = await daemon.reload.request_reload()
+        done = await daemon.request()
     (error,) = done.errors
     assert MISTAKE in error
     assert (dict(done.changes), daemon.applied, daemon.reload.config) == ({}, [], before)
@@ -132,7 +135,7 @@ async def test_what_was_refused_at_a_reload_is_not_reported_twice(
 ) -> None:
     path.write_text(BAD)
     with capture_logs() as logged:
-        await daemon.reload.request_reload()
+        await daemon.request()
         path.write_text(f"{BAD}# another version with the same mistake\n")
         read = daemon.reload._version
         await until_async(lambda: daemon.reload._version != read, "the next comparison")
@@ -147,11 +150,11 @@ def test_the_default_file_may_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_p
     async def come_and_go(daemon: Reloading, path: Path | None) -> None:
         assert daemon.state.configuration.path is path is None
         default.write_text(GOOD)
-        done = await daemon.reload.request_reload()
+        done = await daemon.request()
         assert (done.path, daemon.state.configuration.path) == (default, default)
         assert done.changes[TakesEffect.RELOAD] == ["[log] level"]
         default.unlink()
-        done = await daemon.reload.request_reload()
+        done = await daemon.request()
         assert (done.path, done.errors, daemon.reload.config) == (None, (), Config())
 
     come_and_go(None)
@@ -162,11 +165,11 @@ async def test_a_caller_that_is_gone_does_not_interrupt_it(daemon: Reloading, pa
     """A request that comes meanwhile is answered for the file as it is then."""
     path.write_text(GOOD)
     daemon.may_apply.clear()
-    gone = asyncio.create_task(daemon.reload.request_reload())
+    gone = asyncio.create_task(daemon.request())
     await until_async(lambda: daemon.reload.config.log.level == "debug", "the first")
     gone.cancel()
     path.write_text("[log]\nlevel = 'error'\n")
-    second = asyncio.create_task(daemon.reload.request_reload())
+    second = asyncio.create_task(daemon.request())
     await asyncio.sleep(0)
     daemon.may_apply.set()
     assert (await second).changes[TakesEffect.RELOAD] == ["[log] level"]
@@ -184,7 +187,7 @@ async def test_a_broken_catalogue_is_no_mistake_in_the_file(daemon: Reloading, p
     path.write_text(GOOD)
     with pytest.MonkeyPatch.context() as unpacking:
         unpacking.setattr(config_reload.catalogs, "load_catalog", fail)
-        done = await daemon.reload.request_reload()
+        done = await daemon.request()
     assert (done.errors, daemon.applied) == (["xid.toml: not valid TOML"], [])
     await until_async(lambda: daemon.shown == ([], ["[log] level"], []), "the file's own state")
 
@@ -197,7 +200,7 @@ async def test_a_disk_that_hangs_is_no_mistake_in_the_file(daemon: Reloading, pa
 
     with pytest.MonkeyPatch.context() as hanging:
         hanging.setattr(WorkerThread, "call", hang)
-        done = await daemon.reload.request_reload()
+        done = await daemon.request()
         assert done.errors == ["test: still waiting for an earlier call"]
         assert daemon.shown == ([], [], [])
         with capture_logs() as logged:
