@@ -232,7 +232,7 @@ def _show_configuration(status: schema.NodeStatus) -> None:
         return
     if errors := configuration["errors"]:
         refused = render.colour_text("REFUSED", "bold", "magenta")
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        more = " (and others)" if len(errors) > 1 else ""
         render.print_line(f"  configuration: {refused}: {render.escape_text(errors[0])}{more}")
         effect = "the former one is in force, a start would fail"
         render.print_line(f"{' ' * 17}{effect}: correct it, then vitald config reload")

@@ -16,7 +16,7 @@ from aiohttp import web
 from vitald.config_changes import TakesEffect
 from vitald.config_reload import Reload
 from vitald.core.node_state import ConfigurationFile
-from vitald.server.request import read_body, require_change_right
+from vitald.server.request import PAGE, read_body, require_change_right
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -49,7 +49,7 @@ def describe_configuration(found: ConfigurationFile) -> schema.ApiConfiguration:
     """For /v1/status."""
     return {
         "file": _format_path(found.path),
-        "errors": [*found.errors],
+        "errors": [*found.errors[:PAGE]],
         "needsReload": [*found.reload],
         "needsRestart": [*found.restart],
     }

@@ -14,9 +14,9 @@ class ApiConfiguration(TypedDict):
 
     file: str | None
     """Null: there is none, and the defaults are in force."""
-    errors: list[str]
-    """Why it is refused, each with file, line and key. What was in force before stays so, and the
-    daemon would not start with this file."""
+    errors: Annotated[list[str], Keywords(max_items=100)]
+    """Why it is refused, each with file, line and key, 100 at most. What was in force before stays
+    so, and the daemon would not start with this file."""
     needsReload: list[_Key]
     """Changed keys that take effect at a reload."""
     needsRestart: list[_Key]
