@@ -28,6 +28,21 @@ class Unexpected(ValueError):
         self.expected = expected
 
 
+def parse_pci_address(text: str) -> str | None:
+    """A PCI address as sysfs writes it, of any spelling: `65:00` is `0000:65:00.0`. None if it is
+    no address.
+    """
+    import re
+
+    found = re.fullmatch(
+        r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.lower()
+    )
+    if found is None:
+        return None
+    domain = int(found[1] or "0", 16)
+    return f"{domain:04x}:{found[2]}:{found[3]}.{found[4] or '0'}"
+
+
 def read_flag(value: object) -> bool:
     """True or false. Raises Unexpected."""
     if not isinstance(value, bool):

@@ -430,6 +430,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
     return [
         ReleaseRoutes(
             sources.inventory,
+            daemon.node_state.devices,
             releases,
             daemon.diagnostics.prepare_release,
             daemon.pipeline.wait_until_stored,
@@ -439,6 +440,7 @@ def _build_routes(daemon: Daemon) -> list[Routes]:
         JobRoutes(daemon.node_state, daemon.pipeline.store, daemon.diagnostics),
         DiagnosticRoutes(
             daemon.diagnostics,
+            daemon.node_state.devices,
             daemon.reader,
             lambda limit, check: read_runs(path, limit, check),
             lambda run_id: read_run(path, run_id) or daemon.diagnostics.find_recent_run(run_id),

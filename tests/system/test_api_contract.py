@@ -83,6 +83,8 @@ REFUSABLE = (
     "announce",
     "drill",
     "events",
+    "findings",
+    "components",
     "release",
     "confirm",
     "runDiagnostic",

@@ -104,9 +104,9 @@ def test_the_command_line(gpus: tuple[SimulatedNode, Node]) -> None:
     done = node.cli("components")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
-    assert lines[0].split()[:2] == ["component", "identity"]
+    assert lines[0].split()[:2] == ["component", "device"]
     (row,) = [line for line in lines if line.startswith(f"gpu/{simulated.addresses[2]}")]
-    assert simulated.uuids[2] in row
+    assert f"GPU 2, serial {simulated.serials[2]}, slot 3, module 3" in row
     assert "nvml " in row
     assert row.endswith("healthy")
     assert any(

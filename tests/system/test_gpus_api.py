@@ -169,14 +169,17 @@ def test_the_command_line(shared: Pair) -> None:
     done = node.cli("gpus")
     first, titles, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr, first) == (0, "", "SIMULATED: none of these GPUs is real")
-    assert titles.split()[:5] == ["gpu", "minor", "model", "serial", "temp"]
-    assert [row.split()[0] for row in rows] == gpus.addresses
+    assert titles.split()[:7] == ["gpu", "pci", "minor", "model", "serial", "slot", "temp"]
+    assert [row.split()[1] for row in rows] == gpus.addresses
     for number, (row, serial) in enumerate(zip(rows, gpus.serials)):
-        assert re.sub(r"  +", "|", row).split("|")[1:] == [
+        assert re.sub(r"  +", "|", row).split("|") == [
             *(
+                str(number),
+                gpus.addresses[number],
                 str(number),
                 MODEL.removeprefix("NVIDIA "),
                 serial,
+                str(number + 1),
                 "35C",
                 "70W",
                 "0%",
@@ -199,7 +202,7 @@ def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
         _, titles, *rows = on_terminal(
             node, "gpus", COLUMNS=str(columns), NO_COLOR="1"
         ).splitlines()
-        assert [row.split()[0] for row in rows] == gpus.addresses, columns
+        assert [row.split()[1] for row in rows] == gpus.addresses, columns
         assert max(len(line) for line in (titles, *rows)) <= columns
         assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
 
@@ -244,7 +247,11 @@ def test_a_node_without_gpus(shared_node: Node) -> None:
         node.metric('vitald_source_up{source="nvml"}'),
         node.metric("vitald_simulated"),
     ) == ([], 1, 0)
-    assert node.cli("gpus").stdout.splitlines()[-1] == "no GPU on PCI"
+    assert node.cli("gpus").stdout.splitlines()[-1] == (
+        "no GPU on PCI; if this node should have some, say how many: [nvml] expected_gpus"
+    )
+    hint = "no GPU and no Neuron device on PCI; if this node should have some, say how many"
+    assert hint in node.cli("status").stdout
 
 
 def test_nvml_switched_off(make_node: Callable[..., Node]) -> None:
@@ -324,9 +331,7 @@ def test_a_lost_gpu(make_pair: Callable[..., Pair]) -> None:
         line for line in samples(node, gpus.addresses[5]) if line.startswith("vitald_gpu_lost")
     ]
     assert said.endswith(" 1.0")
-    (row,) = [
-        row for row in node.cli("gpus").stdout.splitlines() if row.startswith(gpus.addresses[5])
-    ]
+    (row,) = [row for row in node.cli("gpus").stdout.splitlines() if gpus.addresses[5] in row]
     assert row.split()[-10:] == ["-"] * 8 + ["UNHEALTHY", "nvml/gpu_lost"]
     assert gpus.serials[5] in row
 
@@ -437,7 +442,7 @@ def test_what_cannot_be_observed_has_no_sample(make_pair: Callable[..., Pair]) -
     readings = cast("Json", listed(node)[0]["readings"])
     assert not [name for name in readings if "nvlink_" in name or "remap" in name]
     row = node.cli("gpus").stdout.splitlines()[2]
-    assert (row.startswith(gpus.addresses[0]), " 0 pages " in row, row.split()[-3]) == (
+    assert (row.split()[1] == gpus.addresses[0], " 0 pages " in row, row.split()[-3]) == (
         True,
         True,
         "-",
@@ -482,11 +487,8 @@ def test_counters_follow(make_pair: Callable[..., Pair]) -> None:
         ({"reason": "x", "gpus": "0000:19:00.0"}, 400, "gpus"),
         ({"reason": "x", "gpus": [0]}, 400, "gpus"),
         ({"reason": "x", "gpus": ["0000:99:00.0"]}, 404, "no GPU '0000:99:00.0'"),
-        (
-            {"reason": "x", "gpus": ["0000:19:00.0", "gpu/0000:3b:00.0"]},
-            404,
-            "no GPU 'gpu/0000:3b:00.0'",
-        ),
+        ({"reason": "x", "gpus": ["0000:19:00.0", "gpu/x"]}, 404, "no GPU 'x'"),
+        ({"reason": "x", "gpus": ["nvswitch/0000:85:00.0"]}, 404, "no GPU 'nvswitch/0000:85"),
         ({"reason": "x", "gpus": ["0000:85:00.0"]}, 404, "no GPU"),
         ({"reason": "x", "minutes": 10}, 400, "minutes"),
         ([], 400, "object"),
@@ -726,3 +728,89 @@ def test_a_demo_shows_why_its_daemon_does_not_run(
     Path(tempfile.gettempdir()).mkdir()
     assert main(["demo", "--pause", "0"]) == 69
     assert "longer than the 107 bytes" in capsys.readouterr().err
+
+
+# --- which board
+
+
+@pytest.mark.core
+def test_a_finding_says_which_board_it_is(make_pair: Callable[..., Pair]) -> None:
+    """By all its names: in the status, the verdict, the findings, the API, the metrics and the log.
+    Each is accepted where a component is asked for.
+    """
+    gpus, node = make_pair()
+    address, serial, uuid = gpus.addresses[3], gpus.serials[3], gpus.uuids[3]
+    text = f"GPU 3, serial {serial}, slot 4, module 4"
+    bus = address.rpartition(".")[0]
+    node.write(f"NVRM: Xid (PCI:{bus}): 79, pid=1, name=x, GPU has fallen off the bus.")
+    status = node.wait(lambda status: bool(status["findings"]))
+    (finding,) = cast("list[Json]", status["findings"])
+    assert finding["device"] == {
+        "index": 3,
+        "serial": serial,
+        "uuid": uuid,
+        "slot": "4",
+        "module": "4",
+        "pci": address,
+        "text": text,
+    }
+    assert node.cli("check").stdout.startswith(f"unhealthy: gpu/{address} ({text}): GPU has fallen")
+    for command in ("status", "findings", "why"):
+        assert f"{text}, {uuid}" in node.cli(command).stdout, command
+    assert f"gpu/{address} ({text}): GPU has fallen off the bus" in node.errors.read_text()
+    (change,) = cast("list[Json]", node.get("/v1/transitions")["transitions"])
+    assert change["device"] == finding["device"]
+    (info,) = [
+        line
+        for line in node.metrics().splitlines()
+        if line.startswith(f'vitald_device_info{{component="gpu/{address}"')
+    ]
+    for label in ('index="3"', f'serial="{serial}"', f'uuid="{uuid}"', 'slot="4"'):
+        assert label in info
+    for name in ("3", "gpu/3", serial, uuid, address, bus, "slot 4", "module 4"):
+        events = json.loads(
+            node.cli("events", "--component", name, "--code", "xid/79", "--json").stdout
+        )
+        assert events["component"] == f"gpu/{address}", name
+        shown = json.loads(node.cli("components", name, "--json").stdout)
+        assert [one["name"] for one in shown["components"]] == [f"gpu/{address}"], name
+        released = json.loads(
+            node.cli("release", "--device", name, "--reason", "x", "--json").stdout
+        )
+        assert released["gpus"] == [f"gpu/{address}"], name
+        node.cli("release", "--end")
+    for command in (
+        ("events", "--component"),
+        ("components",),
+        ("release", "--reason", "x", "--device"),
+    ):
+        done = node.cli(*command, "1650523000123")
+        assert (done.returncode, "no " in done.stderr) == (69, True), command
+
+
+def test_a_gpu_that_is_gone_keeps_its_names(make_pair: Callable[..., Pair]) -> None:
+    """Over a restart of the daemon, too: by then nothing can be read of it. Its number is that of
+    the GPU to which the driver gave it.
+    """
+    gpus, node = make_pair()
+    (shown,) = cast("list[Json]", node.get("/v1/components?component=3")["components"])
+    named = cast("Json", shown["device"])
+    del named["index"]
+    named["text"] = str(named["text"]).removeprefix("GPU 3, ")
+    gpus.remove(3)
+
+    def missing(status: Json) -> bool:
+        return "nvml/gpu_missing" in [one["code"] for one in cast("list[Json]", status["findings"])]
+
+    def device(status: Json) -> object:
+        findings = cast("list[Json]", status["findings"])
+        return next(one["device"] for one in findings if one["code"] == "nvml/gpu_missing")
+
+    assert device(node.wait(missing)) == named
+    node.stop()
+    node.start()
+    assert device(node.wait(missing)) == named
+    row = next(one for one in listed(node) if one["pci"] == gpus.addresses[3])
+    identity = cast("Json", row["identity"])
+    assert (identity["serial"], "index" in identity, row["slot"]) == (gpus.serials[3], False, "4")
+    assert node.cli("components", "3").stdout.splitlines()[1].startswith(f"gpu/{gpus.addresses[4]}")

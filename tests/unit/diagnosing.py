@@ -16,6 +16,7 @@ from aiohttp import web
 
 from tests.harness import Json, UnixConnection
 from tests.waiting import WAIT_S
+from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
 from vitald.ledger import LedgerError
@@ -216,6 +217,7 @@ class Served:
         self.runtime = folder
         self.socket = folder / "vitald.sock"
         self.diagnostics = diagnostics
+        self.devices = DeviceDirectory()
         self.looks = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -261,7 +263,11 @@ class Served:
 
     async def _start(self) -> None:
         routes = DiagnosticRoutes(
-            self.diagnostics, self._lane, self.diagnostics.runs, self.diagnostics.run
+            self.diagnostics,
+            self.devices,
+            self._lane,
+            self.diagnostics.runs,
+            self.diagnostics.run,
         )
         nothing = cast("Any", None)  # the routes that need these are not asked for
         api = Api(

@@ -231,7 +231,9 @@ def shown(
 ) -> list[str]:
     """The lines of `vitald components`."""
     monkeypatch.setattr(
-        client, "call_api", lambda *_: components.describe_components(told.board, told.inventory)
+        client,
+        "call_api",
+        lambda *_, **__: components.describe_components(told.board, told.inventory),
     )
     assert main(["components", *arguments]) == 0
     return capsys.readouterr().out.splitlines()

@@ -26,6 +26,7 @@ from tests.system.test_api_contract import CONFIG, TIGHT, _Unix
 from tests.system.test_metrics import complaints
 from tests.unit.diagnosing import BEGAN, FAILED, FakeDiagnostics, Served, run_of, slow_link
 from vitald.metrics import diagnostics
+from vitald.model import Component, ComponentKind, DeviceNames
 from vitald.model.diagnostic import (
     ActiveRun,
     Measure,
@@ -203,6 +204,27 @@ def test_asking(served: Served, fake: FakeDiagnostics) -> None:
     ]
 
 
+def test_a_gpu_by_another_name_than_its_index(served: Served, fake: FakeDiagnostics) -> None:
+    first, second = (Component(ComponentKind.GPU, f"0000:{bus}:00.0") for bus in ("19", "3b"))
+    served.devices.replace_devices(
+        "nvml",
+        [
+            DeviceNames(component=first, index="0", serial="165001", address=first.id),
+            DeviceNames(component=second, serial="165002", address=second.id),  # the driver lost it
+        ],
+    )
+    for name in ("165001", "0000:19:00.0", "19:00", "gpu/0"):
+        assert served.request("POST", RUN, {"reason": "x", "gpus": [name, 3]})[0] == 202
+        assert fake.asked[-1].gpus == (0, 3)
+    for gpus, status, error in (
+        (["165001", 0], 400, "gpus: expected"),
+        (["165003"], 404, "no GPU '165003' on this node"),
+        (["165002"], 409, "the driver gives gpu/0000:3b:00.0 no number now"),
+    ):
+        answered, answer = served.request("POST", RUN, {"reason": "x", "gpus": gpus})
+        assert (answered, error in str(answer["error"])) == (status, True), answer
+
+
 def test_what_is_refused(served: Served, fake: FakeDiagnostics) -> None:
     why = {"reason": "x"}
     bodies: list[tuple[object, int, str]] = [
@@ -222,7 +244,7 @@ def test_what_is_refused(served: Served, fake: FakeDiagnostics) -> None:
         ),
         *(
             ({**why, "gpus": gpus}, 400, "gpus: expected")
-            for gpus in (3, "3", [-1], ["0"], [True], [None], [1, 1], [1.5], [4096], [*range(65)])
+            for gpus in (3, "3", [-1], [[]], [True], [None], [1, 1], [1.5], [4096], [*range(65)])
         ),
         ({**why, "busy": 1}, 400, "busy: expected"),
         ({**why, "levels": 2}, 400, "'levels', did you mean level?"),

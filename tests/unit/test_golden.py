@@ -39,7 +39,8 @@ _WORDS = ("cause", "title", "because", "meaning", "advice", "todo", "clears", "r
 
 # Of a finding's JSON: what its entry always says of it. The catalogue has a table of its own.
 _IN_SHORT = ("code", "component", "action", "when", "count")
-_OF_THE_ENTRY = ("meaning", "source", "class")
+# Of the catalogue's entry, and what no scenario has: a source that knows boards
+_LEFT_OUT = ("meaning", "source", "class", "device")
 # What a ledger holds of the judgement. Checksums and numbers of rows are no part of it.
 _TABLES = ("findings", "incidents", "transitions", "marks", "devices", "settled")
 _MEMBER = (
@@ -89,7 +90,7 @@ class Steps:
         )
         shown: Json = {**verdicts, "suspects": scores, **incidents}
         for name, told in findings.items():
-            shown[name] = {key: value for key, value in told.items() if key not in _OF_THE_ENTRY}
+            shown[name] = {key: value for key, value in told.items() if key not in _LEFT_OUT}
         changed = {name: one for name, one in shown.items() if self.shown.get(name) != one}
         gone = sorted(self.shown.keys() - shown.keys())
         if changed or gone:
@@ -428,6 +429,10 @@ def standing(path: Path) -> Json:
     }
 
 
+def _drop_device(answer: Mapping[str, object]) -> Json:
+    return {key: value for key, value in answer.items() if key != "device"}
+
+
 def answered(judge: Judge, now: float) -> Json:
     """What the API would answer of what stands: verdict, findings, scores."""
     rules = catalogue()
@@ -435,7 +440,7 @@ def answered(judge: Judge, now: float) -> Json:
     verdict = compute_verdict(shown, [source(now)], now, {one.id: one for one in judge.incidents})
     return {
         "verdict": serialize.format_verdict(verdict),
-        "answers": [serialize.format_finding(one, rules) for one in shown],
+        "answers": [_drop_device(serialize.format_finding(one, rules)) for one in shown],
         "suspects": serialize.format_suspects(judge.score_devices(now), rules, {}),
     }
 

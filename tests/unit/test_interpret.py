@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from hypothesis import given
@@ -237,6 +238,57 @@ def test_a_line_that_names_an_interface_is_about_its_adapter(tmp_path: Path) -> 
     assert [inventory.find_address(name) for name in ("../../..", "..", "", "a/b", "x" * 99)] == [
         None
     ] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "driver", "vendor", "pci_class", "model"),
+    [
+        (XID, "nvidia", 0x10DE, 0x030200, 0x2330),
+        (f"{SWITCH} 20034, Fatal, Link 38", "nvidia", 0x10DE, 0x068000, 0x22A3),
+        ("NEURON_HW_ERR=DMA_ERROR nd-id=3", "neuron", AMAZON, 0x088000, 0x7164),
+    ],
+)
+def test_a_line_about_an_accelerator_that_cannot_be_here(
+    tmp_path: Path, line: str, driver: str, vendor: int, pci_class: int, model: int
+) -> None:
+    """It is not judged if a process wrote it. Where one is on PCI, or was, or its driver is loaded,
+    an address that is not listed may be a spelling. The kernel knows what it writes about.
+    """
+    device(tmp_path, "0000:01:00.0", 0x15B3, 0x1021, 0x020700)
+    inventory = PciInventory(tmp_path)
+    known = Interpreter(catalogue(), DrillRegistry(), inventory, userspace="unconfirmed")
+
+    def judge(facility: int | None = 1) -> Trust:
+        return read(known, line, facility).trust
+
+    assert judge() is Trust.ACCEPTED  # the bus has not been read yet
+    inventory.scan_bus()
+    assert (judge(), judge(0), judge(None)) == (Trust.UNTRUSTED, Trust.KERNEL, Trust.KERNEL)
+    seen = read(known, line, 1)
+    assert str(seen.fields["untrusted"]).startswith("this node has no ")
+    known.configure(catalogue(), userspace="confirmed")  # to test the whole chain
+    assert judge() is Trust.ACCEPTED
+    known.configure(catalogue(), userspace="unconfirmed")
+    loaded = tmp_path / "module" / driver
+    loaded.mkdir(parents=True)
+    assert judge() is Trust.ACCEPTED
+    loaded.rmdir()
+    device(tmp_path, "0000:02:00.0", vendor, model, pci_class)
+    inventory.scan_bus()
+    assert judge() is Trust.ACCEPTED
+    rmtree(tmp_path / "bus/pci/devices/0000:02:00.0")
+    inventory.scan_bus()
+    assert judge() is Trust.ACCEPTED
+
+
+def test_a_drill_may_be_on_a_device_that_is_not_here(tmp_path: Path) -> None:
+    device(tmp_path, "0000:01:00.0", 0x15B3, 0x1021, 0x020700)
+    inventory = PciInventory(tmp_path)
+    inventory.scan_bus()
+    drills = DrillRegistry()
+    drills.announce_drill(XID, 100.0, 60.0)
+    known = Interpreter(catalogue(), drills, inventory, userspace="unconfirmed")
+    assert read(known, XID, 1).trust is Trust.ANNOUNCED
 
 
 def test_a_neuron_device_is_found_where_the_driver_said_it_sits() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.builders import finding
 from vitald.core.node_state import NodeState, StreamEnd
+from vitald.judge.devices import SlotRegistry
 from vitald.judge.engine import Judge
 from vitald.model import Action, Finding, Transition, When
 
@@ -22,7 +23,7 @@ def board() -> NodeState:
 
 def publish(state: NodeState, findings: Sequence[Finding], *changes: Transition) -> float:
     """The time of the last change after this was published."""
-    judge = SimpleNamespace(open_findings=findings, incidents=())
+    judge = SimpleNamespace(open_findings=findings, incidents=(), slots=SlotRegistry())
     state.publish_changes(cast("Judge", judge), transitions=changes)
     return state.changed_at
 

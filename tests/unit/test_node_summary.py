@@ -223,7 +223,7 @@ UNKNOWN: Json = {**NOT_DUE, "status": "unknown", "reasons": ["source nvml is not
 @pytest.mark.parametrize(
     ("asks", "answer", "code", "line"),
     [
-        ("reboot", DUE, 0, "reboot due for Xid79: unhealthy: gpu/0000:65:00.0: GPU has"),
+        ("reboot", DUE, 0, "reboot due for Xid79: unhealthy: gpu/0000:65:00.0 (GPU 4, serial"),
         ("replacement", DUE, 10, "no replacement due: unhealthy: gpu/"),
         ("replacement", REPLACE, 0, "replacement due for Xid79: unhealthy: "),
         ("reboot", REPLACE, 10, "no reboot due: "),

@@ -695,6 +695,27 @@ class Node:
         return self.node.current.by_gpu[self.gpus[gpu]]
 
 
+def test_a_number_of_nvidia_smi_belongs_to_the_gpu_that_gave_it_last() -> None:
+    """A lost one keeps its own until the driver gives it to another, and none over a boot."""
+
+    def numbers(node: Node) -> dict[str, str]:
+        return {names.uuid: names.index for names in node.node.list_devices()}
+
+    node = Node(3)
+    for number in range(3):
+        node.set(number, index=number, minor=number)
+    node.look()
+    assert numbers(node) == {"GPU-0": "0", "GPU-1": "1", "GPU-2": "2"}
+    del node.state[GPUS[1]]
+    node.look()
+    assert numbers(node) == {"GPU-0": "0", "GPU-1": "1", "GPU-2": "2"}
+    assert numbers(Node(3, memory=node.node.memory)) == numbers(node)
+    assert set(numbers(Node(3, "boot-2", node.node.memory)).values()) == {""}
+    node.set(2, index=1)
+    node.look()
+    assert numbers(node) == {"GPU-0": "0", "GPU-1": "", "GPU-2": "1"}
+
+
 def codes(events: Iterable[Event]) -> list[tuple[str, str]]:
     return sorted(
         (event.component.id, event.code) for event in events if event.code.startswith("nvml/")

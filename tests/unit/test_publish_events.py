@@ -44,6 +44,7 @@ from vitald.publish.transitions import (
     parse_page,
 )
 from vitald.publish_sections import KubernetesSettings
+from vitald.server import examples
 
 NODE = NodeObject(name="node1", uid="u", resource_version="1")
 STATE = NodeSummary(
@@ -252,6 +253,23 @@ def test_an_event_keeps_the_limits_of_the_api(text: str, length: int) -> None:
 def test_an_answer_that_is_no_page_is_refused(document: object) -> None:
     with pytest.raises(NoTransitions):
         parse_page(document)
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ({"index": 3, "text": "GPU 3, serial 165001"}, " (GPU 3, serial 165001)"),
+        ({"pci": "0000:65:00.0"}, ""),
+        (None, ""),
+    ],
+)
+def test_an_event_names_the_board(device: object, text: str) -> None:
+    change = {**examples.TRANSITIONS["transitions"][0], "device": device}
+    page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
+    assert page.changes[0].component == f"gpu/0000:65:00.0{text}"
+    del change["device"]  # as an older daemon answers
+    page = parse_page({**examples.TRANSITIONS, "transitions": [change]})
+    assert page.changes[0].component == "gpu/0000:65:00.0"
 
 
 # --- the taint

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.builders import finding
 from vitald.core.transition_log import log_transitions
+from vitald.judge.verdict import get_component_name
 from vitald.model import VOUCHED, Action, Finding, FindingState, Requirement, Transition, When
 
 RAW = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
@@ -20,7 +21,7 @@ def log_one(found: Finding, *, opened: bool = True, later_s: float = 0.0) -> tup
     """Level and message. `later_s`: how long ago it was."""
     change = Transition(time=1e9, finding=found, cause="the reason", opened=opened)
     with capture_logs() as lines:
-        log_transitions([change], 1e9 + later_s)
+        log_transitions([change], 1e9 + later_s, get_component_name)
     (line,) = lines
     return str(line.get("level", line["log_level"])), str(line["message"])
 
@@ -96,5 +97,7 @@ def test_what_was_before_the_start_says_when() -> None:
 
 def test_counts_alone_are_no_line() -> None:
     with capture_logs() as lines:
-        log_transitions([Transition(time=0.0, finding=finding(), cause="")], 0.0)
+        log_transitions(
+            [Transition(time=0.0, finding=finding(), cause="")], 0.0, get_component_name
+        )
     assert lines == []

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, render
+from vitald.cli import client, render, words
 from vitald.text import join_first
 
 if TYPE_CHECKING:
@@ -18,11 +18,20 @@ if TYPE_CHECKING:
 _MAX_LISTED = 16  # of one kind; beyond that the healthy ones are only counted
 _MAX_READINGS = 6  # readings of one gap
 _KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
-_TITLES = ("component", "identity", "looked at", "readings", "status")
+_TITLES = ("component", "device", "looked at", "readings", "status")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     client.add_connection_options(parser)
+    parser.add_argument(
+        "component",
+        nargs="?",
+        type=words.parse_device,
+        metavar="NAME",
+        default=None,
+        help="only this one, by any of its names: index, serial number, UUID, slot, PCI address,"
+        " interface",
+    )
     parser.add_argument(
         "--json", action="store_true", help="the answer of GET /v1/components, with every reading"
     )
@@ -35,22 +44,24 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(arguments, "/v1/components")
-    if arguments.kind is not None:
-        kind = arguments.kind
+    answer = client.call_api(arguments, "/v1/components", component=arguments.component)
+    kind = arguments.kind
+    if arguments.component is not None and kind is None:
+        kind = str(answer["components"][0]["kind"])
+    if kind is not None:
         answer["components"] = [item for item in answer["components"] if item["kind"] == kind]
         answer["coverage"] = [item for item in answer["coverage"] if item["kind"] == kind]
     if arguments.json:
         render.emit_json(answer)
         return 0
     components = answer["components"]
-    for line in _format_rows(components, whole=arguments.all or arguments.kind is not None):
+    for line in _format_rows(components, whole=arguments.all or kind is not None):
         render.print_line(line)
     print()
     print(render.colour_text("what cannot be observed here", "bold"))
     for line in _format_coverage(answer["coverage"], answer["sources"], whole=arguments.all):
         render.print_line(line)
-    if arguments.kind is None:
+    if kind is None:
         for name in map(render.escape_text, answer["off"]):
             render.print_line(f"  {name}: switched off, [{name}] enabled = false")
     for line in _format_unwatched(components):
@@ -92,10 +103,10 @@ def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     observations = component["sights"]
     readings = sum(observation["asked"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
-    identity = component["identity"]
+    device = component["device"].get("text") or component["identity"] or "-"
     return (
         render.escape_text(component["name"]),
-        render.escape_text(identity) if identity else "-",
+        render.escape_text(device),
         ", ".join(map(_format_last_read, observations)) or "-",
         f"{observed}/{readings}" if readings else "-",
         str(component["status"]),

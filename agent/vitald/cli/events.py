@@ -34,7 +34,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="at most so many (default: the newest 50; with --since, all)",
     )
     parser.add_argument(
-        "--component", metavar="NAME", help="of one component, e.g. gpu/0000:65:00.0"
+        "--component",
+        type=words.parse_device,
+        metavar="NAME",
+        help="of one component: gpu/0000:65:00.0, or its index, serial number, UUID, PCI address",
     )
     parser.add_argument(
         "--code", type=words.parse_code, metavar="CODE", help="of one code, e.g. xid/79"
@@ -50,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.follow:
         _remark_if_empty(arguments, _print_past(arguments))
         return 0
+    if arguments.component is not None:
+        arguments.component = client.find_component(arguments, arguments.component)
     changes = client.follow_changes(arguments)
     next(changes, None)  # the stream has begun: what happens from here on is in it
     shown = _print_past(arguments)

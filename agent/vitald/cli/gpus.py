@@ -1,6 +1,7 @@
 """`vitald gpus`: the GPUs at a glance, one line each. An unknown value is a dash, never a zero.
 
-`minor` is N of /dev/nvidiaN, as in the label `gpu` of the metrics.
+`gpu` is the number that nvidia-smi gives it; `minor` is N of /dev/nvidiaN, as in the label `gpu` of
+the metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         _show_table(gpus, _list_codes(arguments, gpus))
     disabled = "[nvml] enabled = false"
     if not gpus and source is not None:
-        print("no GPU on PCI")
+        print("no GPU on PCI; if this node should have some, say how many: [nvml] expected_gpus")
     elif not gpus:
         print(f"NVML is not asked on this node: {disabled}")
     elif source is None:
@@ -145,10 +146,12 @@ def _format_pcie(gpu: schema.Gpu) -> str:
 
 
 _COLUMNS: tuple[tuple[str, Format], ...] = (
-    ("gpu", lambda gpu: render.escape_text(gpu["pci"])),
+    ("gpu", lambda gpu: _read_identity(gpu, "index")),
+    ("pci", lambda gpu: render.escape_text(gpu["pci"])),
     ("minor", lambda gpu: _read_identity(gpu, "minor")),
     ("model", lambda gpu: _read_identity(gpu, "name").removeprefix("NVIDIA ")),
     ("serial", lambda gpu: _read_identity(gpu, "serial")),
+    ("slot", lambda gpu: render.escape_text(gpu["slot"] or "-")),
     ("temp", _format_reading("temperature_celsius", "C")),
     ("power", _format_reading("power_watts", "W")),
     ("util", _format_reading("utilization_ratio", "%", 100)),
@@ -159,4 +162,4 @@ _COLUMNS: tuple[tuple[str, Format], ...] = (
     ("pcie", _format_pcie),
 )
 # Columns that a narrow terminal omits, one by one.
-_OMITTED_FIRST = ("model", "serial", "pcie", "util", "remap", "power", "nvlink", "minor")
+_OMITTED_FIRST = ("minor", "model", "slot", "pcie", "util", "remap", "power", "nvlink", "serial")

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitald.checking import is_line
+from vitald.checking import is_line, parse_pci_address
 from vitald.cli import EX_CONFIG, EX_UNAVAILABLE, Parser, UsageError, client, render, words
 from vitald.collectors.kernel_log.settings import KernelLogSettings
 from vitald.config import load
@@ -82,8 +82,13 @@ def options(parser: Parser) -> None:
         metavar="CODE",
         help="the code, or for `line` the kernel line; xid/79 is the same as xid 79",
     )
-    help_ = "PCI address of the GPU or switch (default: one that this node has)"
-    parser.add_argument("--device", type=words.parse_pci, metavar="PCI", default=None, help=help_)
+    help_ = (
+        "the GPU or switch: index, serial number, UUID or PCI address (default: one that this node"
+        " has)"
+    )
+    parser.add_argument(
+        "--device", type=words.parse_device, metavar="DEVICE", default=None, help=help_
+    )
     hold, help_ = (
         words.parse_duration(1, words.DAY_S, "1s to 24h"),
         "when the drill ends by itself (default: 10m)",
@@ -189,7 +194,7 @@ def _read_message(kind: _DrillKind, code: str | None) -> str:
 def _choose_device(arguments: argparse.Namespace) -> str:
     """The device of the command line; else one of this node's, a healthy one first."""
     if arguments.device is not None:
-        return str(arguments.device)
+        return _find_address(arguments, arguments.device)
     wanted = "gpu" if arguments.kind == "xid" else "nvswitch"
     listed = client.call_api(arguments, "/v1/components")["components"]
     # Only what is on PCI or was read: a device of another drill is neither.
@@ -207,12 +212,21 @@ def _choose_device(arguments: argparse.Namespace) -> str:
     return _ABSENT_DEVICE
 
 
+def _find_address(arguments: argparse.Namespace, name: str) -> str:
+    """The PCI address of a device. An address need not be of this node: it is only a drill."""
+    address = parse_pci_address(name.partition("/")[2] or name)
+    if address is None:
+        listed = client.call_api(arguments, "/v1/components", component=name)["components"]
+        address = _check_address(str(listed[0]["id"]))
+    return address
+
+
 def _check_address(address: str) -> str:
     """The address, which goes into the line, if the daemon's answer is one. Raises NoAnswer."""
-    try:
-        return words.parse_pci(address)
-    except words.InvalidArgument as error:
-        raise client.NoAnswer(f"a device of the daemon's is none: {error}") from None
+    checked = parse_pci_address(address)
+    if checked is None:
+        raise client.NoAnswer(f"the daemon's answer is no PCI address: {address[:80]!r}")
+    return checked
 
 
 def _build_line(kind: str, code: int, pci: str) -> str:

@@ -28,10 +28,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         action="append",
-        type=words.parse_pci,
+        type=words.parse_device,
         default=[],
         metavar="GPU",
-        help="only this one, by PCI address; repeatable",
+        help="only this one: index, serial number, UUID or PCI address; repeatable",
     )
     parser.add_argument(
         "--reason",

@@ -83,6 +83,14 @@ def _describe_confirmation(confirmed: object) -> str:
     return " (confirmed)" if confirmed else " (unconfirmed)"
 
 
+def describe_device(device: schema.ApiDevice | None) -> str:
+    """`GPU 3, serial 1650523000123, slot 7, GPU-5f0c1d2e...`; empty if nothing is known."""
+    if device is None:
+        return ""
+    text, uuid = device.get("text", ""), device.get("uuid", "")
+    return ", ".join(filter(None, (text, uuid if uuid not in text else "")))
+
+
 def describe_when(when: object) -> str:
     """The words after those of an action: when it is due. As `When.words` of the model, which is
     slow to import.
@@ -202,6 +210,8 @@ def format_finding(finding: schema.ApiFinding, *, full: bool = False) -> Iterabl
     code = colour_text(str(finding["code"]), "dim")
     drill = _mark_drill(finding)
     yield f"  {drill}{colour_text(component, 'bold')}  {title}  {code}  #{finding['id']}"
+    if device := describe_device(finding["device"]):
+        yield from _wrap_text("device", device, columns)
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {describe_action(finding)}{begun}"
     accepted = finding["accepted"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_INCIDENTS, _MAX_SHORT_INCIDENTS = 4, 8
 _MAX_NAMES, _MAX_TRIALS = 6, 4
+_ACCELERATORS = ("gpu", "neuron")
 _MAX_WAIT_S = 30.0  # of a sink of `vitald publish`
 
 
@@ -67,6 +68,7 @@ def show_status(status: schema.NodeStatus) -> None:
     if unknown:
         names = join_first(unknown, _MAX_NAMES)
         render.print_line(f"  status unknown: {names}: vitald components")
+    _show_absence(status)
     other = f" (this command: {__version__})" if status["version"] != __version__ else ""
     daemon = f"profile {status['profile']}, vitald {status['version']}{other}"
     age = render.format_age(status["startedAt"])
@@ -92,12 +94,25 @@ def _show_incidents(status: schema.NodeStatus) -> None:
         render.print_line(f"  and {more} more incidents: vitald findings")
 
 
+def _show_absence(status: schema.NodeStatus) -> None:
+    """What to do on a node without accelerators, unless a finding says that some are missing."""
+    kinds = {component["kind"] for component in status["components"] if _is_here(component)}
+    if kinds.isdisjoint(_ACCELERATORS) and not status["openFindings"]:
+        print("  no GPU and no Neuron device on PCI; if this node should have some, say how many:")
+        print("      [nvml] expected_gpus = 8, or [expect] neuron = 16: fewer make it unfit")
+
+
+def _is_here(component: schema.ApiComponent) -> bool:
+    """Whether it is on PCI, or a source reads it: a finding may name one that is gone."""
+    return bool(component["attributes"] or component["sources"])
+
+
 def _count_kinds(watched: list[schema.ApiComponent]) -> str:
     """`8 gpu, 4 nvswitch`: the components that are here."""
     counts: dict[str, int] = {}
     for component in watched:
-        kind, is_here = str(component["kind"]), component["attributes"] or component["sources"]
-        counts[kind] = counts.get(kind, 0) + bool(is_here)
+        kind = str(component["kind"])
+        counts[kind] = counts.get(kind, 0) + _is_here(component)
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     return counted or "no accelerators on PCI"
 

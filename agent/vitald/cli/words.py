@@ -14,8 +14,8 @@ from vitald.checking import is_line
 from vitald.timestamps import parse_rfc3339
 
 DAY_S = 86400.0
-PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 _MAX_REASON = 500
+_MAX_NAME = 128
 
 
 class InvalidArgument(argparse.ArgumentTypeError):
@@ -94,18 +94,18 @@ def parse_reason(text: str) -> str:
     return stripped
 
 
+def parse_device(text: str) -> str:
+    """Any name of a device or component; the daemon looks it up."""
+    stripped = text.strip()
+    if not is_line(stripped, 1, _MAX_NAME):
+        raise InvalidArgument("an index, serial number, UUID, PCI address or another name", text)
+    return stripped
+
+
 def parse_code(text: str) -> str:
     if not re.fullmatch(r"[^/\s]+/\S+", text):
         raise InvalidArgument("kind/code such as xid/79", text)
     return text
-
-
-def parse_pci(text: str) -> str:
-    """A PCI address in full: `65:00` is `0000:65:00.0`."""
-    found = PCI.fullmatch(text.removeprefix("gpu/"))
-    if found is None:
-        raise InvalidArgument("a PCI address such as 0000:65:00.0", text)
-    return f"{found[1] or '0000'}:{found[2]}:{found[3]}.{found[4] or '0'}".lower()
 
 
 def parse_profile(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.small_files import RawReadings
-from vitald.model import Component, Readings
+from vitald.model import Component, DeviceNames, Readings
 
 # Prefix of a missing device's identity: its readings are of its former slot
 MISSED = "missing "
@@ -86,6 +86,14 @@ class DeviceRegistry:
 
     def find_entry(self, identity: str) -> Entry | None:
         return self._known.get(identity.removeprefix(MISSED))
+
+    def list_devices(self) -> tuple[DeviceNames, ...]:
+        """The names of the known devices, those that are missing included: of each slot, one."""
+        names = {
+            entry.component: _build_names(identity, entry)
+            for identity, entry in reversed(self._known.items())  # as in `find_identity`
+        }
+        return tuple(names.values())
 
     def find_display_name(self, component: Component) -> str:
         known = self._known.get(self.find_identity(component))
@@ -201,6 +209,19 @@ class DeviceRegistry:
         for identity, entry in self._known.items():
             away = entry.expected and identity not in found and entry.component not in present
             self._rounds_away[identity] = self._rounds_away.get(identity, 0) + 1 if away else 0
+
+
+def _build_names(identity: str, entry: Entry) -> DeviceNames:
+    component, fields = Component.parse_name(entry.component), entry.fields
+    interfaces = fields.get("interface", "").split(", ")
+    return DeviceNames(
+        component=component,
+        index=fields.get("index", ""),
+        serial=identity if "/" not in identity else "",
+        slot=fields.get("slot", ""),
+        address=fields.get("pci", ""),
+        aliases=tuple(filter(None, (fields.get("device", ""), *interfaces))),
+    )
 
 
 def _report_missing(identity: str, slot: str, missing: float) -> Readings:

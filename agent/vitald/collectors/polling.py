@@ -330,6 +330,7 @@ class PollingSource:
             state=state,
             detail=detail,
             readings=(*self._readings.values(), *combined),
+            devices=self._registry.list_devices(),
             holding=tuple(
                 event for event in holding if (event.component, event.code) not in reported
             ),

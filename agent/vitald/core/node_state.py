@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Union
 
 from vitald.catalog import Clears
+from vitald.core.device_directory import DeviceDirectory
 from vitald.core.jobs import JOB_CODES, Jobs
 from vitald.core.publishers import Publishers
 from vitald.judge.engine import Judge
@@ -127,6 +128,7 @@ class NodeState:
         self.recent: deque[StoredEvent] = deque(maxlen=_MAX_RECENT)
         self._serial = 0
         self._has_changed = False
+        self.devices = DeviceDirectory()
         self.jobs = Jobs()
         self.publishers = Publishers()
         self.transitions = 0
@@ -147,6 +149,7 @@ class NodeState:
             self.incidents,
             device_reset=self.device_reset,
             work=work,
+            describe=self.devices.describe_component,
         )
         return replace(judged, simulated=judged.simulated or self.simulated)
 
@@ -165,6 +168,7 @@ class NodeState:
         self.findings = tuple(finding for finding in judge.open_findings if not finding.on_trial)
         self.trials = tuple(finding for finding in judge.open_findings if finding.on_trial)
         self._judge = judge
+        self.devices.set_slots(judge.slots)
         for event in events:
             if event.code in JOB_CODES:
                 self.jobs.take_event(event, judge.incidents)

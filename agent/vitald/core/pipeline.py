@@ -326,7 +326,9 @@ class Pipeline:
             if events or transitions:
                 incidents = [each for entry in entries for each in entry.changes.incidents]
                 self.node_state.publish_changes(self.judge, events, transitions, incidents)
-                log_transitions(transitions, time.time())
+                log_transitions(
+                    transitions, time.time(), self.node_state.devices.describe_component
+                )
         finally:
             self._published.set()
 
@@ -337,6 +339,8 @@ class Pipeline:
             read = batch.caught_up or batch.state is not SourceState.OK
             self._caught_up = self._caught_up or read
         self.node_state.replace_readings(batch.source, batch.readings)
+        if batch.devices is not None:
+            self.node_state.devices.replace_devices(batch.source, batch.devices)
         self.node_state.update_source(
             batch.source,
             batch.state,

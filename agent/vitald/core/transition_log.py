@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from vitald.judge.verdict import compute_status
+from vitald.judge.verdict import DescribeComponent, compute_status
 from vitald.model import Finding, Status, Transition
 from vitald.timestamps import format_rfc3339
 
@@ -15,9 +15,11 @@ log = structlog.get_logger("findings")
 _LATE_S = 10.0
 
 
-def log_transitions(transitions: Sequence[Transition], now: float) -> None:
+def log_transitions(
+    transitions: Sequence[Transition], now: float, describe: DescribeComponent
+) -> None:
     """One line for each decision; none where only counts changed. One that is about earlier than
-    `now`, such as a fault before the start, says when that was.
+    `now`, such as a fault before the start, says when that was. `describe`: as for a verdict.
     """
     for transition in transitions:
         if not transition.cause:
@@ -31,7 +33,7 @@ def log_transitions(transitions: Sequence[Transition], now: float) -> None:
         at = format_rfc3339(transition.time, "seconds") if late else ""
         emit(
             f"finding_{change}",
-            message=f"finding #{finding.id} {change}: {_describe_transition(transition)}"
+            message=f"finding #{finding.id} {change}: {_describe_transition(transition, describe)}"
             + (f" (at {at})" if late else ""),
             id=finding.id,
             component=finding.component.name,
@@ -52,10 +54,10 @@ def _name_change(transition: Transition) -> str:
     return "changed" if transition.finding.is_open else "cleared"
 
 
-def _describe_transition(transition: Transition) -> str:
-    """`gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node: NVRM: Xid ...`"""
+def _describe_transition(transition: Transition, describe: DescribeComponent) -> str:
+    """`gpu/0000:65:00.0 (GPU 3): GPU has fallen off the bus (xid/79): reboot the node: NVRM ...`"""
     finding = transition.finding
-    text = f"{_mark(finding)}{finding.component.name}: {finding.title} ({finding.code})"
+    text = f"{_mark(finding)}{describe(finding)}: {finding.title} ({finding.code})"
     if not finding.is_open:
         return f"{text}: {transition.cause}"
     doubt = _describe_doubt(finding) if finding.action.makes_unfit else ""

@@ -89,6 +89,7 @@ from vitald.judge import findings as life
 from vitald.judge.acceptance import Acceptances
 from vitald.judge.confirmation import Confirmation
 from vitald.judge.correlation import Correlation
+from vitald.judge.devices import SlotRegistry
 from vitald.judge.driver_recommendation import DriverRecommendation
 from vitald.judge.escalation import Escalation
 from vitald.judge.evidence import EvidenceEvaluation
@@ -178,6 +179,11 @@ class Judge:
         component's name.
         """
         return self._state.devices.identify(component)
+
+    @property
+    def slots(self) -> SlotRegistry:
+        """The devices by slot, to be read."""
+        return self._state.devices
 
     def score_devices(self, now: float) -> dict[str, tuple[float, list[tuple[str, int, float]]]]:
         """The lemon scores of devices above 0, with their parts as (kind, count, points)."""

@@ -9,7 +9,7 @@ A verdict never improves by age. An Xid 79 that left the kernel's ring is still 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from vitald.model import (
@@ -23,6 +23,13 @@ from vitald.model import (
     Status,
     Verdict,
 )
+
+DescribeComponent = Callable[[Finding], str]
+
+
+def get_component_name(finding: Finding) -> str:
+    """The component of a finding, where no other names of its device are known."""
+    return finding.component.name
 
 
 class WorkPhase(Enum):
@@ -41,10 +48,12 @@ def compute_verdict(
     *,
     device_reset: bool = False,
     work: WorkPhase = WorkPhase.RUNNING,
+    describe: DescribeComponent = get_component_name,
 ) -> Verdict:
     """The verdict at the time `monotonic`, in seconds on the clock of `SourceHealth.polled_at`.
 
     `device_reset`: the site resets devices itself, so a reset does not require a reboot.
+    `describe`: names the component of a finding so that its device can be found.
     """
     stale = [source for source in sources if not source.is_fresh(monotonic)]
     status = compute_status(findings, work)
@@ -66,7 +75,10 @@ def compute_verdict(
         replacement_required=bool(replacing),
         replacement_confirmed=any(finding.is_confirmed for finding in replacing),
         simulated=any(finding.is_simulated for finding in findings),
-        reasons=(*format_reasons(findings, incidents or {}), *map(_format_silence, stale)),
+        reasons=(
+            *format_reasons(findings, incidents or {}, describe),
+            *map(_format_silence, stale),
+        ),
     )
 
 
@@ -123,12 +135,18 @@ def group_by_incident(
     return lines
 
 
-def format_reasons(findings: Sequence[Finding], incidents: Mapping[int, Incident]) -> list[str]:
+def format_reasons(
+    findings: Sequence[Finding],
+    incidents: Mapping[int, Incident],
+    describe: DescribeComponent = get_component_name,
+) -> list[str]:
     """A line for each incident: what is wrong, and its strongest requirement."""
-    return [_format_reason(head, own) for head, own in group_by_incident(findings, incidents)]
+    return [
+        _format_reason(head, own, describe) for head, own in group_by_incident(findings, incidents)
+    ]
 
 
-def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
+def _format_reason(head: Finding, own: Sequence[Finding], describe: DescribeComponent) -> str:
     first = own[0]  # the strongest
     drill = "SIMULATED: " if head.is_simulated else ""
     top = "" if first is head or first.action is head.action else f" ({first.title}, {first.code})"
@@ -141,7 +159,7 @@ def _format_reason(head: Finding, own: Sequence[Finding]) -> str:
     ]
     also = f"; with {', '.join(dict.fromkeys(others))}" if others else ""
     accepted = "; accepted for now" if first.accepted is not None else ""
-    fault = f"{drill}{head.component.name}: {head.title} ({head.code})"
+    fault = f"{drill}{describe(head)}: {head.title} ({head.code})"
     return f"{fault}: {first.instruction}{top}{also}{accepted}"
 
 

@@ -49,18 +49,30 @@ def collect_flags(verdict: Verdict) -> Iterator[Metric]:
 
 
 def collect_components(components: Iterable[schema.ApiComponent]) -> Iterator[Metric]:
-    """The status of each component, and their number by kind and status."""
+    """The status of each component and the names of its device, and their number by kind and
+    status.
+    """
     of_component = GaugeMetricFamily(
         "vitald_component_status",
         "Status of each component: 1 for the current status.",
         labels=["component", "kind", "status"],
     )
+    info = GaugeMetricFamily(
+        "vitald_device_info",
+        "The names of the device in each component: always 1, to be joined by component.",
+        labels=["component", "kind", "index", "serial", "uuid", "slot", "pci_bus_id"],
+    )
     counts: Counter[tuple[str, str]] = Counter()
     for component in components:
         kind, status = component["kind"], component["status"]
         of_component.add_metric([component["name"], kind, status], 1)
+        if device := component["device"]:
+            index = str(device.get("index", ""))
+            more = [device.get(name, "") for name in ("serial", "uuid", "slot", "pci")]
+            info.add_metric([component["name"], kind, index, *map(str, more)], 1)
         counts[kind, status] += 1
     yield of_component
+    yield info
     number = GaugeMetricFamily(
         "vitald_components",
         "Components that are watched, by kind and status.",

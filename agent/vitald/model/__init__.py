@@ -14,7 +14,7 @@ from __future__ import annotations
 from vitald.model.action import Action, Repair, When
 from vitald.model.changed import copy_with
 from vitald.model.component import NODE, Component, ComponentKind
-from vitald.model.device import Device, Mark, MarkKind
+from vitald.model.device import Device, DeviceNames, Mark, MarkKind
 from vitald.model.event import VOUCHED, Event, Fields, Trust, Value, is_hearsay
 from vitald.model.finding import (
     Acceptance,
@@ -49,6 +49,7 @@ __all__ = [
     "Component",
     "ComponentKind",
     "Device",
+    "DeviceNames",
     "Event",
     "Fields",
     "Finding",

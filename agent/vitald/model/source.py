@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Protocol
 
 from vitald.model.component import Component
+from vitald.model.device import DeviceNames
 from vitald.model.diagnostic import Run
 from vitald.model.event import Event
 from vitald.model.reading import Readings
@@ -78,6 +79,8 @@ class Batch:
     detail: str = ""
     again: bool = False
     readings: tuple[Readings, ...] = ()  # the current readings of its components
+    # The devices that it knows, those that are missing included; None: as before
+    devices: tuple[DeviceNames, ...] | None = None
     simulated: bool = False  # what it reads is not real
     runs: tuple[Run, ...] = ()  # of diagnostics, which the events come from
     # Reported before and still observed: a finding must be open

@@ -36,7 +36,9 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingChange:
-    """One transition of a finding. `at`: seconds since the epoch."""
+    """One transition of a finding. `at`: seconds since the epoch. `component`: with the names of
+    its device.
+    """
 
     id: int
     at: float
@@ -130,7 +132,7 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
         at=read_time(change["time"]),
         kind=ChangeKind(change["change"]),
         finding=_read_id(change["finding"]),
-        component=read_short(change["component"]),
+        component=_describe_component(change),
         code=read_short(change["code"]),
         reason=read_reason(change["reason"]),
         title=read_short(change["title"]),
@@ -139,6 +141,13 @@ def _parse_change(change: schema.ApiTransition) -> FindingChange:
         simulated=read_flag(change["simulated"]),
         on_trial=read_flag(change["onTrial"]),
     )
+
+
+def _describe_component(change: schema.ApiTransition) -> str:
+    """The component, with the names of its device as far as the daemon knows them."""
+    name = read_short(change["component"])
+    device = change.get("device")  # an older daemon does not have it
+    return f"{name} ({read_short(device['text'])})" if device and "text" in device else name
 
 
 def _read_id(value: object) -> int:

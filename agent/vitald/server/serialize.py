@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 from vitald.catalog import Catalog, Rule
 from vitald.core.jobs import Job
 from vitald.judge.findings import find_clears, find_rule
-from vitald.judge.verdict import format_reasons, sort_by_strength
+from vitald.judge.verdict import (
+    DescribeComponent,
+    format_reasons,
+    get_component_name,
+    sort_by_strength,
+)
 from vitald.ledger import FindingHistory, RowList, StoredEvent
 from vitald.model import (
     VOUCHED,
     Acceptance,
     Action,
+    DeviceNames,
     Event,
     Finding,
     Incident,
@@ -69,7 +75,28 @@ def format_event(stored: StoredEvent) -> schema.ApiEvent:
     }
 
 
-def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
+def format_device(names: DeviceNames) -> schema.ApiDevice:
+    """What is known of a device, without what is not."""
+    known: dict[str, object] = {
+        "index": int(names.index) if names.index.isdecimal() else None,
+        "serial": names.serial,
+        "uuid": names.uuid,
+        "slot": names.slot,
+        "module": names.module,
+        "pci": names.address,
+        "names": list(names.aliases),
+        "text": names.text,
+    }
+    return cast(
+        "schema.ApiDevice",
+        {name: value for name, value in known.items() if value not in (None, "", [])},
+    )
+
+
+def format_finding(
+    found: Finding, catalog: Catalog, names: DeviceNames | None = None
+) -> schema.ApiFinding:
+    """`names`: of its device, None where they are not known."""
     entry = find_rule(found, catalog)
     ruling = entry.apply_to(found.fields)
     requirement = found.requirement
@@ -78,6 +105,7 @@ def format_finding(found: Finding, catalog: Catalog) -> schema.ApiFinding:
         "incident": found.incident,
         "state": found.state.value,
         "component": found.component.name,
+        "device": format_device(names) if names is not None else None,
         "kind": found.kind,
         "code": found.code,
         "title": found.title,
@@ -146,12 +174,14 @@ def format_verdict(judged: Verdict) -> schema.ApiVerdict:
     }
 
 
-def format_transition(changed: Transition, catalog: Catalog) -> schema.WatchFinding:
+def format_transition(
+    changed: Transition, catalog: Catalog, names: DeviceNames | None
+) -> schema.WatchFinding:
     return {
         "type": "finding",
         "cause": changed.cause,
         "event": changed.event,
-        "finding": format_finding(changed.finding, catalog),
+        "finding": format_finding(changed.finding, catalog, names),
     }
 
 
@@ -209,10 +239,14 @@ def format_job(seen: Job) -> schema.ApiJob:
 
 
 def format_incident(
-    incident: Incident, findings: Iterable[Finding], catalog: Catalog, jobs: Iterable[Job] = ()
+    incident: Incident,
+    findings: Iterable[Finding],
+    catalog: Catalog,
+    jobs: Iterable[Job] = (),
+    describe: DescribeComponent = get_component_name,
 ) -> schema.ApiIncident:
     """One incident: its root, what it requires, and its members, the root first. `findings` are its
-    open ones, `jobs` those near it.
+    open ones, `jobs` those near it; `describe`: as for a verdict.
     """
     own = sort_by_strength(list(findings))
     root_code = incident.root.code
@@ -235,7 +269,7 @@ def format_incident(
         "when": strongest.when.value if strongest else None,
         "todo": (strongest.action if strongest else Action.NONE).phrase,
         "line": next(
-            iter(format_reasons(own, {incident.id: incident})),
+            iter(format_reasons(own, {incident.id: incident}, describe)),
             f"{incident.root.component.name}: {root.title} ({root_code}): {Action.NONE.phrase}",
         ),
         "findings": [finding.id for finding in own],
@@ -268,22 +302,18 @@ def _format_member(member: Member, is_root: bool, catalog: Catalog) -> schema.Ap
 
 def format_history(
     past: FindingHistory,
-    incident: Incident | None,
-    findings: Iterable[Finding],
+    incident: schema.ApiIncident | None,
     catalog: Catalog,
     flags: schema.Flags,
-    jobs: Iterable[Job] = (),
+    names: DeviceNames | None = None,
 ) -> schema.Why:
     """The chain of one finding: lines, events, incident, rule, layers of the required action,
-    flags, and every transition. `findings` are those of the incident.
+    flags, and every transition. `names`: of its device.
     """
-    formatted = None
-    if incident is not None:
-        formatted = format_incident(incident, findings, catalog, jobs)
     return {
-        "finding": format_finding(past.finding, catalog),
+        "finding": format_finding(past.finding, catalog, names),
         "events": [format_event(stored) for stored in past.events],
-        "incident": formatted,
+        "incident": incident,
         "rule": format_rule(find_rule(past.finding, catalog)),
         "asked": _format_layers(past.finding, catalog),
         "flags": flags,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 EXIT = {"pass": 0, "config": 10, "not_applicable": 10, "fail": 20, "inconclusive": 30, "error": 30}
 # Of the levels with full load for long, unless the daemon knows better.
 _EXPECTED_S = {3: 1800.0, 4: 7200.0}
-_MAX_GPU = 4095  # as in the API
 _POLL_S = 0.5
 # A daemon may be restarting, or still writing the result to disk.
 _MAX_SILENCE_S = 20.0
@@ -100,10 +99,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
         action="append",
-        type=words.parse_number(0, _MAX_GPU, "a GPU's number"),
+        type=_parse_gpu,
         default=[],
-        metavar="N",
-        help="only this GPU, by number; repeatable",
+        metavar="GPU",
+        help="only this GPU: index, serial number, UUID or PCI address; repeatable",
     )
     parser.add_argument(
         "--busy",
@@ -146,6 +145,11 @@ def _parse_level(text: str) -> int:
     return int(text)
 
 
+def _parse_gpu(text: str) -> int | str:
+    """An index, or another name, which the daemon looks up."""
+    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) else words.parse_device(text)
+
+
 def _parse_run_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}", text):
         raise words.InvalidArgument("a run's id as vitald diag list shows it", text)
@@ -161,7 +165,7 @@ def _run_diagnostic(arguments: argparse.Namespace) -> int:
     body: schema.RunDiagnosticRequest = {
         "check": arguments.check,
         "reason": arguments.reason or _DEFAULT_REASON,
-        "gpus": sorted(set(arguments.gpu)),
+        "gpus": list(dict.fromkeys(arguments.gpu)),
         "busy": arguments.busy,
     }
     if arguments.level is not None:

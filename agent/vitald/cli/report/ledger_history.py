@@ -16,6 +16,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
@@ -23,9 +24,10 @@ from urllib.parse import quote
 from vitald.cli.report.history import MAX_PAGE
 from vitald.config import Config
 from vitald.ledger import FILE, EventQuery, LedgerError, StoredEvent
-from vitald.model import Finding
+from vitald.model import Device, Finding
 
 if TYPE_CHECKING:
+    from vitald.core.device_directory import DeviceDirectory
     from vitald.server import schema
 
 _MAX_COPY_BYTES = 2 * 1024 * 1024 * 1024  # a larger ledger of an older schema is not copied
@@ -102,7 +104,10 @@ class LedgerHistory:
         from vitald.server import serialize
 
         opened, until = self._read_findings()
-        judged = compute_verdict(opened, [], 0.0, device_reset=self._device_reset)
+        describe = self._directory.describe_component
+        judged = compute_verdict(
+            opened, [], 0.0, device_reset=self._device_reset, describe=describe
+        )
         known = {
             "remembered": judged.status.value,
             "until": serialize.format_moment(until),
@@ -114,8 +119,9 @@ class LedgerHistory:
         from vitald.judge.verdict import sort_by_strength
         from vitald.server import serialize
 
+        devices = self._directory
         return [
-            serialize.format_finding(finding, self._catalog)
+            serialize.format_finding(finding, self._catalog, devices.find_names_of(finding))
             for finding in sort_by_strength(self._read_findings()[0])
         ]
 
@@ -123,9 +129,10 @@ class LedgerHistory:
         from vitald.ledger import read_findings
         from vitald.server import serialize
 
+        devices = self._directory
         with run_as_owner(self._folder):
             return [
-                serialize.format_finding(finding, self._catalog)
+                serialize.format_finding(finding, self._catalog, devices.find_names_of(finding))
                 for finding in read_findings(self._path, MAX_PAGE)
             ]
 
@@ -139,20 +146,37 @@ class LedgerHistory:
                     incidents[finding["incident"]] = incident
         return list(incidents.values())
 
+    @cached_property
+    def _devices(self) -> Sequence[Device]:
+        """The devices by slot."""
+        from vitald.ledger import Ledger
+
+        with run_as_owner(self._folder):
+            remembered = Ledger(self._path.parent).rescue()
+        return remembered.memory.devices if remembered is not None else ()
+
+    @cached_property
+    def _directory(self) -> DeviceDirectory:
+        """Their names."""
+        from vitald.core.device_directory import DeviceDirectory
+        from vitald.judge.devices import SlotRegistry
+
+        directory = DeviceDirectory()
+        directory.set_slots(SlotRegistry(self._devices))
+        return directory
+
     def list_devices(self) -> dict[str, object]:
         """The device of each slot, and the serial numbers by GPU number that a diagnostic read
         last.
         """
-        from vitald.ledger import Ledger, read_runs
+        from vitald.ledger import read_runs
 
         with run_as_owner(self._folder):
-            remembered = Ledger(self._path.parent).rescue()
             runs = read_runs(self._path, MAX_PAGE)
-        devices = remembered.memory.devices if remembered is not None else ()
         return {
             "devices": [
                 {"component": device.component.name, "uuid": device.uuid, "serial": device.serial}
-                for device in devices
+                for device in self._devices
             ],
             "serials": next(
                 (
@@ -174,17 +198,17 @@ class LedgerHistory:
             past = read_finding_history(self._path, int(str(finding)))
         if past is None:
             raise LedgerError(f"{self._path}: no finding {finding}")
-        own = [
-            other
-            for other in opened
-            if past.incident is not None and other.incident == past.incident.id
-        ]
+        devices, incident = self._directory, None
+        if past.incident is not None:
+            own = [other for other in opened if other.incident == past.incident.id]
+            describe = devices.describe_component
+            incident = serialize.format_incident(past.incident, own, self._catalog, (), describe)
         judged = compute_verdict(
             [past.finding] if past.finding.is_open else [], [], 0.0, device_reset=self._device_reset
         )
-        return serialize.format_history(
-            past, past.incident, own, self._catalog, serialize.format_flags(judged)
-        )
+        names = devices.find_names_of(past.finding)
+        flags = serialize.format_flags(judged)
+        return serialize.format_history(past, incident, self._catalog, flags, names)
 
     def list_events(
         self, since: float, *, after: int | None = None, newest: bool = False, limit: int = MAX_PAGE

@@ -391,7 +391,7 @@ def _list_pci_devices(sysfs: Path) -> list[Json]:
             "class": f"{device.pci_class:06x}",
             "driver": device.driver,
             "port": device.port,
-            "slot": inventory.slots.get(device.address.rpartition(".")[0]),
+            "slot": inventory.find_slot(device.address) or None,
         }
         for device in inventory.devices.values()
     ]

@@ -142,6 +142,8 @@ class Interpreter:
         trust, simulated_until = self._determine_trust(text, facility, identity, time)
         on_node, absent = self._check_presence(parsed)
         untrusted = history or (absent if live and trust is Trust.KERNEL else "")
+        if trust is Trust.ACCEPTED and self.userspace != "confirmed":
+            untrusted = untrusted or self._explain_foreign(parsed)
         if trust is Trust.ANNOUNCED:
             untrusted = doubt = ""
         if untrusted:
@@ -256,6 +258,13 @@ class Interpreter:
         absent = self.listed.is_certainly_absent(among, name)
         message = f"no {among.noun} {name} on this node" if absent else ""
         return self.listed.has_device(among, name), message
+
+    def _explain_foreign(self, parsed: ParsedLine) -> str:
+        """Why a process cannot know of the accelerator that it wrote about; empty if it may."""
+        kind = self.catalog.find_rule(parsed.code).component
+        if self.inventory is None or not self.inventory.has_never_had(kind):
+            return ""
+        return f"this node has no {kind.value} and no driver for one"
 
     def _rule_needs_field(self, code: str, field: str) -> bool:
         return any(field in case.where for case in self.catalog.find_rule(code).cases)

@@ -86,6 +86,7 @@ class GpuState:
             readings=tuple(
                 found for gpu, found in node.current.by_gpu.items() if gpu not in released
             ),
+            devices=node.list_devices(),
             simulated=node.simulated,
             holding=holding,
             calm=node.calm,

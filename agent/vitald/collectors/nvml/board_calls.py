@@ -262,6 +262,7 @@ def read_identity(ask: Ask, gpu: PolledGpu) -> dict[str, Reading]:
         "inforom": "nvmlDeviceGetInforomImageVersion",
         "module_id": "nvmlDeviceGetModuleId",
         "minor": "nvmlDeviceGetMinorNumber",
+        "index": "nvmlDeviceGetIndex",
         "board_id": "nvmlDeviceGetBoardId",
     }
     return read_each(gpu, {name: partial(ask, call, gpu.handle) for name, call in calls.items()})

@@ -74,6 +74,7 @@ _IDENTITY = (
     "board_id",
     "module_id",
     "minor",
+    "index",
     *RACK_LOCATION,
 )
 

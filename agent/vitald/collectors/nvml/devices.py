@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitald.model import Component, ComponentKind, Sample
+from vitald.model import Component, ComponentKind, DeviceNames, Sample
 
 _SIMULATED = " (simulated)"  # after the model's name
 
@@ -46,6 +46,18 @@ class KnownGpu:
             f"module {self.module}" if self.module else "",
         ]
         return ", ".join(filter(None, [*parts, self.place]))
+
+    def build_names(self, index: float | None) -> DeviceNames:
+        """The names it goes by. `index`: its number in nvidia-smi, None if unknown."""
+        return DeviceNames(
+            component=self.component,
+            index="" if index is None else f"{index:g}",
+            serial=self.serial,
+            uuid=self.uuid,
+            slot=self.slot,
+            module=self.module,
+            address=self.address,
+        )
 
     @property
     def values(self) -> dict[str, Sample]:
@@ -93,6 +105,12 @@ class GpuRegistry:
             uuid: {name: value for name, value in asdict(known).items() if name != "uuid"}
             for uuid, known in self._known.items()
         }
+
+    def list_gpus(self) -> list[KnownGpu]:
+        """The known GPUs, one for each slot: the one that answered there, else the last one."""
+        addresses = dict.fromkeys(known.address for known in self._known.values())
+        found = map(self.find_gpu_at, addresses)
+        return [known for known in found if known is not None]
 
     def find_gpu(self, uuid: str) -> KnownGpu | None:
         return self._known.get(uuid)

@@ -25,13 +25,23 @@ from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.missing import MissingGpus
 from vitald.collectors.nvml.resets import ResetDetector
 from vitald.collectors.thresholds import ThresholdEvaluator
-from vitald.model import NODE, Component, ComponentKind, Event, Fields, Sample, Value
+from vitald.model import (
+    NODE,
+    Component,
+    ComponentKind,
+    DeviceNames,
+    Event,
+    Fields,
+    Sample,
+    Value,
+)
 
 NAME = "nvml"
 HUNG, UNAVAILABLE = "nvml/hung", "nvml/unavailable"
 IDENTITY, RESET = "device/identity", "device/reset"
 GONE = -1  # besides NVML's own codes: the worker process ended
 
+_NUMBERS = ("minor", "index")  # of a GPU, until the next boot
 _SIMULATED_S = 86400.0  # findings from a simulated library end after this, like a drill's
 
 
@@ -78,7 +88,8 @@ class GpuNode:
         self._resets = ResetDetector()
         self._hung = HungComponents()
         self._missing = MissingGpus()
-        self._minors: dict[str, float] = {}  # by UUID, of this boot
+        # By UUID: its numbers, of this boot
+        self._numbers: dict[str, dict[str, float]] = {}
         self._most = 0  # GPUs that were here together
         self._may_be_new = True  # the driver, when a worker next attaches to it
         self.holding: tuple[Event, ...] = ()
@@ -112,7 +123,7 @@ class GpuNode:
             "hung": self._hung.memory,
             "missed": self._missing.memory,
             "most": self._most,
-            "minors": self._minors,
+            "numbers": self._numbers,
             "simulated": self.simulated,
         }
         return json.dumps(remembered, separators=(",", ":"))
@@ -127,7 +138,10 @@ class GpuNode:
             missing, simulated = MissingGpus(stored["missed"]), bool(stored["simulated"])
             lifetime = LifetimeErrors(stored.get("lifetime", {}))
             most = int(stored.get("most", 0))
-            minors = {str(uuid): float(n) for uuid, n in stored.get("minors", {}).items()}
+            numbers = {
+                str(uuid): {name: float(own[name]) for name in _NUMBERS if name in own}
+                for uuid, own in stored.get("numbers", {}).items()
+            }
             watcher = self._create_evaluator(stored["watch"])
             resets, hung = ResetDetector(stored["counted"]), HungComponents(stored["hung"])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -136,7 +150,7 @@ class GpuNode:
         self.current.links, self.current.lifetime = links, lifetime
         self.current.simulated, self._most = simulated, most
         if boot_id == self.boot_id:
-            self._resets, self._minors = resets, minors
+            self._resets, self._numbers = resets, numbers
         else:
             watcher.forget_all()
             lifetime.note_boot()
@@ -236,8 +250,14 @@ class GpuNode:
         known = self._gpus.find_gpu(uuid)
         if known is None:
             return {}
-        minor = {"minor": self._minors[uuid]} if uuid in self._minors else {}
-        return {**known.values, **minor}
+        return {**known.values, **self._numbers.get(uuid, {})}
+
+    def list_devices(self) -> tuple[DeviceNames, ...]:
+        """The names of the known GPUs, the missing ones included."""
+        return tuple(
+            known.build_names(self._numbers.get(known.uuid, {}).get("index"))
+            for known in self._gpus.list_gpus()
+        )
 
     def report_hang(
         self, gpu: str, call: str, seconds: float, state: str, *, unkillable: bool = False
@@ -286,8 +306,7 @@ class GpuNode:
         former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
         slot = self.slots.get(address.rpartition(".")[0], "")
         known = former.update_from(address, slot, values, simulated=self.simulated)
-        if isinstance(minor := values.get("minor"), (int, float)):
-            self._minors[uuid] = float(minor)
+        self._note_numbers(uuid, values)
         if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
             self._evaluator.rename_component(address, uuid)
             self._resets.rename_gpu(address, uuid)
@@ -299,6 +318,20 @@ class GpuNode:
         if known.serial:
             fields["serial"] = known.serial
         return [self.create_event(IDENTITY, known.component, fields, known.display_name)]
+
+    def _note_numbers(self, uuid: str, values: Mapping[str, Sample]) -> None:
+        """A number belongs to the GPU that gave it last: where one is lost, the driver may number
+        the others anew.
+        """
+        read = {name: values[name] for name in _NUMBERS if name in values}
+        own = {
+            name: float(value) for name, value in read.items() if isinstance(value, (int, float))
+        }
+        for numbers in self._numbers.values():
+            for name, number in own.items():
+                if numbers.get(name) == number:
+                    del numbers[name]
+        self._numbers[uuid] = {**self._numbers.get(uuid, {}), **own}
 
     # --- thresholds
 

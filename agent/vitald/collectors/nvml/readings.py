@@ -20,7 +20,7 @@ from vitald.model import ComponentKind
 RACK_LOCATION = ("chassis_serial", "chassis_slot", "tray_index", "host_id")
 
 _IDENTITY = ("uuid", "name", "serial", "part_number", "vbios", "inforom", "board_id")
-_NUMBERS = ("module_id", "minor")
+_NUMBERS = ("module_id", "minor", "index")
 
 _GPU = ReadingTable(
     component=ComponentKind.GPU,

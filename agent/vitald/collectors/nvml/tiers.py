@@ -109,7 +109,7 @@ SLOW: Calls = {
 INVENTORY: Calls = {
     "identity": (
         *("uuid", "name", "serial", "part_number", "vbios", "inforom"),
-        *("module_id", "minor", "board_id"),
+        *("module_id", "minor", "index", "board_id"),
     ),
     "platform": ("chassis_serial", "chassis_slot", "tray_index", "host_id"),
     "nvlink_layout": ("nvlink_version", "nvlink_switched", "nvlink_bytes_per_second"),

@@ -275,6 +275,8 @@ class Pci:
         raw = RawReadings(display_name=_describe_function(device))
         if device.port:
             raw.fields["port"] = device.port
+        if slot := self._inventory.find_slot(device.address):
+            raw.fields["slot"] = slot
         folder = self._root / device.address
         if not folder.exists():
             return raw  # removed since the devices were listed; the next poll reports it

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from vitald.collectors.small_files import read_attribute
@@ -23,6 +24,13 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # differs: the ids alone tell.
 _NEURON_DEVICES = {0x7064, 0x7065, 0x7066, 0x7067, 0x7164, 0x7264, 0x7364, 0x7564, 0x7565}
 _NAME = re.compile(r"\w[\w.\-]{0,31}")
+# By kind of accelerator: its driver, and all kinds that are that driver's
+_NVIDIA_KINDS = (ComponentKind.GPU, ComponentKind.NVSWITCH)
+_DRIVERS = {
+    ComponentKind.GPU: ("nvidia", _NVIDIA_KINDS),
+    ComponentKind.NVSWITCH: ("nvidia", _NVIDIA_KINDS),
+    ComponentKind.NEURON: ("neuron", (ComponentKind.NEURON,)),
+}
 # Departed devices that are remembered; virtual functions may be created and removed all day.
 _MAX_DEPARTED = 4096
 
@@ -64,6 +72,7 @@ class PciInventory:
 
     def __init__(self, sysfs: Path) -> None:
         self._root = sysfs / "bus" / "pci" / "devices"
+        self._modules = sysfs / "module"
         self._slots = sysfs / "bus" / "pci" / "slots"
         self._classes = [sysfs / "class" / name for name in ("infiniband", "net")]
         self.devices: dict[str, PciDevice] = {}
@@ -107,6 +116,10 @@ class PciInventory:
         """The function's folder in sysfs."""
         return self._root / address
 
+    def find_slot(self, address: str) -> str:
+        """The physical slot of a function, as the firmware names it; empty if it does not."""
+        return self.slots.get(address.rpartition(".")[0], "")
+
     def find_port(self, address: str) -> str | None:
         """The port above a device, also of one that departed: errors of its link are reported
         there.
@@ -133,6 +146,19 @@ class PciInventory:
         if self.find_device(address) is not None or self.is_present(address):
             return True
         return False if (self.devices or self.departed) and not self.error else None
+
+    def has_never_had(self, kind: ComponentKind) -> bool:
+        """Whether PCI shows no accelerator that the driver of this kind is for, has shown none
+        since the start, and the driver is not loaded: a line about one is not of this node. False
+        for other kinds, and before the first successful read.
+        """
+        if self.error or not self.devices or kind not in _DRIVERS:
+            return False
+        driver, kinds = _DRIVERS[kind]
+        shown = chain(self.devices.values(), self.departed.values())
+        if any(device.kind in kinds for device in shown):
+            return False
+        return not (self._modules / driver).exists()
 
     def get_component(self, address: str, kind: ComponentKind) -> Component:
         """The component at an address: what PCI says it is, else what the line's grammar

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from vitald.server import schema
-from vitald.server.examples.facts import EVENT, FINDING, IDENTITY, INCIDENT, LINE, ROOT, SEEN
+from vitald.server.examples.facts import (
+    DEVICE,
+    EVENT,
+    FINDING,
+    IDENTITY,
+    INCIDENT,
+    LINE,
+    REASON,
+    ROOT,
+    SEEN,
+)
 
 EVENTS: schema.Events = {"events": [EVENT], "damaged": 0, "next": None}
 
@@ -15,6 +25,7 @@ TRANSITIONS: schema.Transitions = {
             "change": "opened",
             "finding": 7,
             "component": "gpu/0000:65:00.0",
+            "device": DEVICE,
             "code": "xid/79",
             "reason": "Xid79",
             "title": "GPU has fallen off the bus",
@@ -65,7 +76,7 @@ WATCH: tuple[schema.WatchLine, ...] = (
         "replacementConfirmed": False,
         "action": "reboot_node",
         "simulated": False,
-        "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
+        "reasons": [REASON],
     },
     {"type": "heartbeat", "time": "2026-11-20T13:48:24.001Z"},
 )

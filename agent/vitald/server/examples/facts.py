@@ -17,11 +17,27 @@ FLAGS: schema.Flags = {
     "replacementConfirmed": False,
 }
 
+DEVICE: schema.ApiDevice = {
+    "index": 4,
+    "serial": "1654923012345",
+    "uuid": "GPU-5f0c1d2e-3a4b-4c5d-8e6f-708192a3b4c5",
+    "slot": "5",
+    "module": "2",
+    "pci": "0000:65:00.0",
+    "text": "GPU 4, serial 1654923012345, slot 5, module 2",
+}
+
+REASON = (
+    "gpu/0000:65:00.0 (GPU 4, serial 1654923012345, slot 5, module 2): GPU has fallen off the bus"
+    " (xid/79): reboot the node"
+)
+
 FINDING: schema.ApiFinding = {
     "id": 7,
     "incident": 3,
     "state": "open",
     "component": "gpu/0000:65:00.0",
+    "device": DEVICE,
     "kind": "xid",
     "code": "xid/79",
     "title": "GPU has fallen off the bus",
@@ -91,7 +107,7 @@ INCIDENT: schema.ApiIncident = {
     "action": "reboot_node",
     "when": "now",
     "todo": "reboot the node",
-    "line": "gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node",
+    "line": REASON,
     "findings": [7],
     "story": "A GPU was lost from PCIe",
     "since": SEEN,

@@ -23,6 +23,7 @@ GPUS: schema.Gpus = {
                 "inforom": "G520.0200.00.05",
                 "module_id": 2,
                 "minor": 4,
+                "index": 4,
                 "board_id": 25856,
             },
             "slot": "5",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitald.server import schema
-from vitald.server.examples.facts import BOOT_ID, FINDING, INCIDENT
+from vitald.server.examples.facts import BOOT_ID, DEVICE, FINDING, INCIDENT, REASON
 from vitald.server.examples.publishers import SINK
 
 HEALTHZ: schema.Health = {"ok": True, "version": "0.1.0"}
@@ -12,7 +12,7 @@ NODE_SUMMARY: schema.NodeSummary = {
     "status": "unhealthy",
     "action": "reboot_node",
     "reason": "Xid79",
-    "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
+    "reasons": [REASON],
     "rebootDue": "Xid79",
     "replacementDue": None,
     "changedAt": "2026-11-20T13:46:40.250Z",
@@ -46,12 +46,13 @@ STATUS: schema.NodeStatus = {
     "replacementConfirmed": False,
     "action": "reboot_node",
     "simulated": False,
-    "reasons": ["gpu/0000:65:00.0: GPU has fallen off the bus (xid/79): reboot the node"],
+    "reasons": [REASON],
     "components": [
         {
             "name": "node",
             "kind": "node",
             "id": "",
+            "device": {},
             "status": "unhealthy",
             "action": "reboot_node",
             "findings": 0,
@@ -63,6 +64,7 @@ STATUS: schema.NodeStatus = {
             "name": "gpu/0000:65:00.0",
             "kind": "gpu",
             "id": "0000:65:00.0",
+            "device": DEVICE,
             "status": "unhealthy",
             "action": "reboot_node",
             "findings": 1,
@@ -128,6 +130,7 @@ COMPONENTS: schema.Components = {
             "name": "node",
             "kind": "node",
             "id": "",
+            "device": {},
             "identity": None,
             "status": "unknown",
             "action": "none",
@@ -141,6 +144,12 @@ COMPONENTS: schema.Components = {
             "name": "neuron/0000:10:1c.0",
             "kind": "neuron",
             "id": "0000:10:1c.0",
+            "device": {
+                "index": 3,
+                "serial": "7a1c33d20f4be961",
+                "pci": "0000:10:1c.0",
+                "text": "Neuron device 3, serial 7a1c33d20f4be961",
+            },
             "identity": "7a1c33d20f4be961",
             "status": "unknown",
             "action": "none",

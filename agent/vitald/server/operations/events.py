@@ -7,6 +7,7 @@ from typing import Annotated
 from vitald.server import examples, schema
 from vitald.server.operations.operation import Answer, Operation, Parameter
 from vitald.server.operations.parameters import CODE, COMPONENT, KIND, LIMIT, NEWEST, SINCE
+from vitald.server.operations.problems import NOT_FOUND
 
 OPERATIONS = (
     Operation(
@@ -28,6 +29,7 @@ OPERATIONS = (
             NEWEST,
         ),
         answer=Answer(schema.Events, "A page of events.", examples.EVENTS),
+        problems=(NOT_FOUND,),
     ),
     Operation(
         "transitions",

@@ -45,6 +45,7 @@ OPERATIONS = (
             ),
         ),
         answer=Answer(schema.Findings, "The findings.", examples.FINDINGS),
+        problems=(NOT_FOUND,),
     ),
     _define_action(
         "clear",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vitald.server import examples, schema
 from vitald.server.operations.operation import Answer, Body, Operation
-from vitald.server.operations.parameters import DRILLS, WORK
-from vitald.server.operations.problems import NOT_SETTLED
+from vitald.server.operations.parameters import COMPONENT, DRILLS, WORK
+from vitald.server.operations.problems import NOT_FOUND, NOT_SETTLED
 
 OPERATIONS = (
     Operation(
@@ -48,7 +48,9 @@ OPERATIONS = (
         "/v1/components",
         "node",
         ("What is watched, each with its own verdict, and what cannot be observed here"),
+        parameters=(COMPONENT,),
         answer=Answer(schema.Components, "The components.", examples.COMPONENTS),
+        problems=(NOT_FOUND,),
     ),
     Operation(
         "expect",

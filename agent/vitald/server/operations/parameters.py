@@ -52,7 +52,12 @@ LIMIT = Parameter(
     Annotated[int, schema.Keywords(minimum=1, maximum=1000, default=100)],
 )
 COMPONENT = Parameter(
-    "component", "query", "Of this component only.", str, example="gpu/0000:65:00.0"
+    "component",
+    "query",
+    "Of this component only, by any name of its device: index, serial number, UUID, slot, PCI "
+    "address, interface.",
+    str,
+    example="gpu/0000:65:00.0",
 )
 KIND = Parameter("kind", "query", "Of this kind only.", str, example="xid")
 CODE = Parameter(

@@ -96,6 +96,7 @@ def list_components(
                 "name": component.name,
                 "kind": component.kind.value,
                 "id": component.id,
+                "device": serialize.format_device(node_state.devices.find_names(component)),
                 "status": (
                     whole.status
                     if component == NODE

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from vitald.catalog import Catalog
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import group_by_incident
 from vitald.ledger import LedgerError
-from vitald.model import Finding, Incident, make_single_incident
+from vitald.model import Component, ComponentKind, Finding, Incident, make_single_incident
+from vitald.server import serialize
 from vitald.server.request import RequestRefused
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
+if TYPE_CHECKING:
+    from vitald.server import schema
+
 Stored = TypeVar("Stored")
 _READ_S = 5.0
+_MAX_NAMED = 4
 _FIRST_POLL_S = 1.5  # less than the command line waits
 
 
@@ -64,3 +70,36 @@ class RouteContext:
             (incidents.get(head.incident) or make_single_incident(head), own)
             for head, own in group_by_incident(self.node_state.findings, incidents)
         ]
+
+    def format_finding(self, finding: Finding) -> schema.ApiFinding:
+        names = self.node_state.devices.find_names_of(finding)
+        return serialize.format_finding(finding, self.catalog, names)
+
+    def format_incident(self, incident: Incident, own: Iterable[Finding]) -> schema.ApiIncident:
+        """`own`: its open findings."""
+        state = self.node_state
+        jobs = state.jobs.list_near_incident(incident)
+        describe = state.devices.describe_component
+        return serialize.format_incident(incident, own, self.catalog, jobs, describe)
+
+    def find_component(self, name: str) -> str:
+        """The name of the component that a request means. Raises RequestRefused."""
+        return find_component(self.node_state.devices, name).name
+
+
+def find_component(
+    devices: DeviceDirectory, name: str, kind: ComponentKind | None = None
+) -> Component:
+    """The component that a request means by any of its names; of one kind, if that is given. Raises
+    RequestRefused.
+    """
+    found = devices.find_components(name, kind)
+    if not found:
+        what, hint = "component", "vitald components shows them with their names"
+        if kind is ComponentKind.GPU:
+            what, hint = "GPU", "vitald gpus shows them with their names"
+        raise RequestRefused(404, f"no {what} {name[:80]!r} on this node", hint)
+    if len(found) > 1:
+        names = ", ".join(component.name for component in found[:_MAX_NAMED])
+        raise RequestRefused(400, f"{name[:80]!r} is ambiguous", f"it may be {names}")
+    return found[0]

@@ -19,8 +19,10 @@ from aiohttp import web
 
 from vitald import tomlfile
 from vitald.checking import Unexpected, read_flag, read_list, read_match, read_text, read_whole
+from vitald.core.device_directory import DeviceDirectory
 from vitald.diagnostics.check import Check
 from vitald.ledger import LedgerError
+from vitald.model import ComponentKind
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
@@ -41,6 +43,7 @@ from vitald.server.request import (
     read_value,
     require_change_right,
 )
+from vitald.server.routes.context import find_component
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
@@ -85,11 +88,13 @@ class DiagnosticRoutes:
     def __init__(
         self,
         diagnostics: DiagnosticsControl,
+        devices: DeviceDirectory,
         reader: WorkerThread,
         runs: Callable[[int, str | None], Sequence[Run]],
         run: Callable[[str], Run | None],
     ) -> None:
         self._diagnostics = diagnostics
+        self._devices = devices
         self._reader = reader
         self._read_runs = runs
         self._read_run = run
@@ -173,7 +178,7 @@ class DiagnosticRoutes:
         names = f"one of {', '.join(self._diagnostics.checks)}"
         named = read_value(body, "check", partial(read_text, expected="a name"), "dcgm", names)
         busy = read_value(body, "busy", read_flag, False)
-        level, gpus, reason = _level_of(body), _gpus_of(body), read_reason(body)
+        level, gpus, reason = _level_of(body), self._read_gpus(body), read_reason(body)
         meant = self._find_check(named)
         if level is None:
             level = min(meant.levels)
@@ -197,6 +202,33 @@ class DiagnosticRoutes:
             )
         return known[name]
 
+    def _read_gpus(self, body: Json) -> tuple[int, ...]:
+        """By index, as the diagnostic's program numbers them; none for all."""
+        expected = f"a list of at most {_MAX_GPUS} GPUs, each once, by index or another name"
+
+        def read(value: object) -> tuple[int, ...]:
+            listed = read_list(value, 0, _MAX_GPUS, expected)
+            gpus = {self._read_gpu(gpu, expected) for gpu in listed}
+            if len(gpus) != len(listed):
+                raise Unexpected(expected, value)
+            return tuple(sorted(gpus))
+
+        return read_value(body, "gpus", read, [], "leave it out for all of them")
+
+    def _read_gpu(self, value: object, expected: str) -> int:
+        """A number is taken as it is: the program may know GPUs that the driver does not list."""
+        if not isinstance(value, str):
+            return read_whole(value, 0, _MAX_INDEX, expected, from_json=True)
+        component = find_component(self._devices, value, ComponentKind.GPU)
+        index = self._devices.find_names(component).index
+        if not index.isdecimal():
+            raise RequestRefused(
+                409,
+                f"the driver gives {component.name} no number now",
+                "name it by the number that dcgmi discovery -l shows",
+            )
+        return int(index)
+
     async def _read_ledger(self, work: Callable[[], Stored]) -> Stored:
         try:
             return await self._reader.call(work, _READ_S)
@@ -219,20 +251,6 @@ def _level_of(body: Json) -> int | None:
     if "level" not in body:
         return None
     return read_value(body, "level", partial(read_whole, least=0, most=_MAX_LEVEL, from_json=True))
-
-
-def _gpus_of(body: Json) -> tuple[int, ...]:
-    """By index, as the diagnostic's program numbers them; none for all."""
-    expected = f"a list of at most {_MAX_GPUS} numbers from 0 to {_MAX_INDEX}, each once"
-
-    def read(value: object) -> tuple[int, ...]:
-        listed = read_list(value, 0, _MAX_GPUS, expected)
-        gpus = {read_whole(gpu, 0, _MAX_INDEX, expected, from_json=True) for gpu in listed}
-        if len(gpus) != len(listed):
-            raise Unexpected(expected, value)
-        return tuple(sorted(gpus))
-
-    return read_value(body, "gpus", read, [], "leave it out for all of them")
 
 
 # --- serialization

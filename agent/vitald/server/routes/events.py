@@ -57,7 +57,9 @@ class EventRoutes:
         wanted = EventQuery(
             after=after,
             since=since,
-            component=query.get("component"),
+            component=(
+                self._context.find_component(query["component"]) if "component" in query else None
+            ),
             code=code,
             kind=kind,
             limit=read_limit(query),
@@ -152,17 +154,14 @@ class EventRoutes:
         )
 
     def _describe_change(self, change: Event | Transition | Incident) -> schema.WatchLine:
-        node_state, catalog = self._context.node_state, self._context.catalog
+        node_state, context = self._context.node_state, self._context
         if isinstance(change, Event):
             return {"type": "event", "event": serialize.format_event(StoredEvent(0, change))}
         if isinstance(change, Incident):
             own = [finding for finding in node_state.findings if finding.incident == change.id]
-            jobs = node_state.jobs.list_near_incident(change)
-            return {
-                "type": "incident",
-                "incident": serialize.format_incident(change, own, catalog, jobs),
-            }
-        return serialize.format_transition(change, catalog)
+            return {"type": "incident", "incident": context.format_incident(change, own)}
+        names = node_state.devices.find_names_of(change.finding)
+        return serialize.format_transition(change, context.catalog, names)
 
     async def _write_verdict(
         self, response: web.StreamResponse, shown: schema.ApiVerdict | None

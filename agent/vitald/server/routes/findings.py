@@ -57,6 +57,8 @@ class FindingRoutes:
             query.get("code"),
             read_limit(query),
         )
+        if component is not None:
+            component = self._context.find_component(component)
         if state == "open":
             ordered = sort_by_strength(self._context.node_state.findings)
             found = [
@@ -72,9 +74,7 @@ class FindingRoutes:
         else:
             raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
         answer: schema.Findings = {
-            "findings": [
-                serialize.format_finding(finding, self._context.catalog) for finding in found[:most]
-            ],
+            "findings": [self._context.format_finding(finding) for finding in found[:most]],
             "more": len(found) > most,
             "damaged": serialize.count_damaged(found),
         }
@@ -97,13 +97,7 @@ class FindingRoutes:
         listed = [*opened, *((incident, []) for incident in closed)]
         answer: schema.Incidents = {
             "incidents": [
-                serialize.format_incident(
-                    incident,
-                    own,
-                    self._context.catalog,
-                    self._context.node_state.jobs.list_near_incident(incident),
-                )
-                for incident, own in listed[:most]
+                self._context.format_incident(incident, own) for incident, own in listed[:most]
             ],
             "more": len(listed) > most,
         }
@@ -118,13 +112,17 @@ class FindingRoutes:
         current = current or past.finding
         node_state = self._context.node_state
         incident = node_state.incidents.get(current.incident) or past.incident
-        own, jobs = [], []
+        formatted = None
         if incident is not None:
             own = [finding for finding in node_state.findings if finding.incident == incident.id]
-            jobs = node_state.jobs.list_near_incident(incident)
-        flags = serialize.format_flags(self._judge_alone(current))
-        past = replace(past, finding=current)
-        answer = serialize.format_history(past, incident, own, self._context.catalog, flags, jobs)
+            formatted = self._context.format_incident(incident, own)
+        answer = serialize.format_history(
+            replace(past, finding=current),
+            formatted,
+            self._context.catalog,
+            serialize.format_flags(self._judge_alone(current)),
+            node_state.devices.find_names_of(current),
+        )
         return web.json_response(answer)
 
     def _find_open(self, number: int) -> Finding | None:
@@ -212,9 +210,7 @@ class FindingRoutes:
             raise RequestRefused(
                 404, f"no open finding {audit.target}", "vitald findings shows the open ones"
             )
-        answer: schema.OneFinding = {
-            "finding": serialize.format_finding(found, self._context.catalog)
-        }
+        answer: schema.OneFinding = {"finding": self._context.format_finding(found)}
         return web.json_response(answer)
 
 

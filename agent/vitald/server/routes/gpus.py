@@ -10,7 +10,7 @@ from vitald.collectors.nvml.readings import RACK_LOCATION
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState, Observation
 from vitald.judge.verdict import compute_status
-from vitald.model import Component, ComponentKind, Finding, Readings
+from vitald.model import Component, ComponentKind, DeviceNames, Finding, Readings
 from vitald.server import serialize
 from vitald.server.routes.components import degrade_unobserved, list_observations
 
@@ -52,7 +52,7 @@ def list_gpus(node_state: NodeState, inventory: PciInventory) -> list[schema.Gpu
             readings.get(gpu),
             findings.get(gpu, []),
             observations.get(gpu, ()),
-            inventory.slots.get(gpu.id.rpartition(".")[0]),
+            node_state.devices.find_names(gpu),
         )
         for gpu in sorted(gpus, key=lambda gpu: gpu.id)
     ]
@@ -63,9 +63,10 @@ def _format_gpu(
     read: Readings | None,
     findings: Sequence[Finding],
     observations: Sequence[Observation],
-    slot: str | None,
+    names: DeviceNames,
 ) -> schema.Gpu:
     values = read.values if read is not None else {}
+    known = {"uuid": names.uuid, "serial": names.serial}  # also of one that was not read
     unobserved = [seen.source for seen in observations if seen.unknown_reason]
     if read is not None:
         simulated = read.simulated
@@ -81,13 +82,15 @@ def _format_gpu(
         "simulated": simulated,
         "identity": cast(
             "schema.GpuIdentity",
-            {name: serialize.plain(values[name]) for name in _IDENTITY if name in values},
+            {name: value for name, value in known.items() if value}
+            | {name: serialize.plain(values[name]) for name in _IDENTITY if name in values}
+            | ({"index": int(names.index)} if names.index.isdecimal() else {}),
         ),
-        "slot": slot,
+        "slot": names.slot or None,
         "readings": {
             name: serialize.plain(value)
             for name, value in sorted(values.items())
-            if name not in _IDENTITY
+            if name not in (*_IDENTITY, "index")
         },
         "notObservable": dict(sorted(read.missing.items())) if read is not None else {},
     }

@@ -87,18 +87,16 @@ class NodeRoutes:
             "components": components.list_components(node_state, inventory, verdict, sights, work),
             "sources": [serialize.format_source(source) for source in node_state.sources.values()],
             "findings": [
-                serialize.format_finding(finding, catalog)
+                self._context.format_finding(finding)
                 for finding in sort_by_strength(node_state.findings)[:PAGE]
             ],
             "openFindings": len(node_state.findings),
             "incidents": [
-                serialize.format_incident(
-                    incident, own, catalog, node_state.jobs.list_near_incident(incident)
-                )
+                self._context.format_incident(incident, own)
                 for incident, own in self._context.list_open_incidents()[:PAGE]
             ],
             "trials": [
-                serialize.format_finding(finding, catalog)
+                self._context.format_finding(finding)
                 for finding in sort_by_strength(node_state.trials)[:PAGE]
             ],
             "suspects": self._list_suspects(now),
@@ -144,10 +142,16 @@ class NodeRoutes:
         )[:PAGE]
 
     async def get_components(self, request: web.Request) -> web.Response:
-        read_query(request)
-        return web.json_response(
-            components.describe_components(self._context.node_state, self._context.inventory)
-        )
+        query = read_query(request, "component")
+        answer = components.describe_components(self._context.node_state, self._context.inventory)
+        if "component" in query:
+            name = self._context.find_component(query["component"])
+            answer["components"] = [each for each in answer["components"] if each["name"] == name]
+            if not answer["components"]:
+                raise RequestRefused(
+                    404, f"no component {name[:80]!r} on this node", "vitald components shows them"
+                )
+        return web.json_response(answer)
 
     async def get_gpus(self, request: web.Request) -> web.Response:
         read_query(request)

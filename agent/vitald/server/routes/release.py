@@ -21,6 +21,7 @@ from aiohttp import web
 from vitald.checking import read_texts
 from vitald.collectors.nvml.release import Releases
 from vitald.collectors.pci.inventory import PciInventory
+from vitald.core.device_directory import DeviceDirectory
 from vitald.model import ComponentKind
 from vitald.server import serialize
 from vitald.server.request import (
@@ -31,6 +32,7 @@ from vitald.server.request import (
     read_value,
     require_release_right,
 )
+from vitald.server.routes.context import find_component
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -52,11 +54,13 @@ class ReleaseRoutes:
     def __init__(
         self,
         inventory: PciInventory,
+        devices: DeviceDirectory,
         releases: Releases | None,
         prepare_release: Callable[[], Awaitable[None]],
         stored: Callable[[], Awaitable[None]],
     ) -> None:
         self._inventory = inventory
+        self._devices = devices
         self._releases = releases
         self._prepare_release = prepare_release
         self._stored = stored
@@ -129,11 +133,12 @@ class ReleaseRoutes:
                 "this node has no GPU on PCI: nothing is released",
                 "vitald components shows what it has",
             )
-        read = partial(read_texts, expected="a list of PCI addresses")
-        wanted = read_value(body, "gpus", read, [], "leave it out for all of them")
+        read = partial(read_texts, expected="a list of GPUs, by any of their names")
+        names = read_value(body, "gpus", read, [], "leave it out for all of them")
+        wanted = [find_component(self._devices, name, ComponentKind.GPU).id for name in names]
         if unknown := [gpu for gpu in wanted if gpu not in known]:
             raise RequestRefused(
-                404, f"no GPU {unknown[0][:80]!r} on PCI", "vitald gpus shows them"
+                404, f"no GPU {unknown[0][:80]!r} on PCI now", "vitald gpus shows them"
             )
         return wanted
 

@@ -54,6 +54,7 @@ class SummaryRoutes:
             time.monotonic(),
             node_state.incidents,
             device_reset=node_state.device_reset,
+            describe=node_state.devices.describe_component,
         )
         status, reason = self._explain_status(verdict, findings)
         reasons = list(verdict.reasons[:PAGE])

@@ -48,12 +48,14 @@ class TransitionRoutes:
 
     def _format_change(self, change: FindingChange) -> schema.ApiTransition:
         finding, transition, catalog = change.finding, change.transition, self._context.catalog
+        names = self._context.node_state.devices.find_names_of(finding)
         return {
             "id": change.id,
             "time": serialize.format_moment(transition.time),
             "change": _name_change(change),
             "finding": finding.id,
             "component": finding.component.name,
+            "device": serialize.format_device(names) if names is not None else None,
             "code": finding.code,
             "reason": find_reason(finding.code, catalog.rules, catalog.site_codes),
             "title": finding.title,

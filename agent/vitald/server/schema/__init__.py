@@ -21,6 +21,7 @@ from vitald.server.schema.components import (
     WatchedComponent,
 )
 from vitald.server.schema.configuration import ApiConfiguration, Reloaded, ReloadRequest
+from vitald.server.schema.devices import ApiDevice
 from vitald.server.schema.diagnostics import (
     ApiDiagnostics,
     CancelDiagnosticRequest,
@@ -134,6 +135,7 @@ __all__ = [
     "ApiComponent",
     "ApiConfiguration",
     "ApiCoverage",
+    "ApiDevice",
     "ApiDiagnostics",
     "ApiEvent",
     "ApiExpected",

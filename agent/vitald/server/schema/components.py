@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
 from vitald.server.schema.answers import ApiSource
+from vitald.server.schema.devices import ApiDevice
 from vitald.server.schema.values import (
     Action,
     ComponentKind,
@@ -39,6 +40,8 @@ class ApiComponent(TypedDict):
     kind: ComponentKind
     id: str
     """The part of the name after the slash; empty for the node itself."""
+    device: ApiDevice
+    """The names of the device in it; empty for the node, and where none is known."""
     status: Status
     """Of this component alone; the node's is that of the verdict."""
     action: Action

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, Union
 
 from vitald.server.schema.values import (
     Keywords,
@@ -237,10 +237,11 @@ class _OptionalRunDiagnosticRequest(TypedDict, total=False):
     level: Annotated[int, Keywords(minimum=0, maximum=100)]
     """Left out: the check's lowest."""
     gpus: Annotated[
-        list[Annotated[int, Keywords(minimum=0, maximum=4095)]],
+        list[Union[Annotated[int, Keywords(minimum=0, maximum=4095)], str]],
         Keywords(max_items=64, unique_items=True, default=()),
     ]
-    """Only these, by index; empty for all."""
+    """Only these; empty for all. A number is the index as the check's program counts; a text is any
+    name of the GPU: serial number, UUID, PCI address."""
     busy: Annotated[bool, Keywords(default=False)]
     """Also while others use the devices: both get slower, and it may fail for that alone."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict, Union
 
 from vitald import model
 from vitald.server.schema.answers import ApiVerdict
+from vitald.server.schema.devices import ApiDevice
 from vitald.server.schema.findings import ApiEvent, ApiFinding, ApiIncident
 from vitald.server.schema.values import Action, Code, ComponentName, Keywords, Moment, _Count
 
@@ -36,6 +37,9 @@ class ApiTransition(TypedDict):
     finding: Annotated[int, Keywords(minimum=1)]
     """Number of the finding."""
     component: ComponentName
+    device: ApiDevice | None
+    """The device that it is about; null for one of the node, and where another device was put into
+    the slot since."""
     code: Code
     reason: Annotated[str, Keywords(pattern=r"^[A-Z][A-Za-z0-9]{0,127}$", examples=("Xid79",))]
     """The stable word for its code."""

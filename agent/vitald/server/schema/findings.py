@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypedDict
 from vitald import model
 from vitald.server.schema.answers import Flags
 from vitald.server.schema.catalogue import ApiRule
+from vitald.server.schema.devices import ApiDevice
 from vitald.server.schema.jobs import ApiJob
 from vitald.server.schema.values import (
     Action,
@@ -47,6 +48,9 @@ class ApiFinding(_FaultClassed):
     """`in_remedy`: an operator began the required action; the finding stays open until evidence
     shows that it worked."""
     component: ComponentName
+    device: ApiDevice | None
+    """The device that it is about; null for one of the node, and where another device was put into
+    the slot since."""
     kind: Annotated[str, Keywords(examples=("xid",))]
     """Kind of the fault."""
     code: Code

@@ -63,6 +63,8 @@ class GpuIdentity(TypedDict, total=False):
     """Module on the baseboard."""
     minor: int
     """Number of its device file, `/dev/nvidia4`."""
+    index: int
+    """Number that nvidia-smi gives it."""
     board_id: int
     """The same for the GPUs on one board."""
     driver_version: str
@@ -118,8 +120,8 @@ class _OptionalReleaseRequest(TypedDict, total=False):
     seconds: Annotated[float, Keywords(minimum=1, maximum=86400, default=600)]
     """After how long they are taken back without a request."""
     gpus: Annotated[list[str], Keywords(default=())]
-    """Only these, by PCI address as `/v1/gpus` writes it; empty for all. The driver itself is
-    released only with all of them."""
+    """Only these, by any of their names (PCI address, index, serial number, UUID); empty for all.
+    The driver itself is released only with all of them."""
 
 
 class ReleaseRequest(_OptionalReleaseRequest):
