@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.system.lines import (
     wait_for_pid,
     xid,
 )
+from tests.trees import Tree
 from tests.waiting import until
 
 pytestmark = pytest.mark.kmsg
@@ -128,12 +130,15 @@ def test_a_process_is_not_believed(make_node: Make, kmsg: Write) -> None:
 
 @pytest.mark.core
 def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
-    make_node: Make, kmsg: Write
+    make_node: Make, kmsg: Write, tmp_path: Path
 ) -> None:
     """As guides and audits test an agent. Who wrote it is shown everywhere; no more lines of the
     kind change anything.
     """
-    node, pci = make_node(kernel_log="kmsg", userspace="ignore"), fresh_pci()
+    tree = Tree(tmp_path / "sys")
+    tree.pci("0000:01:00.0", 0x10DE, 0x2330, 0x030200, "vfio-pci")  # a GPU, and not NVML's
+    node = make_node(kernel_log="kmsg", userspace="ignore", sysfs=tree.root)
+    pci = fresh_pci()
     node.start()  # past what older tests left in the ring
     node.wait(lambda status: status["sources"][0]["state"] == "ok")
     node.configure('userspace = "ignore"', "")
@@ -166,6 +171,29 @@ def test_what_root_writes_makes_the_node_unfit_and_is_unconfirmed(
             node.request("POST", f"/v1/findings/{one['id']}/clear", {"reason": "tested"})[0] == 200
         )
     assert about(node.findings(), pci) == []
+
+
+@pytest.mark.core
+def test_a_line_about_a_gpu_on_a_node_that_has_none(
+    make_node: Make, kmsg: Write, tmp_path: Path
+) -> None:
+    """It is shown, with the reason, and makes no fault; a drill does."""
+    tree = Tree(tmp_path / "sys")
+    tree.pci("0000:01:00.0", 0x15B3, 0x1021, 0x020700, "mlx5_core")
+    node = make_node(kernel_log="kmsg", userspace="unconfirmed", sysfs=tree.root)
+    pci = fresh_pci()
+    node.start()
+    node.wait(lambda status: status["sources"][0]["state"] == "ok")
+    before = len(node.findings())
+    kmsg(f"<3>{xid(79, pci=pci)}")
+    until(lambda: about(node.events(), pci), "the event")
+    (event,) = about(node.events(), pci)
+    assert event["trust"] == "untrusted"
+    reason = "this node has no gpu and no driver for one"
+    assert event["fields"]["untrusted"] == reason
+    assert f"UNTRUSTED ({reason}, not judged)" in node.cli("events", "--code", "xid/79").stdout
+    assert (about(node.findings(), pci), len(node.findings())) == ([], before)
+    assert node.cli("inject", "xid", "79", "--config", str(node.config)).returncode == 0
 
 
 @pytest.mark.core

@@ -103,7 +103,7 @@ def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     observations = component["sights"]
     readings = sum(observation["asked"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
-    device = component["device"].get("text") or component["identity"] or "-"
+    device = component.get("device", {}).get("text") or component["identity"] or "-"
     return (
         render.escape_text(component["name"]),
         render.escape_text(device),

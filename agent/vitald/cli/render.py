@@ -210,7 +210,7 @@ def format_finding(finding: schema.ApiFinding, *, full: bool = False) -> Iterabl
     code = colour_text(str(finding["code"]), "dim")
     drill = _mark_drill(finding)
     yield f"  {drill}{colour_text(component, 'bold')}  {title}  {code}  #{finding['id']}"
-    if device := describe_device(finding["device"]):
+    if device := describe_device(finding.get("device")):
         yield from _wrap_text("device", device, columns)
     begun = " (begun)" if finding["state"] == "in_remedy" else ""
     yield f"      do     {describe_action(finding)}{begun}"

@@ -97,7 +97,7 @@ def _show_incidents(status: schema.NodeStatus) -> None:
 def _show_absence(status: schema.NodeStatus) -> None:
     """What to do on a node without accelerators, unless a finding says that some are missing."""
     kinds = {component["kind"] for component in status["components"] if _is_here(component)}
-    if kinds.isdisjoint(_ACCELERATORS) and not status["openFindings"]:
+    if kinds.isdisjoint(_ACCELERATORS) and not status["findings"]:
         print("  no GPU and no Neuron device on PCI; if this node should have some, say how many:")
         print("      [nvml] expected_gpus = 8, or [expect] neuron = 16: fewer make it unfit")
 

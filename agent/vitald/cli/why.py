@@ -59,7 +59,7 @@ def format_chain(chain: schema.Why) -> Iterable[str]:
     )
     heading = f"#{finding['id']} {drill}{component}  {title}  {finding['code']}"
     yield render.colour_text(heading, "bold")
-    if device := render.describe_device(finding["device"]):
+    if device := render.describe_device(finding.get("device")):
         yield f"  device   {render.escape_text(device)}"
     yield "  lines"
     for event in chain["events"]:
