@@ -58,7 +58,7 @@ OF_NO_GPU += ["GetExcludedDeviceCount"]
 OF_A_GPU = """
     DeviceGetHandleByPciBusId_v2 DeviceGetSupportedEventTypes EventSetCreate DeviceRegisterEvents
     DeviceGetUUID DeviceGetName DeviceGetSerial DeviceGetBoardPartNumber DeviceGetVbiosVersion
-    DeviceGetInforomImageVersion DeviceGetModuleId DeviceGetMinorNumber DeviceGetBoardId
+    DeviceGetInforomImageVersion DeviceGetModuleId DeviceGetMinorNumber DeviceGetIndex DeviceGetBoardId
     DeviceGetFieldValues DeviceGetNvLinkRemoteDeviceType DeviceGetTemperatureThreshold
     DeviceGetEnforcedPowerLimit DeviceGetPersistenceMode DeviceGetEccMode DeviceGetMigMode
     DeviceGetMaxMigDeviceCount DeviceGetMigDeviceHandleByIndex DeviceGetTemperature
