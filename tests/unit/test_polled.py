@@ -17,7 +17,16 @@ from tests.looking import CATALOG, Looking, polled, told
 from vitald import catalog
 from vitald.collectors.collector import Found, PolledDevice
 from vitald.collectors.small_files import RawReadings
-from vitald.model import Component, ComponentKind, Event, Position, Readings, Sample, SourceState
+from vitald.model import (
+    Component,
+    ComponentKind,
+    DeviceNames,
+    Event,
+    Position,
+    Readings,
+    Sample,
+    SourceState,
+)
 
 
 @dataclass
@@ -112,6 +121,37 @@ def moves(events: Iterable[Event]) -> list[tuple[str, object]]:
     return [
         (one.component.id, one.fields["serial"]) for one in events if one.code == "device/identity"
     ]
+
+
+# --- names
+
+_FIELDS = {"index": "3", "slot": "7", "pci": "0000:10:1c.0", "device": "rdma0", "interface": "a, b"}
+
+
+def test_the_names_of_a_device_outlast_it_and_a_restart() -> None:
+    """What PCI does not have, such as a drive of a fabric, has no address of it."""
+    things = Things(a=Part("A", fields=_FIELDS), b=Part(fields={"pci": "traddr=10.0.0.1"}))
+    named = (
+        DeviceNames(
+            component=slot("a"),
+            index="3",
+            serial="A",
+            slot="7",
+            address="0000:10:1c.0",
+            aliases=("rdma0", "a", "b"),
+        ),
+        DeviceNames(component=slot("b")),
+    )
+    with watching(things) as node:
+        node.look()
+        assert sorted(node.last.devices or (), key=lambda names: names.component.id) == [*named]
+        del things.slots["a"]
+        node.look()
+        assert named[0] in (node.last.devices or ())
+        position = node.position
+    with watching(things, position) as node:
+        node.look()
+        assert named[0] in (node.last.devices or ())
 
 
 # --- looks that hang or are late

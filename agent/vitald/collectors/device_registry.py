@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitald.checking import parse_pci_address
 from vitald.collectors.event_factory import derive_readings
 from vitald.collectors.small_files import RawReadings
 from vitald.model import Component, DeviceNames, Readings
@@ -219,7 +220,7 @@ def _build_names(identity: str, entry: Entry) -> DeviceNames:
         index=fields.get("index", ""),
         serial=identity if "/" not in identity else "",
         slot=fields.get("slot", ""),
-        address=fields.get("pci", ""),
+        address=parse_pci_address(fields.get("pci", "")) or "",  # a drive's may be of a fabric
         aliases=tuple(filter(None, (fields.get("device", ""), *interfaces))),
     )
 

@@ -49,7 +49,7 @@ class DeviceDirectory:
                 component=component,
                 uuid=device.uuid,
                 serial=device.serial,
-                address=component.id if ":" in component.id else "",
+                address=parse_pci_address(component.id) or "",
             )
         )
 
