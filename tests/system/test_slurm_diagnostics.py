@@ -189,7 +189,9 @@ def test_level_1_finds_what_refuses_the_job(
     job = slurm.submit("exit 0")
     known = slurm.wait(lambda known: known.held, "the node to be drained")
     assert (
-        known.reason.startswith(f"vitald: gpu/{gpus.addresses[6]}: ")
+        known.reason.startswith(
+            f"vitald: gpu/{gpus.addresses[6]} (GPU 6, serial {gpus.serials[6]}, slot 7, module 7): "
+        )
         and "(dcgm/126): reboot the node" in known.reason
     )
     until(lambda: slurm.state(job).startswith("PENDING"), "the job to wait")
