@@ -20,6 +20,7 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.diagnostics.check import Execute
 from vitald.ledger import LedgerError
+from vitald.model import Component
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
@@ -149,6 +150,7 @@ class FakeDiagnostics:
         self.scheduled: tuple[ScheduledRun, ...] = ()
         self.last_runs: dict[tuple[str, int], Run] = {}
         self.blocked = ""
+        self.gpus: list[Component] = []  # as the programs number them
         self.asked: list[RunRequest] = []
         self.cancelled: list[tuple[str | None, str, str]] = []
         self.refusal: Refusal | None = None
@@ -156,6 +158,9 @@ class FakeDiagnostics:
         self.ledger_fails = ""
         self.on_ask: Callable[[ActiveRun], ActiveRun] = lambda going: going
         self.on_look: Callable[[], object] = lambda: None
+
+    def find_gpu_number(self, gpu: Component) -> int | None:
+        return self.gpus.index(gpu) if gpu in self.gpus else None
 
     def request_run(self, ask: RunRequest) -> ActiveRun:
         if self.refusal is not None:

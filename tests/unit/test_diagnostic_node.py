@@ -65,6 +65,15 @@ def test_by_the_order_of_their_addresses(board: NodeState, node: NodeView) -> No
     assert [address_of(node, index) for index in range(-1, 5)] == [None, *ADDRESSES, None]
 
 
+def test_a_gpu_has_the_number_by_which_it_is_found(board: NodeState, node: NodeView) -> None:
+    """A lost one keeps it, whatever the driver calls the others now."""
+    assert node.find_number(Component(ComponentKind.GPU, ADDRESSES[1])) is None
+    board.replace_readings("nvml", [readings(address) for address in reversed(ADDRESSES)])
+    for index, address in enumerate(ADDRESSES):
+        assert node.find_number(Component(ComponentKind.GPU, address)) == index
+    assert node.find_number(Component(ComponentKind.GPU, "0000:99:00.0")) is None
+
+
 def test_the_serial_number_comes_first_and_nobody_is_blamed_in_the_place_of_another(
     board: NodeState, node: NodeView
 ) -> None:

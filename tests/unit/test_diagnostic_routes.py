@@ -209,17 +209,19 @@ def test_a_gpu_by_another_name_than_its_index(served: Served, fake: FakeDiagnost
     served.devices.replace_devices(
         "nvml",
         [
-            DeviceNames(component=first, index="0", serial="165001", address=first.id),
-            DeviceNames(component=second, serial="165002", address=second.id),  # the driver lost it
+            DeviceNames(component=first, index="0", serial="165001", slot="1", address=first.id),
+            DeviceNames(component=second, serial="165002", slot="1", address=second.id),
         ],
     )
+    fake.gpus = [first]
     for name in ("165001", "0000:19:00.0", "19:00", "gpu/0"):
         assert served.request("POST", RUN, {"reason": "x", "gpus": [name, 3]})[0] == 202
         assert fake.asked[-1].gpus == (0, 3)
     for gpus, status, error in (
         (["165001", 0], 400, "gpus: expected"),
         (["165003"], 404, "no GPU '165003' on this node"),
-        (["165002"], 409, "the driver gives gpu/0000:3b:00.0 no number now"),
+        (["165002"], 409, "gpu/0000:3b:00.0 has no number"),
+        (["slot 1"], 400, "'slot 1' is ambiguous"),
     ):
         answered, answer = served.request("POST", RUN, {"reason": "x", "gpus": gpus})
         assert (answered, error in str(answer["error"])) == (status, True), answer

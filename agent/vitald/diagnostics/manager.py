@@ -34,6 +34,7 @@ from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
+from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread
 
@@ -62,6 +63,7 @@ class DiagnosticsManager:
         were handed in are in the ledger and shown. `waits_for_idle`: whether a repair of the node
         waits for the running job.
         """
+        self._node = node
         problems = ProblemLog()
         self._changed = asyncio.Event()
         wake = self._changed.set
@@ -118,6 +120,10 @@ class DiagnosticsManager:
     def active(self) -> tuple[ActiveRun, ...]:
         """Runs that have not ended: the active one first, then the queue."""
         return self._dispatcher.active
+
+    def find_gpu_number(self, gpu: Component) -> int | None:
+        """The number by which the checks' programs call a GPU; None if they do not know it."""
+        return self._node.find_number(gpu)
 
     @property
     def last_runs(self) -> dict[tuple[str, int], Run]:

@@ -17,7 +17,7 @@ from vitald.collectors.pci.inventory import PciInventory
 from vitald.core.node_state import NodeState
 from vitald.judge.verdict import sort_by_strength
 from vitald.ledger import read_last_runs
-from vitald.model import Component, ComponentKind, Finding
+from vitald.model import Component, ComponentKind, Finding, Readings
 from vitald.model.diagnostic import Run
 
 MAX_PAST_RUNS = 10  # runs of each check and level: as many as the schedule considers
@@ -54,27 +54,38 @@ class NodeView:
         return self._node_state.find_clears(finding)
 
     def find_gpu(self, index: int, serial: str = "") -> Component | None:
-        """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
-        keeps its number until a reboot.
-        """
-        readings = {
-            reading.component: reading
-            for reading in self._node_state.readings.get(NVML, ())
-            if reading.component.kind is ComponentKind.GPU
-        }
+        """The GPU that a tool calls by this number, or by the serial number if it prints one."""
+        readings = self._get_readings()
         if serial:
             for component, reading in readings.items():
                 if reading.values.get("serial") == serial:
                     return component
-        known = sorted(
-            readings or self._on_pci(), key=lambda component: (len(component.id), component.id)
-        )
+        known = self._list_numbered()
         found = known[index] if 0 <= index < len(known) else None
-        ours = readings[found].values.get("serial") if found in readings else None
+        ours = readings[found].values.get("serial") if found and found in readings else None
         if serial and ours and ours != serial:
             # The tool counts otherwise than the driver does now: better none than another one
             return None
         return found
+
+    def find_number(self, gpu: Component) -> int | None:
+        """The number by which tools call a GPU; None if they do not know it."""
+        numbered = self._list_numbered()
+        return numbered.index(gpu) if gpu in numbered else None
+
+    def _list_numbered(self) -> list[Component]:
+        """DCGM and NVML number GPUs in the order of their PCI addresses; one that fell off the bus
+        keeps its number until a reboot.
+        """
+        known = self._get_readings() or self._on_pci()
+        return sorted(known, key=lambda component: (len(component.id), component.id))
+
+    def _get_readings(self) -> Mapping[Component, Readings]:
+        return {
+            reading.component: reading
+            for reading in self._node_state.readings.get(NVML, ())
+            if reading.component.kind is ComponentKind.GPU
+        }
 
     def list_gpus(self) -> Set[Component]:
         """All that are here, or should be: on PCI, known to the driver, or with something wrong

@@ -22,7 +22,7 @@ from vitald.checking import Unexpected, read_flag, read_list, read_match, read_t
 from vitald.core.device_directory import DeviceDirectory
 from vitald.diagnostics.check import Check
 from vitald.ledger import LedgerError
-from vitald.model import ComponentKind
+from vitald.model import Component, ComponentKind
 from vitald.model.diagnostic import (
     ActiveRun,
     Fault,
@@ -78,6 +78,7 @@ class DiagnosticsControl(DiagnosticsView, Protocol):
     the active run. Both are logged there.
     """
 
+    def find_gpu_number(self, gpu: Component) -> int | None: ...
     def request_run(self, ask: RunRequest) -> ActiveRun: ...
     def cancel_run(self, run_id: str | None, by: str, reason: str) -> ActiveRun | None: ...
 
@@ -219,15 +220,13 @@ class DiagnosticRoutes:
         """A number is taken as it is: the program may know GPUs that the driver does not list."""
         if not isinstance(value, str):
             return read_whole(value, 0, _MAX_INDEX, expected, from_json=True)
-        component = find_component(self._devices, value, ComponentKind.GPU)
-        index = self._devices.find_names(component).index
-        if not index.isdecimal():
+        gpu = find_component(self._devices, value, ComponentKind.GPU)
+        number = self._diagnostics.find_gpu_number(gpu)
+        if number is None:
             raise RequestRefused(
-                409,
-                f"the driver gives {component.name} no number now",
-                "name it by the number that dcgmi discovery -l shows",
+                409, f"{gpu.name} has no number in the programs of diagnostics", "see vitald gpus"
             )
-        return int(index)
+        return number
 
     async def _read_ledger(self, work: Callable[[], Stored]) -> Stored:
         try:
