@@ -34,15 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     if gpus:
         _show_table(gpus, _list_codes(arguments, gpus))
     disabled = "[nvml] enabled = false"
-    if not gpus and source is not None:
+    if not gpus and source is not None and source["state"] == "not present":
         print("no GPU on PCI; if this node should have some, say how many: [nvml] expected_gpus")
-    elif not gpus:
+    elif not gpus and source is None:
         print(f"NVML is not asked on this node: {disabled}")
     elif source is None:
         render.print_line(f"these are not the present values: NVML is not asked: {disabled}")
     elif source["state"] != "ok":
         state = f"source nvml is {source['state']}: {render.escape_text(source['detail'])}"
-        render.print_line(f"these are not the present values: {state}")
+        what = "these are not the present values" if gpus else "which GPUs there are is unknown"
+        render.print_line(f"{what}: {state}")
     return 0
 
 

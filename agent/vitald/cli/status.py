@@ -95,9 +95,12 @@ def _show_incidents(status: schema.NodeStatus) -> None:
 
 
 def _show_absence(status: schema.NodeStatus) -> None:
-    """What to do on a node without accelerators, unless a finding says that some are missing."""
+    """What to do on a node without accelerators, unless a finding says that some are missing, or a
+    source cannot read what there is.
+    """
     kinds = {component["kind"] for component in status["components"] if _is_here(component)}
-    if kinds.isdisjoint(_ACCELERATORS) and not status["findings"]:
+    was_read = all(source["state"] in ("ok", "not present") for source in status["sources"])
+    if was_read and kinds.isdisjoint(_ACCELERATORS) and not status["findings"]:
         print("  no GPU and no Neuron device on PCI; if this node should have some, say how many:")
         print("      [nvml] expected_gpus = 8, or [expect] neuron = 16: fewer make it unfit")
 

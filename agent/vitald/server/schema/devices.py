@@ -9,10 +9,10 @@ from vitald.server.schema.values import Keywords
 
 class ApiDevice(TypedDict, total=False):
     """The names by which people and tools know the device in a slot. An unknown one is left out.
-    Each is accepted wherever a component is asked for."""
+    Each is accepted wherever a component is required, slot and module with that word: `slot 7`."""
 
     index: Annotated[int, Keywords(minimum=0)]
-    """The number that nvidia-smi (`-i`), DCGM or neuron-ls gives it; another boot may change it."""
+    """The number that nvidia-smi (`-i`) or neuron-ls gives it; another boot may change it."""
     serial: str
     """Serial number of the board, as it is printed on it; of an adapter its node GUID."""
     uuid: str
