@@ -385,19 +385,6 @@ def _check_verdict(arguments: argparse.Namespace, answer: Mapping[str, object]) 
         )
 
 
-def find_component(arguments: argparse.Namespace, name: str) -> str:
-    """The name of the component that is meant by any of its names; unchanged if the daemon knows
-    none.
-    """
-    try:
-        listed = call_api(arguments, "/v1/components", component=name)["components"]
-    except DaemonRefused as error:
-        if error.status != 404:
-            raise
-        return name
-    return str(listed[0]["name"])
-
-
 def follow_changes(arguments: argparse.Namespace) -> Iterator[schema.WatchLine]:
     """The changes from /v1/watch, as they arrive."""
     with _send_request(arguments, "/v1/watch", None, {}, None) as response:

@@ -54,12 +54,23 @@ def run(arguments: argparse.Namespace) -> int:
         _remark_if_empty(arguments, _print_past(arguments))
         return 0
     if arguments.component is not None:
-        arguments.component = client.find_component(arguments, arguments.component)
+        arguments.component = _find_component(arguments, arguments.component)
     changes = client.follow_changes(arguments)
     next(changes, None)  # the stream has begun: what happens from here on is in it
     shown = _print_past(arguments)
     _remark_if_empty(arguments, shown)
     return _print_changes(arguments, changes, shown)
+
+
+def _find_component(arguments: argparse.Namespace, name: str) -> str:
+    """The component that is meant by any of its names; unchanged if the daemon knows none."""
+    try:
+        listed = client.call_api(arguments, "/v1/components", component=name)["components"]
+    except client.DaemonRefused as error:
+        if error.status != 404:
+            raise
+        return name
+    return str(listed[0]["name"])
 
 
 def _remark_if_empty(arguments: argparse.Namespace, shown: set[object]) -> None:
