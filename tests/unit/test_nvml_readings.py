@@ -695,6 +695,15 @@ class Node:
         return self.node.current.by_gpu[self.gpus[gpu]]
 
 
+def test_the_texts_of_a_board_are_printable() -> None:
+    """They appear in reasons, which go to terminals, Slurm and systemd."""
+    node = Node(1)
+    node.set(0, serial="165\n\x1b[2J", name="NVIDIA\tH100")
+    node.look()
+    (names,) = node.node.list_devices()
+    assert (names.serial, node.read(0).values["name"]) == ("165??[2J", "NVIDIA?H100")
+
+
 def test_a_number_of_nvidia_smi_belongs_to_the_gpu_that_gave_it_last() -> None:
     """A lost one keeps its own until the driver gives it to another, and none over a boot."""
 
@@ -714,6 +723,8 @@ def test_a_number_of_nvidia_smi_belongs_to_the_gpu_that_gave_it_last() -> None:
     node.set(2, index=1)
     node.look()
     assert numbers(node) == {"GPU-0": "0", "GPU-1": "", "GPU-2": "1"}
+    node.answer({GPUS[1]: {"lookup": 15, "faults": ["lost"]}})
+    assert "index" not in node.read(1).values
 
 
 def codes(events: Iterable[Event]) -> list[tuple[str, str]]:

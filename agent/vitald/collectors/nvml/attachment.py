@@ -83,7 +83,7 @@ class Attachment:
             raise _Failed
         node, pci = self._state.node, self._state.pci
         node.note_attached(answer, pci.list_usable(), switched=pci.has_nvswitches())
-        node.slots = pci.slots
+        node.find_slot = pci.find_slot
         log.info(
             "nvml_attached",
             driver=answer["driver"],

@@ -74,7 +74,6 @@ _IDENTITY = (
     "board_id",
     "module_id",
     "minor",
-    "index",
     *RACK_LOCATION,
 )
 

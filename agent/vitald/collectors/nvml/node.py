@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from vitald.collectors.nvml.links import Links
 from vitald.collectors.nvml.memory_errors import LifetimeErrors
 from vitald.collectors.nvml.missing import MissingGpus
 from vitald.collectors.nvml.resets import ResetDetector
+from vitald.collectors.small_files import presentable
 from vitald.collectors.thresholds import ThresholdEvaluator
 from vitald.model import (
     NODE,
@@ -67,7 +68,7 @@ class GpuNode:
         age at which a reading is no longer current. `settle_s`: as for ThresholdEvaluator.
         """
         self.boot_id = boot_id
-        self.slots: Mapping[str, str] = {}  # physical slots by address without function
+        self.find_slot: Callable[[str], str] = lambda _: ""  # as PciInventory has it
         self._catalog = catalog
         self._of_type = of_type
         self._overdue_s = overdue_s or {}
@@ -219,8 +220,7 @@ class GpuNode:
 
     def _process_answer(self, address: str, answer: Mapping[str, Any]) -> list[Event]:
         values: dict[str, Sample] = {
-            name: tuple(map(float, value)) if isinstance(value, list) else value
-            for name, value in answer.get("values", {}).items()
+            name: _parse_sample(value) for name, value in answer.get("values", {}).items()
         }
         component = Component(ComponentKind.GPU, address)
         events = self._register_gpu(address, values) if "uuid" in values else []
@@ -304,7 +304,7 @@ class GpuNode:
         """Registers the GPU. An event if it is new or has moved."""
         uuid = str(values["uuid"])
         former = self._gpus.find_gpu(uuid) or KnownGpu(address=address, uuid=uuid)
-        slot = self.slots.get(address.rpartition(".")[0], "")
+        slot = self.find_slot(address)
         known = former.update_from(address, slot, values, simulated=self.simulated)
         self._note_numbers(uuid, values)
         if self._gpus.find_gpu_at(address) is None:  # until now its address was its identity
@@ -401,3 +401,12 @@ class GpuNode:
     def _describe_gpu(self, address: str) -> str:
         known = self._gpus.find_gpu_at(address)
         return known.display_name if known is not None else f"GPU {address}"
+
+
+def _parse_sample(value: Sample | list[float]) -> Sample:
+    """A value of the worker's answer. A board chooses its texts, such as its serial number, and
+    they appear on terminals and in reasons.
+    """
+    if isinstance(value, list):
+        return tuple(map(float, value))
+    return presentable(value) if isinstance(value, str) else value

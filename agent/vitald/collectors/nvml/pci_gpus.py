@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 
 import structlog
 
@@ -33,9 +32,8 @@ class PciGpus:
         """Why the last scan failed; empty if it did not."""
         return self._inventory.error
 
-    @property
-    def slots(self) -> Mapping[str, str]:
-        return self._inventory.slots
+    def find_slot(self, address: str) -> str:
+        return self._inventory.find_slot(address)
 
     def note_change(self) -> None:
         """The kernel announced that a device came or went."""

@@ -26,6 +26,7 @@ _IDENTITY = (
     "inforom",
     "module_id",
     "minor",
+    "index",
     "board_id",
     "driver_version",
     *RACK_LOCATION,
@@ -66,7 +67,7 @@ def _format_gpu(
     names: DeviceNames,
 ) -> schema.Gpu:
     values = read.values if read is not None else {}
-    known = {"uuid": names.uuid, "serial": names.serial}  # also of one that was not read
+    device = serialize.format_device(names)  # also of one that was not read
     unobserved = [seen.source for seen in observations if seen.unknown_reason]
     if read is not None:
         simulated = read.simulated
@@ -82,15 +83,14 @@ def _format_gpu(
         "simulated": simulated,
         "identity": cast(
             "schema.GpuIdentity",
-            {name: value for name, value in known.items() if value}
-            | {name: serialize.plain(values[name]) for name in _IDENTITY if name in values}
-            | ({"index": int(names.index)} if names.index.isdecimal() else {}),
+            {name: value for name, value in device.items() if name in _IDENTITY}
+            | {name: serialize.plain(values[name]) for name in _IDENTITY if name in values},
         ),
-        "slot": names.slot or None,
+        "slot": device.get("slot"),
         "readings": {
             name: serialize.plain(value)
             for name, value in sorted(values.items())
-            if name not in (*_IDENTITY, "index")
+            if name not in _IDENTITY
         },
         "notObservable": dict(sorted(read.missing.items())) if read is not None else {},
     }
