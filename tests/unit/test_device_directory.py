@@ -128,8 +128,21 @@ def test_the_node_and_a_whole_kind_are_no_device() -> None:
         assert known.describe_component(one) == component.name
 
 
+def test_what_the_judge_learns_of_a_slot_is_known_at_once() -> None:
+    slots, made = SlotRegistry(), DeviceDirectory()
+    made.set_slots(slots)
+    assert made.find_names(GPU).text == ""
+    slots.put_device(Device(component=GPU, serial="165003"))
+    assert made.find_names(GPU).text == "serial 165003"
+    slots.adopt_devices([Device(component=OTHER, serial="165004")])
+    assert made.find_names(OTHER).text == "serial 165004"
+    made.set_slots(SlotRegistry())
+    assert made.find_names(GPU).text == ""
+
+
 def test_a_source_replaces_what_it_said() -> None:
     known = directory()
+    assert known.find_components("3") == [GPU]
     known.replace_devices("nvml", [DeviceNames(component=OTHER, index="3")])
     assert known.find_components("3") == [OTHER]
     assert known.find_names(GPU).text == "slot 7"

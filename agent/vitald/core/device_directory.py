@@ -17,6 +17,7 @@ from vitald.model import NODE, Component, ComponentKind, DeviceNames, Finding
 
 _NUMBERED = re.compile(r"(gpu|neuron)[ /]([0-9]{1,4})")
 _PLACED = re.compile(r"(slot|module)[ /](.{1,64})")
+_MAX_COMPOSED = 4096  # forged lines may name any number of addresses
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
@@ -26,6 +27,9 @@ class DeviceDirectory:
     def __init__(self) -> None:
         self._by_source: dict[str, dict[Component, DeviceNames]] = {}
         self._slots = SlotRegistry()
+        # Composed names: a verdict needs them for each of what may be thousands of findings
+        self._composed: dict[Component, DeviceNames] = {}
+        self._composed_of = (self._slots, 0)  # the slots that they are of, and their revision
 
     def set_slots(self, slots: SlotRegistry) -> None:
         """Use what the judge knows of each slot, now and later."""
@@ -33,10 +37,22 @@ class DeviceDirectory:
 
     def replace_devices(self, source: str, devices: Iterable[DeviceNames]) -> None:
         """Replace what a source knows."""
-        self._by_source[source] = {names.component: names for names in devices}
+        known = {names.component: names for names in devices}
+        if known != self._by_source.get(source):
+            self._by_source[source] = known
+            self._composed.clear()
 
     def find_names(self, component: Component) -> DeviceNames:
         """The names of the device that is in a slot now, or was there last."""
+        present = (self._slots, self._slots.revision)
+        if present != self._composed_of or len(self._composed) > _MAX_COMPOSED:
+            self._composed.clear()
+            self._composed_of = present
+        if component not in self._composed:
+            self._composed[component] = self._compose_names(component)
+        return self._composed[component]
+
+    def _compose_names(self, component: Component) -> DeviceNames:
         names = DeviceNames(component=component)
         if not component.id or component.kind is ComponentKind.NODE:
             return names

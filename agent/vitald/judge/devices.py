@@ -23,6 +23,7 @@ class SlotRegistry:
     def __init__(self, devices: Iterable[Device] = ()) -> None:
         self._in = {device.component: device for device in devices}
         self._changed: dict[Component, Device] = {}
+        self.revision = 0  # grows with each change
 
     @property
     def all(self) -> tuple[Device, ...]:
@@ -48,6 +49,7 @@ class SlotRegistry:
     def put_device(self, device: Device) -> None:
         if device.component in self._in or len(self._in) < _MAX_DEVICES:
             self._in[device.component] = self._changed[device.component] = device
+            self.revision += 1
 
     def identify(self, component: Component) -> str:
         """UUID or serial number of the device, which survive a move; else the component's name.
@@ -93,6 +95,7 @@ class SlotRegistry:
     def adopt_devices(self, devices: Iterable[Device]) -> None:
         """Add devices from another ledger, where nothing newer is known."""
         self._in = {**{device.component: device for device in devices}, **self._in}
+        self.revision += 1
 
     def shift_times(self, seconds: float) -> None:
         """Shift all times after a step of the clock."""
