@@ -305,7 +305,7 @@ def test_remedy(node: Node) -> None:
         0,
         [
             "in remedy #1: gpu/0000:65:00.0  GPU has fallen off the bus  xid/79",
-            "it stays open until a reboot; a named person, with a reason",
+            "  open until a reboot; a named person, with a reason",
         ],
     )
     assert (
@@ -317,11 +317,71 @@ def test_remedy(node: Node) -> None:
     assert (again.returncode, "no open finding 7" in again.stderr) == (69, True)
 
 
+@pytest.mark.core
+def test_clear_many(node: Node) -> None:
+    """By ID, code, component, or all; first only listed."""
+    node.write(*(xid(pid, pci=f"0000:{60 + pid}:00") for pid in range(1, 5)), dbe(5, "0000:64:00"))
+    wait_for_pid(node, 5)
+
+    def act(*words: str) -> tuple[int, list[str]]:
+        done = node.cli(*words, "--reason", "test")
+        remarks = [line for line in done.stderr.splitlines() if line]
+        return done.returncode, [line.split("  ")[0] for line in done.stdout.splitlines()] + remarks
+
+    every = {finding["id"]: finding["component"] for finding in node.findings()}
+    by_code = {str(f["code"]): str(f["id"]) for f in node.findings("&component=gpu/0000:64:00.0")}
+    assert len(every) == 5 and set(by_code) == {"xid/48", "xid/79"}
+    listed = act("clear", "--all", "--dry-run")
+    assert listed[0] == 0
+    assert sorted(listed[1]) == [f"would clear #{n}: {name}" for n, name in sorted(every.items())]
+    assert act("clear", by_code["xid/48"], "9", "--dry-run") == (
+        69,
+        [
+            f"would clear #{by_code['xid/48']}: gpu/0000:64:00.0",
+            "vitald: no finding 9 (vitald findings shows the open ones, vitald findings --cleared"
+            " the others)",
+        ],
+    )
+    assert len(node.findings()) == 5
+    code, shown = act(
+        "accept", "--code", "xid/79", "--component", "gpu/0000:64:00.0", "--for", "1h"
+    )
+    assert (code, shown[0]) == (0, f"accepted #{by_code['xid/79']}: gpu/0000:64:00.0")
+    assert act("accept", "--end", "--all") == (
+        0,
+        [f"no longer accepted #{by_code['xid/79']}: gpu/0000:64:00.0"],
+    )
+    code, shown = act("remedy", "--code", "xid/48")
+    assert (code, shown[0]) == (0, f"in remedy #{by_code['xid/48']}: gpu/0000:64:00.0")
+    assert act("clear", "1", "1", "77", "2") == (
+        69,
+        [
+            "cleared #1: gpu/0000:61:00.0",
+            "cleared #2: gpu/0000:62:00.0",
+            "vitald: no open finding 77 (vitald findings shows the open ones)",
+        ],
+    )
+    assert act("clear", "--component", "gpu/0000:64:00.0")[0] == 0
+    assert [finding["component"] for finding in node.findings()] == ["gpu/0000:63:00.0"]
+    assert act("clear", "--code", "xid/31") == (0, ["vitald: no such finding is open"])
+    assert act("clear", "--code", "xidd/31")[1] == [
+        "vitald: there is no kind 'xidd', did you mean xid?"
+    ]
+    assert act("clear", "--all") == (0, ["cleared #3: gpu/0000:63:00.0"])
+    assert node.findings() == []
+    last = json.loads(node.cli("findings", "--cleared", "--limit", "1", "--json").stdout)
+    assert "test" in last["findings"][0]["clearedBy"]
+
+
 def test_clear_replaced(node: Node) -> None:
     """Every finding of the board that is gone."""
     node.write(xid(1), dbe(2), dbe(3, "0000:66:00"))
     wait_for_pid(node, 3)
-    assert node.cli("clear", "1", "--replaced", "--reason", "new board").returncode == 0
+    done = node.cli(
+        "clear", "--component", "gpu/0000:65:00.0", "--replaced", "--reason", "new board"
+    )
+    assert (done.returncode, done.stdout.count("cleared")) == (0, 1)
+    assert "no open finding" in done.stderr, "the other was closed with it"
     assert [finding["component"] for finding in node.findings()] == ["gpu/0000:66:00.0"]
 
 

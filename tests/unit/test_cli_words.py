@@ -67,6 +67,17 @@ WRONG = [
     ),
     (("remedy", "1", "--reason", "", *NOBODY), "argument --reason"),
     *(
+        (("clear", *chosen, "--reason", "x", *NOBODY), "which findings? Either IDs, or --code and")
+        for chosen in (
+            (),
+            ("1", "--all"),
+            ("1", "--code", "xid/79"),
+            ("--code", "xid/79", "--all"),
+            ("--component", "gpu/0", "1"),
+        )
+    ),
+    (("clear", "--all", "--replaced", "--reason", "x", *NOBODY), "--replaced: name the devices"),
+    *(
         (("findings", "--limit", value, *NOBODY), "argument --limit: expected")
         for value in ("0", "1001", "all")
     ),
@@ -212,6 +223,8 @@ def test_options_between_the_words(capsys: pytest.CaptureFixture[str]) -> None:
         ("inject", "xid", "--for", "1m", "79"),
         ("inject", "xid/79"),
         ("clear", "#1", "--reason", "x"),
+        ("clear", "1", "--reason", "x", "2", "--dry-run"),
+        ("accept", "--end", "--code", "xid/79", "--component", "3", "--reason", "x"),
         ("remedy", "#1", "--reason", "x"),
         ("why", "#1"),
         ("events", "--since", "2026-11-18T13:46:40Z"),

@@ -50,13 +50,13 @@ VERBS = {
     "recovery": Verb(
         "recovery", "automatic reboot and replacement: settings, request, decisions", _ASK
     ),
-    "clear": Verb("clear", "close a finding, with a reason", _OPERATE),
+    "clear": Verb("clear", "close findings, with a reason", _OPERATE),
     "accept": Verb(
         "accept",
-        "live with a finding for a time: shown, without effect on fitness and flags",
+        "live with findings for a time: shown, without effect on fitness and flags",
         _OPERATE,
     ),
-    "remedy": Verb("remedy", "record that a finding's remedy has begun", _OPERATE),
+    "remedy": Verb("remedy", "record that the remedy of findings has begun", _OPERATE),
     "release": Verb(
         "release",
         "release the GPUs for a while, for a reset, a driver reload or a MIG change",

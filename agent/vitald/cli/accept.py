@@ -1,4 +1,4 @@
-"""`vitald accept ID --for 7d --reason TEXT`: accept a finding for a time. The acceptance ends at
+"""`vitald accept ID... --for 7d --reason TEXT`: accept findings for a time. The acceptance ends at
 once when the fault gets worse.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, finding_action, render, words
+from vitald.cli import Parser, finding_action, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_PERIOD_S = 90 * words.DAY_S
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     finding_action.add_finding_options(parser)
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument(
@@ -28,18 +28,18 @@ def options(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--end", dest="seconds", action="store_const", const=0.0, help="no longer: it counts again"
     )
-    finding_action.add_reason_option(parser, "why the node may work with it")
-    parser.add_argument("--json", action="store_true", help="the finding as JSON")
+    finding_action.add_record_options(parser, "why the node may work with it")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(
+    return finding_action.act_on_findings(
         arguments,
-        "/v1/findings/{id}/accept",
-        {"reason": arguments.reason, "seconds": arguments.seconds},
-        id=arguments.id,
+        "accept",
+        {"seconds": arguments.seconds},
+        would="accept" if arguments.seconds else "no longer accept",
+        describe=_describe_acceptance,
+        is_meant=lambda finding: bool(arguments.seconds or finding["accepted"]),
     )
-    return finding_action.show_answer(arguments, answer, _describe_acceptance)
 
 
 def _describe_acceptance(finding: schema.ApiFinding) -> str:
@@ -47,7 +47,4 @@ def _describe_acceptance(finding: schema.ApiFinding) -> str:
     if accepted is None:
         return f"no longer accepted {title}"
     until = render.format_time(accepted["until"])
-    return (
-        f"accepted {title}\n"
-        f"it stays open and shown, and counts again at {until}, or as soon as it gets worse"
-    )
+    return f"accepted {title}\n  shown until {until}, without effect unless it gets worse"

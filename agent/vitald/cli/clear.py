@@ -1,36 +1,29 @@
-"""`vitald clear ID --reason TEXT`: close a finding. Caller, time and reason are recorded."""
+"""`vitald clear ID... --reason TEXT`: close findings. Caller, time and reason are recorded."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from vitald.cli import client, finding_action, render
-
-if TYPE_CHECKING:
-    from vitald.server import schema
+from vitald.cli import Parser, UsageError, finding_action, render
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     finding_action.add_finding_options(parser)
-    finding_action.add_reason_option(parser, "why it is no longer true")
     parser.add_argument(
         "--replaced",
         action="store_true",
         help="because its device was replaced: the device's record begins afresh",
     )
-    parser.add_argument("--json", action="store_true", help="the closed finding as JSON")
+    finding_action.add_record_options(parser, "why they are no longer true")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(
+    if arguments.replaced and arguments.all:
+        raise UsageError("--replaced: name the devices, by ID, --code or --component")
+    return finding_action.act_on_findings(
         arguments,
-        "/v1/findings/{id}/clear",
-        {"reason": arguments.reason, "replaced": arguments.replaced},
-        id=arguments.id,
+        "clear",
+        {"replaced": arguments.replaced},
+        would="clear",
+        describe=lambda finding: f"cleared {render.format_title(finding)}",
     )
-    return finding_action.show_answer(arguments, answer, _describe_clearing)
-
-
-def _describe_clearing(finding: schema.ApiFinding) -> str:
-    return f"cleared {render.format_title(finding)}"

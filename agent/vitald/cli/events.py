@@ -51,14 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.since is None and (arguments.limit or 0) > _MAX_PAGE:
         raise UsageError(f"--limit {arguments.limit}: at most {_MAX_PAGE} without --since")
     if not arguments.follow:
-        _remark_if_empty(arguments, _print_past(arguments))
+        if not _print_past(arguments) and not arguments.json:
+            print("no events", file=sys.stderr)
         return 0
     if arguments.component is not None:
         arguments.component = _find_component(arguments, arguments.component)
     changes = client.follow_changes(arguments)
     next(changes, None)  # the stream has begun: what happens from here on is in it
     shown = _print_past(arguments)
-    _remark_if_empty(arguments, shown)
+    if not shown and not arguments.json:
+        print("no events yet", file=sys.stderr)
     return _print_changes(arguments, changes, shown)
 
 
@@ -71,25 +73,6 @@ def _find_component(arguments: argparse.Namespace, name: str) -> str:
             raise
         return name
     return str(listed[0]["name"])
-
-
-def _remark_if_empty(arguments: argparse.Namespace, shown: set[object]) -> None:
-    """Where nothing was shown, that this is so, and whether it could be otherwise."""
-    if shown:
-        return
-    if not arguments.json:
-        print("no events" + (" yet" if arguments.follow else ""), file=sys.stderr)
-    if arguments.kind is None:
-        return
-    from vitald import catalog, tomlfile
-
-    kinds = catalog.load_catalog().list_kinds()
-    if arguments.kind not in kinds:
-        hint = (
-            tomlfile.suggest_word(arguments.kind, kinds)
-            or f": there are {', '.join(sorted(kinds))}"
-        )
-        print(f"vitald: the catalogue has no kind {arguments.kind!r}{hint}", file=sys.stderr)
 
 
 def _print_past(arguments: argparse.Namespace) -> set[object]:

@@ -1,46 +1,126 @@
-"""What `vitald accept`, `clear` and `remedy` share: each records an action on one finding, with a
-reason.
+"""What `vitald accept`, `clear` and `remedy` share: each records an action, with a reason, on the
+findings that were chosen.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from vitald.cli import client, render, words
+from vitald.cli import Parser, UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
+_MAX_LISTED = 1000  # findings in one answer
 
-def add_finding_options(parser: argparse.ArgumentParser) -> None:
-    """How to reach the daemon, and the finding's ID."""
+
+def add_finding_options(parser: Parser) -> None:
+    """How to reach the daemon, and which findings."""
+    parser.intermixed = True
     client.add_connection_options(parser)
     parser.add_argument(
-        "id",
+        "ids",
+        nargs="*",
         type=words.parse_finding,
         metavar="ID",
-        help="the finding's number, as vitald status shows it",
+        help="findings' numbers, as vitald status shows them",
     )
-
-
-def add_reason_option(parser: argparse.ArgumentParser, help_: str) -> None:
     parser.add_argument(
-        "--reason", type=words.parse_reason, required=True, metavar="TEXT", help=help_
+        "--code", type=words.parse_code, metavar="CODE", help="those of one code, e.g. xid/94"
+    )
+    parser.add_argument(
+        "--component",
+        type=words.parse_device,
+        metavar="NAME",
+        help="those of one component: gpu/0000:65:00.0, or its index, serial number, UUID, PCI"
+        " address",
+    )
+    parser.add_argument("--all", action="store_true", help="all open findings")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only list the findings, and change nothing"
     )
 
 
-def show_answer(
+def add_record_options(parser: argparse.ArgumentParser, reason: str) -> None:
+    """The reason that is recorded, with its help, and --json."""
+    parser.add_argument(
+        "--reason", type=words.parse_reason, required=True, metavar="TEXT", help=reason
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a finding")
+
+
+def act_on_findings(
     arguments: argparse.Namespace,
-    answer: schema.OneFinding,
+    verb: str,
+    body: dict[str, object],
+    *,
+    would: str,
     describe: Callable[[schema.ApiFinding], str],
+    is_meant: Callable[[schema.ApiFinding], bool] = lambda _finding: True,
 ) -> int:
-    """Prints the answer: as JSON where --json is given, otherwise what `describe` makes of the
-    finding. Returns the exit code.
+    """Sends the action `verb` for each finding that was chosen, and prints what `describe` makes of
+    the finding as it is then; with --dry-run only its title, behind `would`. `is_meant`: whether a
+    finding that was not chosen by its ID is. Returns the exit code.
     """
-    if arguments.json:
-        render.emit_json(answer)
-    else:
-        print(describe(answer["finding"]))
-    return 0
+    code = 0
+    for number in _choose_findings(arguments, is_meant):
+        try:
+            answer = (
+                _read_open(arguments, number)
+                if arguments.dry_run
+                else client.call_api(
+                    arguments,
+                    f"/v1/findings/{{id}}/{verb}",
+                    {"reason": arguments.reason, **body},
+                    id=number,
+                )
+            )
+        except client.DaemonRefused as error:
+            if error.status != 404:
+                raise
+            print(f"vitald: {error}", file=sys.stderr)
+            # One of a selection was closed since it was listed, perhaps by the action before.
+            code = error.exit_code if arguments.ids else code
+            continue
+        if arguments.json:
+            render.emit_json(answer)
+        elif arguments.dry_run:
+            print(f"would {would} {render.format_title(answer['finding'])}")
+        else:
+            print(describe(answer["finding"]))
+    return code
+
+
+def _choose_findings(
+    arguments: argparse.Namespace, is_meant: Callable[[schema.ApiFinding], bool]
+) -> Iterable[str]:
+    """The findings' numbers. Raises UsageError unless they are chosen in exactly one way."""
+    is_narrowed = bool(arguments.code or arguments.component)
+    if bool(arguments.ids) + is_narrowed + arguments.all != 1:
+        raise UsageError("which findings? Either IDs, or --code and --component, or --all")
+    if arguments.ids:
+        return dict.fromkeys(arguments.ids)
+    answer = client.call_api(
+        arguments,
+        "/v1/findings",
+        code=arguments.code,
+        component=arguments.component,
+        limit=_MAX_LISTED,
+    )
+    if answer["more"]:
+        raise UsageError(f"more than {_MAX_LISTED} findings: narrow them by --code or --component")
+    chosen = [str(finding["id"]) for finding in answer["findings"] if is_meant(finding)]
+    if not chosen:
+        print("vitald: no such finding is open", file=sys.stderr)
+    return chosen
+
+
+def _read_open(arguments: argparse.Namespace, number: str) -> schema.OneFinding:
+    """An open finding, also one of a rule on trial. Raises DaemonRefused."""
+    finding = client.call_api(arguments, "/v1/findings/{id}/why", id=number)["finding"]
+    if finding["state"] == "cleared":
+        raise client.DaemonRefused(404, f"no open finding {number}", "it was cleared")
+    return {"finding": finding}

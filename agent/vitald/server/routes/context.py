@@ -14,10 +14,11 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import group_by_incident
-from vitald.ledger import LedgerError
+from vitald.ledger import EventQuery, LedgerError, read_events
 from vitald.model import Component, ComponentKind, Finding, Incident, make_single_incident
 from vitald.server import serialize
 from vitald.server.request import RequestRefused
+from vitald.tomlfile import suggest_word
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 if TYPE_CHECKING:
@@ -62,6 +63,19 @@ class RouteContext:
         # Else an answer could contain an event before its finding is published.
         await self.pipeline.wait_until_published()
         return stored
+
+    async def check_kind(self, kind: str) -> None:
+        """Raises RequestRefused for a kind of events that neither the catalogue nor the ledger
+        has.
+        """
+        kinds = self.catalog.list_kinds()
+        if kind in kinds:
+            return
+        wanted, path = EventQuery(kind=kind, limit=1), self.pipeline.ledger.path
+        if not await self.read_ledger(lambda: read_events(path, wanted)):
+            close = suggest_word(kind, kinds)
+            hint = "" if close else f"there are {', '.join(sorted(kinds))}"
+            raise RequestRefused(400, f"there is no kind {kind[:80]!r}{close}", hint)
 
     def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""

@@ -73,6 +73,9 @@ class EventRoutes:
             if self._context.node_state.ledger.ok:
                 raise  # only slow: a partial answer would look complete
             stored = self._select_recent(wanted)
+        named = kind if kind is not None else code
+        if named is not None and not stored:
+            await self._context.check_kind(named.partition("/")[0])
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
         answer: schema.Events = {
