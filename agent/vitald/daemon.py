@@ -45,10 +45,10 @@ from vitald.diagnostics.run.process import Programs
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.summary import DeepLog
 from vitald.ledger import (
-    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
+    PastQuery,
     RowList,
     read_events,
     read_run,
@@ -217,9 +217,7 @@ class Daemon:
         path = self.pipeline.ledger.path
         try:
             stored = await self.reader.call(
-                lambda: read_events(
-                    path, EventQuery(code=PLACED, newest=True, limit=_MAX_LOCATIONS)
-                )
+                lambda: read_events(path, PastQuery(code=PLACED, newest=True, limit=_MAX_LOCATIONS))
             )
         except (LedgerError, ThreadStuck) as error:
             log.error(

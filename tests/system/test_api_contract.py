@@ -83,6 +83,7 @@ REFUSABLE = (
     "announce",
     "drill",
     "events",
+    "transitions",
     "findings",
     "components",
     "release",

@@ -102,8 +102,10 @@ def test_every_reading_verb_speaks_json(state: tuple[str, Node]) -> None:
         assert isinstance(json.loads(node.cli(*arguments, "--json").stdout), dict), arguments
     assert json.loads(node.cli("check", "--json").stdout)["status"] == status
     assert json.loads(node.cli("status", "--json").stdout).keys() == node.status().keys()
-    events = [json.loads(line) for line in node.cli("events", "--json").stdout.splitlines()]
-    assert events == node.events()
+    entries = [json.loads(line) for line in node.cli("events", "--json").stdout.splitlines()]
+    assert [each for each in entries if "change" not in each] == node.events()
+    changes = [each for each in entries if "change" in each]
+    assert changes == node.get("/v1/transitions?newest=true")["transitions"]
     assert json.loads(node.cli("config", "check", str(node.config), "--json").stdout) == {
         "file": str(node.config),
         "ok": True,
@@ -465,11 +467,42 @@ def test_events_narrowed(shared_node: Node) -> None:
     node.write(*(xid(number, code=79 if number % 2 else 13, pci=pci) for number in range(60)))
     until(lambda: len(about(node.events(), pci)) == 60, "all lines")
 
-    def shown(*arguments: str) -> list[int]:
+    def shown(*arguments: str) -> list[object]:
         done = node.cli("events", "--json", "--component", f"gpu/{pci}.0", *arguments)
-        return [json.loads(line)["fields"]["pid"] for line in done.stdout.splitlines()]
+        entries = [json.loads(line) for line in done.stdout.splitlines()]
+        return [each["change"] if "change" in each else each["fields"]["pid"] for each in entries]
 
-    assert shown() == [*range(10, 60)]
-    assert shown("--since", "1h") == [*range(60)]
-    assert shown("--since", "0", "--limit", "3", "--kind", "xid") == [0, 1, 2]
+    every = shown("--since", "1h")
+    assert [each for each in every if isinstance(each, int)] == [*range(60)]
+    assert every.count("opened") == 2, "one of each code"
+    assert shown("--since", "0", "--limit", "3", "--kind", "xid") == every[:3]
+    assert shown() == every[-50:]
     assert shown("--code", "xid/79", "--limit", "2") == [57, 59]
+    middle = node.get(f"/v1/events?component=gpu/{pci}.0&limit=40")["events"][-1]["id"]
+    assert shown("--since", str(middle)) == [*range(40, 60)]
+    node.cli("clear", "--component", f"gpu/{pci}.0", "--reason", "test")
+    assert shown("--code", "xid/79", "--since", "1h")[-1] == "cleared"
+
+
+@pytest.mark.core
+def test_events_show_what_became_of_a_finding(node: Node) -> None:
+    """Opened, put in remedy, escalated, cleared, with the action, and by whom."""
+    node.write(xid(1, code=94, message="Contained error"))
+    wait_for_pid(node, 1)
+    (finding,) = node.findings()
+    number = str(finding["id"])
+    node.cli("accept", number, "--for", "1h", "--reason", "ticket 1")
+    node.cli("remedy", number, "--reason", "ticket 2")
+    node.cli("clear", number, "--reason", "ticket 3")
+    lines = node.cli("events").stdout.splitlines()
+    changes = [line.split("  ", 1)[1] for line in lines if f"  #{number} " in line]
+    about = f"gpu/0000:65:00.0  {finding['title']} (xid/94)"
+    assert changes == [
+        f"#{number} opened  {about}, {finding['action']}: xid/94 seen",
+        f"#{number} changed  {about}, {finding['action']}: accepted by root (uid 0): ticket 1",
+        f"#{number} in remedy  {about}, {finding['action']}: remedy begun by root (uid 0): ticket 2",
+        f"#{number} cleared  {about}: cleared by root (uid 0): ticket 3",
+    ]
+    assert lines.index(next(line for line in lines if "opened" in line)) == 1, "after its line"
+    follow = node.cli("events", "--kind", "vitald").stdout
+    assert "opened" not in follow and "vitald/cleared" in follow

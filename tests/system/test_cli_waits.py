@@ -202,8 +202,10 @@ def following(node: Node, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def pid_in(line: str) -> int:
-    return int(pids([json.loads(line)])[0])
+def pid_in(line: str) -> int | None:
+    """The process of a line of the log; None for the change of a finding."""
+    entry = json.loads(line)
+    return None if "change" in entry else int(pids([entry])[0])
 
 
 @pytest.mark.core
@@ -216,9 +218,12 @@ def test_events_follow(node: Node) -> None:
     with following(node, "--code", "xid/79") as process:
         assert process.stdout is not None
         assert pid_in(process.stdout.readline()) == 1
+        assert json.loads(process.stdout.readline())["change"] == "opened"
         until(lambda: node.metric("vitald_api_clients") == 1, "the stream to be open")
         node.write(xid(3, code=13, message="Graphics Exception"), xid(4))
         assert pid_in(process.stdout.readline()) == 4
+        node.cli("clear", "--code", "xid/79", "--reason", "test")
+        assert json.loads(process.stdout.readline())["change"] == "cleared"
         node.stop()
         assert process.wait(WAIT_S) in (0, 30)
 
@@ -235,13 +240,14 @@ def test_events_follow_leaves_no_gap(shared_node: Node) -> None:
         node.write(xid(1000))
         wait_for_pid(node, 1000)
         shown = [pid_in(process.stdout.readline())]
-        while shown[-1] < 399:
+        while shown[-1] != 399:
             shown.append(pid_in(process.stdout.readline()))
         until(lambda: node.metric("vitald_api_clients") == 1, "the stream to be open")
         node.write(xid(2000))
         while shown[-1] != 2000:
             shown.append(pid_in(process.stdout.readline()))
-        assert shown == [*range(400), 1000, 2000]
+        assert shown.count(None) == 1, "the finding is opened once"
+        assert [pid for pid in shown if pid is not None] == [*range(400), 1000, 2000]
 
 
 def waiting_in(pipe: int) -> int:

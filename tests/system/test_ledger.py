@@ -113,7 +113,9 @@ def test_read_only_from_the_start(small: tuple[Node, Disk]) -> None:
     assert not status["ledger"]["ok"]
     assert "vitald/ledger_failed" in open_codes(node)
     assert node.cli("check").returncode == 20
-    assert "xid/79" in node.cli("events").stdout
+    events = node.cli("events")
+    assert "xid/79" in events.stdout
+    assert "changes of findings are not shown: the ledger cannot be read" in events.stderr
 
     # Pages come from memory then: each event once, and the last page says that it is the last.
     found, after = [], 0

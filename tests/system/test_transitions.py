@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import Json, Node
 from tests.system.document import conforms
-from tests.system.lines import wait_for_pid, xid
+from tests.system.lines import dbe, wait_for_pid, xid
 from tests.waiting import WAIT_S
 
 
@@ -57,6 +57,28 @@ def test_pages_go_on_where_the_last_one_ended(node: Node) -> None:
     assert read_page(node, f"since={ids[-1]}")["transitions"] == []
 
 
+@pytest.mark.core
+def test_transitions_narrowed(node: Node) -> None:
+    node.write(xid(1, pci="0000:61:00"), xid(2, pci="0000:62:00"), dbe(3, pci="0000:62:00"))
+    wait_for_pid(node, 3)
+    first = node.findings("&component=gpu/0000:61:00.0")[0]
+    node.request("POST", f"/v1/findings/{first['id']}/clear", {"reason": "test"})
+
+    def shown(query: str) -> list[tuple[str, str, str]]:
+        changes = read_page(node, query)["transitions"]
+        return [(each["change"], each["component"][-7:], each["code"]) for each in changes]
+
+    assert shown("component=gpu/0000:61:00.0") == [
+        ("opened", "61:00.0", "xid/79"),
+        ("cleared", "61:00.0", "xid/79"),
+    ]
+    assert shown("code=xid/48") == [("opened", "62:00.0", "xid/48")]
+    assert shown("code=xid/48&component=gpu/0000:61:00.0") == shown("kind=sxid") == []
+    assert len(shown("kind=xid&since=1h")) == len(shown("since=2026-01-01T00:00:00Z")) == 4
+    assert shown("since=2099-01-01T00:00:00Z") == []
+    assert shown("kind=xid&newest=true&limit=1") == [("cleared", "61:00.0", "xid/79")]
+
+
 def test_a_damaged_transition_is_counted(node: Node) -> None:
     node.write(xid(1, pci="0000:61:00"), xid(2, pci="0000:62:00"))
     wait_for_pid(node, 2)
@@ -67,7 +89,9 @@ def test_a_damaged_transition_is_counted(node: Node) -> None:
     assert ([each["id"] for each in page["transitions"]], page["damaged"]) == ([2], 1)
 
 
-@pytest.mark.parametrize("query", ["since=yesterday", "since=-1", "limit=0", "newest=1", "code=x"])
+@pytest.mark.parametrize(
+    "query", ["since=yesterday", "since=-1", "limit=0", "newest=1", "code=x", "kind=xidd"]
+)
 def test_a_wrong_question_is_refused(shared_node: Node, query: str) -> None:
     status, answer = shared_node.request("GET", f"/v1/transitions?{query}")
     assert (status, query.split("=")[0] in answer["error"]) == (400, True)

@@ -15,12 +15,12 @@ from vitald.ledger import (
     FILE,
     MIGRATIONS,
     AuditRecord,
-    EventQuery,
     Ledger,
     LedgerDamaged,
     LedgerEntry,
     LedgerError,
     LedgerNewer,
+    PastQuery,
     read_changes,
     read_events,
     read_findings,
@@ -59,7 +59,7 @@ def test_an_event_is_stored_once(ledger: Ledger) -> None:
     """
     ledger.commit([LedgerEntry(events=events(3))])
     ledger.commit([LedgerEntry(events=events(3))])
-    assert [one.id for one in read_events(ledger.path, EventQuery())] == [1, 2, 3]
+    assert [one.id for one in read_events(ledger.path, PastQuery())] == [1, 2, 3]
 
 
 def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
@@ -70,7 +70,7 @@ def test_an_event_comes_back_as_it_was(ledger: Ledger) -> None:
         fields={"status_bits": [1, 4], "fatal": True, "unit": "NETIR", "none": None},
     )
     ledger.commit([LedgerEntry(events=(stored,))])
-    assert read_events(ledger.path, EventQuery())[0].event == stored
+    assert read_events(ledger.path, PastQuery())[0].event == stored
 
 
 def test_what_is_remembered_survives_reopening(ledger: Ledger) -> None:
@@ -105,9 +105,9 @@ def test_a_failed_commit_leaves_nothing_behind(ledger: Ledger) -> None:
     broken = event("xid/79", identity="broken", fields={"set": {1, 2}})
     with pytest.raises(LedgerError, match="not JSON serializable"):
         ledger.commit([LedgerEntry(events=events(2)), LedgerEntry(events=(broken,))])
-    assert read_events(ledger.path, EventQuery()) == []
+    assert read_events(ledger.path, PastQuery()) == []
     ledger.commit([LedgerEntry(events=events(2))])
-    assert len(read_events(ledger.path, EventQuery())) == 2
+    assert len(read_events(ledger.path, PastQuery())) == 2
 
 
 def test_a_repeated_commit_adds_no_transition_and_no_audit(ledger: Ledger) -> None:
@@ -152,14 +152,14 @@ def test_queries_narrow_and_page(ledger: Ledger) -> None:
     ledger.commit(
         [LedgerEntry(events=events(5)), LedgerEntry(events=events(5, at=2000.0, code="xid/31"))]
     )
-    assert [one.id for one in read_events(ledger.path, EventQuery(after=2, limit=3))] == [3, 4, 5]
-    assert [one.id for one in read_events(ledger.path, EventQuery(newest=True, limit=2))] == [9, 10]
-    assert [one.id for one in read_events(ledger.path, EventQuery(limit=2))] == [1, 2]
-    assert {one.event.code for one in read_events(ledger.path, EventQuery(code="xid/31"))} == {
+    assert [one.id for one in read_events(ledger.path, PastQuery(after=2, limit=3))] == [3, 4, 5]
+    assert [one.id for one in read_events(ledger.path, PastQuery(newest=True, limit=2))] == [9, 10]
+    assert [one.id for one in read_events(ledger.path, PastQuery(limit=2))] == [1, 2]
+    assert {one.event.code for one in read_events(ledger.path, PastQuery(code="xid/31"))} == {
         "xid/31"
     }
-    assert len(read_events(ledger.path, EventQuery(since=2002.0))) == 3
-    assert read_events(ledger.path, EventQuery(component="gpu/0000:99:00.0")) == []
+    assert len(read_events(ledger.path, PastQuery(since=2002.0))) == 3
+    assert read_events(ledger.path, PastQuery(component="gpu/0000:99:00.0")) == []
 
 
 def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> None:
@@ -169,7 +169,7 @@ def test_a_record_that_continues_another_is_shown_with_it(ledger: Ledger) -> Non
         for number in range(2)
     ]
     ledger.commit([LedgerEntry(events=(head, *more))])
-    (shown,) = read_events(ledger.path, EventQuery())
+    (shown,) = read_events(ledger.path, PastQuery())
     assert shown.event == head
     assert shown.followed_by == ("record 0", "record 1")
 
@@ -184,7 +184,7 @@ def test_trim_by_age_keeps_what_is_young_and_every_open_finding(ledger: Ledger) 
     )
     assert ledger.delete_old(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 10
     assert ledger.delete_old(now=6000.0, keep_s=2000.0, max_bytes=1 << 40) == 0
-    assert {one.event.code for one in read_events(ledger.path, EventQuery())} == {"xid/31"}
+    assert {one.event.code for one in read_events(ledger.path, PastQuery())} == {"xid/31"}
     assert [found.code for found in ledger.read_state().memory.findings] == ["xid/79"]
 
 
@@ -196,7 +196,7 @@ def test_trim_by_size_drops_the_oldest_and_gives_the_space_back(ledger: Ledger) 
         pass
     ledger.close()  # the write-ahead log goes into the file
     assert ledger.path.stat().st_size <= most
-    left = read_events(ledger.path, EventQuery(newest=True, limit=1000))
+    left = read_events(ledger.path, PastQuery(newest=True, limit=1000))
     assert left[-1].event.identity == "xid/79:1000.0:19999"
 
 
@@ -205,7 +205,7 @@ def test_trim_never_drops_the_last_event(ledger: Ledger) -> None:
     ledger.commit([LedgerEntry(events=events(2))])
     while ledger.delete_old(now=2000.0, keep_s=1e9, max_bytes=0):
         pass
-    assert [one.id for one in read_events(ledger.path, EventQuery())] == [2]
+    assert [one.id for one in read_events(ledger.path, PastQuery())] == [2]
 
 
 def test_commits_are_counted_in_a_file_that_may_be_damaged(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_change_is_read_with_what_the_finding_was_before(ledger: Ledger) -> No
     judge, transitions = findings_of(opened)
     transitions += judge.apply_event(act(CLEARED, transitions[0].finding, 2.0))
     ledger.commit([LedgerEntry(transitions=tuple(transitions))])
-    first, second = read_changes(ledger.path, 0, 10).changes
+    first, second = read_changes(ledger.path, PastQuery(limit=10)).changes
     assert (first.former, second.former) == (
         None,
         (FindingState.OPEN, transitions[0].finding.action),

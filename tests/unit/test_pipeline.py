@@ -36,11 +36,11 @@ from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.ledger import (
     AuditRecord,
-    EventQuery,
     Ledger,
     LedgerDamaged,
     LedgerEntry,
     LedgerError,
+    PastQuery,
     read_events,
     read_runs,
 )
@@ -109,7 +109,7 @@ async def told(folder: Path, handed: list[Batch], restart_at: int) -> tuple[obje
     return (
         standing,
         incidents,
-        [one.event.identity for one in read_events(folder / "ledger.db", EventQuery())],
+        [one.event.identity for one in read_events(folder / "ledger.db", PastQuery())],
     )
 
 
@@ -152,7 +152,7 @@ def test_a_stop_loses_nothing_that_was_taken(tmp_path: Path) -> None:
 
     asyncio.run(work())
     assert asyncio.run(again()) == (300, "300")
-    assert len(read_events(tmp_path / "ledger.db", EventQuery(limit=1000))) == 300
+    assert len(read_events(tmp_path / "ledger.db", PastQuery(limit=1000))) == 300
 
 
 # --- when something is judged, and by which clock
@@ -195,7 +195,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def codes(folder: Path) -> list[str]:
-    return [one.event.code for one in read_events(folder / "ledger.db", EventQuery(limit=1000))]
+    return [one.event.code for one in read_events(folder / "ledger.db", PastQuery(limit=1000))]
 
 
 def test_a_suspend_is_no_step_of_the_clock(tmp_path: Path, clock: Clock) -> None:

@@ -28,7 +28,7 @@ from vitald.core.daemon_events import DaemonEvents
 from vitald.core.evaluator import Evaluator
 from vitald.judge.engine import Judge
 from vitald.judge.verdict import compute_verdict
-from vitald.ledger import AuditRecord, EventQuery, LedgerEntry, read_events
+from vitald.ledger import AuditRecord, LedgerEntry, PastQuery, read_events
 from vitald.model import (
     NODE,
     Action,
@@ -536,7 +536,7 @@ def test_it_goes_through_the_ledger(tmp_path: Path) -> None:
             assert pipeline.node_state.verdict().status.value == "unhealthy"
         return [
             stored.event.raw
-            for stored in read_events(tmp_path / "ledger.db", EventQuery())
+            for stored in read_events(tmp_path / "ledger.db", PastQuery())
             if stored.event.code == "nvml/gpu_lost"
         ]
 

@@ -31,10 +31,10 @@ from vitald.judge.verdict import compute_verdict
 from vitald.ledger import (
     FILE,
     MIGRATIONS,
-    EventQuery,
     Ledger,
     LedgerError,
     LedgerNewer,
+    PastQuery,
     open_snapshot,
     read_events,
     read_findings,
@@ -148,7 +148,7 @@ def test_the_verdict_over_an_older_ledger_is_the_one_of_its_day(
         ({key: one[key] for key in opened[0]} for one in opened_then), key=str
     )
     assert sorted(one.id for one in read_findings(ledger.path, 100)) == told["cleared"]
-    assert [one.event.raw for one in read_events(ledger.path, EventQuery())] == told["events"]
+    assert [one.event.raw for one in read_events(ledger.path, PastQuery())] == told["events"]
     if schema >= 2:  # the record of a device that failed twice
         assert len(memory.marks) == 11
     if schema >= 4:
@@ -330,7 +330,7 @@ def test_a_strange_name_is_no_part_of_an_address(tmp_path: Path) -> None:
     """SQLite reads the path as a URI where it is asked to."""
     folder = laid_out(tmp_path / "a?mode=rw&b#c%41", VERSION)
     assert inspect_version(folder / FILE) == VERSION
-    assert len(read_events(folder / FILE, EventQuery())) == len(said(VERSION)["events"])
+    assert len(read_events(folder / FILE, PastQuery())) == len(said(VERSION)["events"])
     assert Ledger(folder).rescue() is not None
 
 

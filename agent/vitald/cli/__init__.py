@@ -41,7 +41,7 @@ VERBS = {
     ),
     "findings": Verb("findings", "what is wrong now, in full", _ASK),
     "why": Verb("why", "how a finding came to be, from the raw lines to the flags", _ASK),
-    "events": Verb("events", "what has happened", _ASK),
+    "events": Verb("events", "what has happened, and what became of findings", _ASK),
     "gpus": Verb("gpus", "the GPUs at a glance", _ASK),
     "components": Verb(
         "components", "what is watched, by which source, and what cannot be observed here", _ASK

@@ -251,6 +251,13 @@ def call_api(
 @overload
 def call_api(
     arguments: argparse.Namespace,
+    path: Literal["/v1/transitions"],
+    body: None = None,
+    **query: object,
+) -> schema.Transitions: ...
+@overload
+def call_api(
+    arguments: argparse.Namespace,
     path: Literal["/v1/diagnostics/cancel"],
     body: schema.CancelDiagnosticRequest,
     **query: object,

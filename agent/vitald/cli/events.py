@@ -1,21 +1,26 @@
-"""`vitald events`: what has happened, from the ledger; `--follow` goes on with what happens
-next.
+"""`vitald events`: what has happened, and how findings changed, from the ledger; `--follow` goes on
+with what happens next.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Union
 
 from vitald.cli import UsageError, client, render, words
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
-_MAX_PAGE, _MAX_EVENTS = 1000, 1_000_000_000  # at once; in all
+    # An event, or a change of a finding
+    Entry = Union[schema.ApiEvent, schema.ApiTransition]
+
+_MAX_PAGE, _MAX_EVENTS, _NEWEST = 1000, 1_000_000_000, 50  # at once; in all; by default
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=words.parse_number(1, _MAX_EVENTS),
         metavar="N",
         default=None,
-        help="at most so many (default: the newest 50; with --since, all)",
+        help=f"at most so many (default: the newest {_NEWEST}; with --since, all)",
     )
     parser.add_argument(
         "--component",
@@ -44,24 +49,26 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kind", metavar="KIND", help="of one kind, e.g. xid")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens next")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object a line: an event, or a change of a finding (with the key `change`)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.since is None and (arguments.limit or 0) > _MAX_PAGE:
         raise UsageError(f"--limit {arguments.limit}: at most {_MAX_PAGE} without --since")
     if not arguments.follow:
-        if not _print_past(arguments) and not arguments.json:
-            print("no events", file=sys.stderr)
+        _print_past(arguments)
         return 0
     if arguments.component is not None:
         arguments.component = _find_component(arguments, arguments.component)
-    changes = client.follow_changes(arguments)
-    next(changes, None)  # the stream has begun: what happens from here on is in it
-    shown = _print_past(arguments)
-    if not shown and not arguments.json:
-        print("no events yet", file=sys.stderr)
-    return _print_changes(arguments, changes, shown)
+    stream = client.follow_changes(arguments)
+    next(stream, None)  # it has begun: what happens from here on is in it
+    newest = _read_changes(arguments, newest="true", limit=1)
+    last = newest["newestId"] if newest is not None else 0
+    return _print_stream(arguments, stream, last, _print_past(arguments))
 
 
 def _find_component(arguments: argparse.Namespace, name: str) -> str:
@@ -76,62 +83,130 @@ def _find_component(arguments: argparse.Namespace, name: str) -> str:
 
 
 def _print_past(arguments: argparse.Namespace) -> set[object]:
-    """Print what the ledger has. Returns the identities of what was printed: all of them where the
-    stream goes on from there, else some.
-    """
-    chosen = {"component": arguments.component, "code": arguments.code, "kind": arguments.kind}
-    if arguments.since is None:
-        return _print_events(
-            arguments,
-            client.call_api(
-                arguments, "/v1/events", **chosen, limit=arguments.limit or 50, newest="true"
-            )["events"],
-        )
-    since, left = arguments.since, arguments.limit
+    """Prints what the ledger has. Returns the identities of what was printed, for --follow only."""
     shown: set[object] = set()
-    while since is not None and (left is None or left > 0):
-        limit = min(left or _MAX_PAGE, _MAX_PAGE)
-        page = client.call_api(arguments, "/v1/events", **chosen, since=since, limit=limit)
-        printed = _print_events(arguments, page["events"])
-        shown = shown | printed if arguments.follow else printed or shown
-        since = page["next"]
-        left = left - len(printed) if left is not None else None
+    empty = True
+    for entry in _read_past(arguments):
+        _print_entry(arguments, entry)
+        empty = False
+        if arguments.follow:
+            shown.add(_identify(entry))
+    if empty and not arguments.json:
+        print("no events" + (" yet" if arguments.follow else ""), file=sys.stderr)
     return shown
 
 
-def _print_changes(
-    arguments: argparse.Namespace, changes: Iterator[schema.WatchLine], shown: set[object]
+def _read_past(arguments: argparse.Namespace) -> Iterator[Entry]:
+    """Events and changes of findings, in the order of their times, as far as --limit allows."""
+    if arguments.since is not None:
+        events, since = _read_event_pages(arguments), arguments.since
+        if since.isdigit():  # an event's id: changes since the event that follows it
+            first = next(events, None)
+            if first is None:
+                return
+            events, since = itertools.chain([first], events), first["time"]
+        merged = _merge_by_time(events, _read_change_pages(arguments, since))
+        yield from itertools.islice(merged, arguments.limit)
+        return
+    limit = arguments.limit or _NEWEST
+    newest = {**_get_selection(arguments), "limit": limit, "newest": "true"}
+    past = client.call_api(arguments, "/v1/events", None, **newest)["events"]
+    changed = _read_changes(arguments, **newest)
+    changes = changed["transitions"] if changed is not None else []
+    yield from [*_merge_by_time(past, changes)][-limit:]
+
+
+def _read_event_pages(arguments: argparse.Namespace) -> Iterator[schema.ApiEvent]:
+    since = arguments.since
+    while since is not None:
+        selection = {**_get_selection(arguments), "since": since, "limit": _get_page(arguments)}
+        page = client.call_api(arguments, "/v1/events", None, **selection)
+        yield from page["events"]
+        since = page["next"]
+
+
+def _read_change_pages(
+    arguments: argparse.Namespace, since: object
+) -> Iterator[schema.ApiTransition]:
+    while since is not None:
+        selection = {**_get_selection(arguments), "since": since, "limit": _get_page(arguments)}
+        page = _read_changes(arguments, **selection)
+        if page is None:
+            return
+        yield from page["transitions"]
+        since = page["next"]
+
+
+def _get_selection(arguments: argparse.Namespace) -> dict[str, object]:
+    return {name: getattr(arguments, name) for name in ("component", "code", "kind")}
+
+
+def _get_page(arguments: argparse.Namespace) -> int:
+    return min(arguments.limit or _MAX_PAGE, _MAX_PAGE)
+
+
+def _read_changes(arguments: argparse.Namespace, **query: object) -> schema.Transitions | None:
+    """None, and a remark, where they cannot be read: events are kept in memory too."""
+    try:
+        return client.call_api(arguments, "/v1/transitions", None, **query)
+    except client.DaemonRefused as error:
+        print(f"vitald: changes of findings are not shown: {error}", file=sys.stderr)
+        return None
+
+
+def _print_stream(
+    arguments: argparse.Namespace,
+    stream: Iterator[schema.WatchLine],
+    last: int,
+    shown: set[object],
 ) -> int:
-    """Print what the stream brings, but for what was shown already."""
-    for change in changes:
-        if change["type"] == "lagged":
+    """Prints what the stream brings, but for what was shown already. It says that a finding
+    changed; how is in the ledger, behind the id `last`.
+    """
+    for line in stream:
+        if line["type"] == "lagged":
             print(
                 "vitald: too slow, some events were not shown; vitald events has them",
                 file=sys.stderr,
             )
             return 0
-        if change["type"] == "stopping":
+        if line["type"] == "stopping":
             print("vitald: the daemon is being stopped; follow again once it runs", file=sys.stderr)
             return 30
-        if change["type"] != "event":
-            continue
-        event = change["event"]
-        if event["identity"] not in shown and _is_chosen(event, arguments):
-            _print_events(arguments, [event])
+        entries: list[Entry] = []
+        if line["type"] == "event":
+            entries = [line["event"]] if _is_chosen(line["event"], arguments) else []
+        elif line["type"] == "finding" and line["cause"]:
+            selection = {**_get_selection(arguments), "since": last, "limit": _MAX_PAGE}
+            page = _read_changes(arguments, **selection)
+            entries = [*page["transitions"]] if page is not None else []
+        for entry in entries:
+            if _identify(entry) not in shown:
+                _print_entry(arguments, entry)
+            if "change" in entry:
+                last = entry["id"]
     print("vitald: the daemon ended the stream", file=sys.stderr)
     return 30
 
 
 def _is_chosen(event: schema.ApiEvent, arguments: argparse.Namespace) -> bool:
-    wanted = (
-        (arguments.component, event["component"]),
-        (arguments.code, event["code"]),
-        (arguments.kind, event["kind"]),
-    )
-    return all(value in (None, own) for value, own in wanted)
+    own: Mapping[str, object] = event
+    return all(value in (None, own[name]) for name, value in _get_selection(arguments).items())
 
 
-def _print_events(arguments: argparse.Namespace, events: Iterable[schema.ApiEvent]) -> set[object]:
-    for event in events:
-        print(json.dumps(event) if arguments.json else render.format_event(event), flush=True)
-    return {event["identity"] for event in events}
+def _identify(entry: Entry) -> object:
+    return entry["id"] if "change" in entry else entry["identity"]
+
+
+def _merge_by_time(events: Iterable[Entry], changes: Iterable[Entry]) -> Iterator[Entry]:
+    return heapq.merge(events, changes, key=lambda entry: entry["time"])
+
+
+def _print_entry(arguments: argparse.Namespace, entry: Entry) -> None:
+    if arguments.json:
+        text = json.dumps(entry)
+    elif "change" in entry:
+        text = render.format_transition(entry)
+    else:
+        text = render.format_event(entry)
+    print(text, flush=True)

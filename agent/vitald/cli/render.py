@@ -370,10 +370,34 @@ def format_event(event: schema.ApiEvent) -> str:
     mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = event.get("followedBy") or []
     tail = f"  (+{len(more)} records)" if more else ""
-    when = parse_time(event["time"])
-    stamp = when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
     code, component = colour_text(str(event["code"]), "bold"), escape_text(event["component"])
+    stamp = _format_stamp(event["time"])
     return f"{stamp}  {code}  {component}  {mark}{escape_text(event['raw'])}{tail}"
+
+
+def _format_stamp(moment: object) -> str:
+    when = parse_time(moment)
+    return when.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if when else "?"
+
+
+_CHANGE_WORDS = {"in_remedy": "in remedy", "other": "changed"}
+
+
+def format_transition(change: schema.ApiTransition) -> str:
+    """A change of a finding on one line: time, number and change, component, title, action, cause;
+    without an action where it was cleared.
+    """
+    kind, component = change["change"], escape_text(change["component"])
+    is_open = kind != "cleared"
+    colour = _ACTION_COLOURS.get(str(change["action"]), "bold") if is_open else "green"
+    word = colour_text(f"#{change['finding']} {_CHANGE_WORDS.get(kind, kind)}", colour)
+    marks = (("SIMULATED", change["simulated"]), ("on trial", change["onTrial"]))
+    shown = ", ".join(word for word, holds in marks if holds)
+    mark = colour_text(f"[{shown}] ", "magenta") if shown else ""
+    action = f", {change['action']}" if is_open else ""
+    text = f"{escape_text(change['title'])} ({change['code']}){action}"
+    cause = escape_text(change["cause"])
+    return f"{_format_stamp(change['time'])}  {word}  {component}  {mark}{text}: {cause}"
 
 
 def _list_marks(event: schema.ApiEvent) -> list[str]:

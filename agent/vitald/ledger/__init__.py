@@ -5,10 +5,10 @@ from __future__ import annotations
 from vitald.ledger.errors import LedgerDamaged, LedgerError, LedgerNewer
 from vitald.ledger.queries import (
     ChangePage,
-    EventQuery,
     FindingChange,
     FindingHistory,
     LedgerSnapshot,
+    PastQuery,
     RowList,
     StoredEvent,
     is_ledger,
@@ -30,7 +30,6 @@ __all__ = [
     "MIGRATIONS",
     "AuditRecord",
     "ChangePage",
-    "EventQuery",
     "FindingChange",
     "FindingHistory",
     "Ledger",
@@ -39,6 +38,7 @@ __all__ = [
     "LedgerError",
     "LedgerNewer",
     "LedgerSnapshot",
+    "PastQuery",
     "RestoredState",
     "RowList",
     "StoredEvent",

@@ -95,9 +95,9 @@ def is_ledger(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventQuery:
-    """A selection of events. `after` is the id of the last one already read, `since` a time in
-    seconds since the epoch; the others narrow it.
+class PastQuery:
+    """A selection of events, or of changes of findings. `after` is the id of the last one already
+    read, `since` a time in seconds since the epoch; the others narrow it.
     """
 
     after: int = 0
@@ -118,17 +118,10 @@ class StoredEvent:
     followed_by: tuple[str, ...] = ()
 
 
-def read_events(path: Path, query: EventQuery) -> RowList[StoredEvent]:
+def read_events(path: Path, query: PastQuery) -> RowList[StoredEvent]:
     """Events in the ledger's order."""
-    where, wanted = ["follows IS NULL", "id > ?"], list[object]([query.after])
-    for column, value in (
-        ("component", query.component),
-        ("code", query.code),
-        ("kind", query.kind),
-    ):
-        if value is not None:
-            where.append(f"{column} = ?")
-            wanted.append(value)
+    narrow, values = _narrow(query)
+    where, wanted = ["follows IS NULL", "id > ?", *narrow], [query.after, *values]
     if query.since is not None:
         # By the index on time first; ids follow time except for records found at a start, hence
         # the margin.
@@ -143,16 +136,27 @@ def read_events(path: Path, query: EventQuery) -> RowList[StoredEvent]:
             f"SELECT id, {list_columns(db, EVENT)} FROM events WHERE {' AND '.join(where)}"
             f" ORDER BY id {order} LIMIT ?"
         )
-        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        end = time.monotonic() + _READ_S
-        # After the limit SQLite interrupts the query and raises an error.
-        db.set_progress_handler(lambda: time.monotonic() > end, 20_000)
+        _limit_time(db)
         rows = db.execute(sql, (*wanted, query.limit)).fetchall()
         stored = RowList.from_rows(rows, lambda row: _read_stored(db, row))
     if query.newest:
         stored.reverse()
     stored.last = rows[-1]["id"] if rows else 0
     return stored
+
+
+def _narrow(query: PastQuery) -> tuple[list[str], list[object]]:
+    """Conditions on the columns that events and findings have, and their values."""
+    columns = {"component": query.component, "code": query.code, "kind": query.kind}
+    wanted = {column: value for column, value in columns.items() if value is not None}
+    return [f"{column} = ?" for column in wanted], [*wanted.values()]
+
+
+def _limit_time(db: sqlite3.Connection) -> None:
+    """A query that takes longer is interrupted and raises an error."""
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    end = time.monotonic() + _READ_S
+    db.set_progress_handler(lambda: time.monotonic() > end, 20_000)
 
 
 def _read_stored(db: sqlite3.Connection, row: sqlite3.Row) -> StoredEvent:
@@ -236,20 +240,28 @@ class ChangePage:
     newest: int
 
 
-def read_changes(path: Path, after: int, limit: int, *, newest: bool = False) -> ChangePage:
-    """Transitions with a higher id than `after`, in the ledger's order; with `newest` the last ones
-    of them. Raises LedgerError.
+def read_changes(path: Path, query: PastQuery) -> ChangePage:
+    """Transitions in the ledger's order. Component, code and kind are those of their findings.
+    Raises LedgerError.
 
     One thread commits, and numbers them as it does, so that no lower id appears later.
     """
-    order = "DESC" if newest else "ASC"
+    narrow, values = _narrow(query)
+    where, wanted = ["id > ?"], [query.after, *values]
+    if narrow:
+        where.append(f"finding IN (SELECT id FROM findings WHERE {' AND '.join(narrow)})")
+    if query.since is not None:
+        where.append("time >= ?")
+        wanted.append(query.since)
+    order = "DESC" if query.newest else "ASC"
     with _connect(path) as db:
+        _limit_time(db)
         db.execute("BEGIN")  # one snapshot for all that is read
         rows = db.execute(
             f"SELECT id, {list_columns(db, TRANSITION)}, (SELECT max(id) FROM transitions earlier"
             " WHERE earlier.finding = transitions.finding AND earlier.id < transitions.id)"
-            f" AS former FROM transitions WHERE id > ? ORDER BY id {order} LIMIT ?",
-            (after, limit),
+            f" AS former FROM transitions WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?",
+            (*wanted, query.limit),
         ).fetchall()
         changes = RowList.from_rows(
             sorted(rows, key=lambda row: int(row["id"])), lambda row: _read_change(db, row)

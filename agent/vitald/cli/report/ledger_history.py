@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from vitald.cli.report.history import MAX_PAGE
 from vitald.config import Config
-from vitald.ledger import FILE, EventQuery, LedgerError, StoredEvent
+from vitald.ledger import FILE, LedgerError, PastQuery, StoredEvent
 from vitald.model import Device, Finding
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class LedgerHistory:
         begin = None if after is not None else since
         with run_as_owner(self._folder):
             stored: Sequence[StoredEvent] = read_events(
-                self._path, EventQuery(after=after or 0, since=begin, newest=newest, limit=limit)
+                self._path, PastQuery(after=after or 0, since=begin, newest=newest, limit=limit)
             )
         return [serialize.format_event(event) for event in stored]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from vitald.server import examples, schema
-from vitald.server.operations.operation import Answer, Operation, Parameter
+from vitald.server.operations.operation import Answer, Operation
 from vitald.server.operations.parameters import CODE, COMPONENT, KIND, LIMIT, NEWEST, SINCE
 from vitald.server.operations.problems import NOT_FOUND
 
@@ -42,22 +40,15 @@ OPERATIONS = (
             "after a higher one, so a client that keeps the last id misses nothing."
         ),
         parameters=(
-            Parameter(
-                "since",
-                "query",
-                "After the transition with this id (the value of `next` or `newestId`).",
-                Annotated[str, schema.Keywords(pattern=r"^[0-9]{1,15}$", default="0")],
-                example="41",
-            ),
+            SINCE,
             LIMIT,
-            Parameter(
-                NEWEST.name,
-                "query",
-                "The last `limit` transitions instead of the first; they still come oldest first.",
-                NEWEST.type,
-            ),
+            COMPONENT,
+            CODE,
+            KIND,
+            NEWEST,
         ),
         answer=Answer(schema.Transitions, "A page of transitions.", examples.TRANSITIONS),
+        problems=(NOT_FOUND,),
     ),
     Operation(
         "watch",

@@ -71,7 +71,7 @@ SINCE = Parameter(
     "since",
     "query",
     (
-        "After the event with this id (the value of `next`), from an RFC 3339 time on, or within "
+        "After the one with this id (the value of `next`), from an RFC 3339 time on, or within "
         "this time before now (`90s`, `30m`, `24h`, `7d`)."
     ),
     _SINCE,
@@ -80,7 +80,7 @@ SINCE = Parameter(
 NEWEST = Parameter(
     "newest",
     "query",
-    ("The last `limit` events instead of the first; they still come oldest first."),
+    "The last `limit` instead of the first; they still come oldest first.",
     Annotated[bool, schema.Keywords(default=False)],
 )
 STATE = Parameter(

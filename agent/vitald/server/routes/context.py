@@ -14,10 +14,15 @@ from vitald.core.device_directory import DeviceDirectory
 from vitald.core.node_state import NodeState
 from vitald.core.pipeline import Pipeline
 from vitald.judge.verdict import group_by_incident
-from vitald.ledger import EventQuery, LedgerError, read_events
+from vitald.ledger import LedgerError, PastQuery, read_events
 from vitald.model import Component, ComponentKind, Finding, Incident, make_single_incident
 from vitald.server import serialize
-from vitald.server.request import RequestRefused
+from vitald.server.request import (
+    RequestRefused,
+    read_flag_parameter,
+    read_limit,
+    read_since,
+)
 from vitald.tomlfile import suggest_word
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -64,18 +69,37 @@ class RouteContext:
         await self.pipeline.wait_until_published()
         return stored
 
-    async def check_kind(self, kind: str) -> None:
-        """Raises RequestRefused for a kind of events that neither the catalogue nor the ledger
-        has.
+    def read_past_query(self, query: dict[str, str]) -> PastQuery:
+        """A selection of the past, from a request's parameters. Raises RequestRefused."""
+        after, since = read_since(query.get("since"))
+        code = query.get("code")
+        if code is not None and "/" not in code:
+            raise RequestRefused(
+                400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
+            )
+        return PastQuery(
+            after=after,
+            since=since,
+            component=self.find_component(query["component"]) if "component" in query else None,
+            code=code,
+            kind=query.get("kind"),
+            limit=read_limit(query),
+            newest=read_flag_parameter(query, "newest"),
+        )
+
+    async def check_kind(self, kind: str | None, code: str | None) -> None:
+        """Of a selection that found nothing. Raises RequestRefused for a kind that neither the
+        catalogue nor the ledger has; `kind`, or that of the code.
         """
+        named = code.partition("/")[0] if kind is None and code is not None else kind
         kinds = self.catalog.list_kinds()
-        if kind in kinds:
+        if named is None or named in kinds:
             return
-        wanted, path = EventQuery(kind=kind, limit=1), self.pipeline.ledger.path
+        wanted, path = PastQuery(kind=named, limit=1), self.pipeline.ledger.path
         if not await self.read_ledger(lambda: read_events(path, wanted)):
-            close = suggest_word(kind, kinds)
+            close = suggest_word(named, kinds)
             hint = "" if close else f"there are {', '.join(sorted(kinds))}"
-            raise RequestRefused(400, f"there is no kind {kind[:80]!r}{close}", hint)
+            raise RequestRefused(400, f"there is no kind {named[:80]!r}{close}", hint)
 
     def list_open_incidents(self) -> list[tuple[Incident, list[Finding]]]:
         """The open incidents with their findings, in the order of the verdict's reasons."""

@@ -11,18 +11,11 @@ import structlog
 from aiohttp import web
 
 from vitald.core.node_state import StreamEnd, Subscription
-from vitald.ledger import EventQuery, RowList, StoredEvent, read_events
+from vitald.ledger import PastQuery, RowList, StoredEvent, read_events
 from vitald.model import Event, Incident, Transition
 from vitald.server import serialize
 from vitald.server.connection_limit import ConnectionLimit
-from vitald.server.request import (
-    PUBLISHES,
-    RequestRefused,
-    read_flag_parameter,
-    read_limit,
-    read_query,
-    read_since,
-)
+from vitald.server.request import PUBLISHES, RequestRefused, read_query
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -48,23 +41,7 @@ class EventRoutes:
 
     async def list_events(self, request: web.Request) -> web.Response:
         query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
-        after, since = read_since(query.get("since"))
-        code, kind = query.get("code"), query.get("kind")
-        if code is not None and "/" not in code:
-            raise RequestRefused(
-                400, f"code: {code!r} names no kind", "write it as kind/code, e.g. xid/79"
-            )
-        wanted = EventQuery(
-            after=after,
-            since=since,
-            component=(
-                self._context.find_component(query["component"]) if "component" in query else None
-            ),
-            code=code,
-            kind=kind,
-            limit=read_limit(query),
-            newest=read_flag_parameter(query, "newest"),
-        )
+        wanted = self._context.read_past_query(query)
         try:
             stored = await self._context.read_ledger(
                 lambda: read_events(self._context.pipeline.ledger.path, wanted)
@@ -73,9 +50,8 @@ class EventRoutes:
             if self._context.node_state.ledger.ok:
                 raise  # only slow: a partial answer would look complete
             stored = self._select_recent(wanted)
-        named = kind if kind is not None else code
-        if named is not None and not stored:
-            await self._context.check_kind(named.partition("/")[0])
+        if not stored:
+            await self._context.check_kind(wanted.kind, wanted.code)
         damaged = serialize.count_damaged(stored)
         more = len(stored) + damaged == wanted.limit and not wanted.newest
         answer: schema.Events = {
@@ -85,7 +61,7 @@ class EventRoutes:
         }
         return web.json_response(answer)
 
-    def _select_recent(self, wanted: EventQuery) -> RowList[StoredEvent]:
+    def _select_recent(self, wanted: PastQuery) -> RowList[StoredEvent]:
         """The most recent events, numbered as they came, when the ledger cannot be read."""
         kept = [
             row

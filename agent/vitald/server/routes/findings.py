@@ -73,8 +73,8 @@ class FindingRoutes:
             )
         else:
             raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
-        if code is not None and not found:
-            await self._context.check_kind(code.partition("/")[0])
+        if not found:
+            await self._context.check_kind(None, code)
         answer: schema.Findings = {
             "findings": [self._context.format_finding(finding) for finding in found[:most]],
             "more": len(found) > most,

@@ -25,7 +25,7 @@ from vitald.checking import read_flag, read_line, read_match, read_whole
 from vitald.collectors.event_factory import EventFactory
 from vitald.core.jobs import BEGAN, DIED, ENDED, JOB_CODES, Job
 from vitald.core.node_state import NodeState
-from vitald.ledger import EventQuery, read_events
+from vitald.ledger import PastQuery, read_events
 from vitald.model import NODE, Action, Batch, Event, Finding, Value
 from vitald.model.diagnostic import ActiveRun, Refusal, RunRequest
 from vitald.server import serialize
@@ -202,8 +202,8 @@ class JobRoutes:
 def read_jobs(path: Path) -> list[Event]:
     """The events of jobs, for `Jobs.restore_jobs`, in the ledger's order. Raises LedgerError."""
     queries = [
-        EventQuery(kind="job", newest=True, limit=_MAX_EVENTS),
-        *(EventQuery(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
+        PastQuery(kind="job", newest=True, limit=_MAX_EVENTS),
+        *(PastQuery(code=code, newest=True) for code in JOB_CODES if not code.startswith("job/")),
     ]
     stored = [row for query in queries for row in read_events(path, query)]
     return [row.event for row in sorted(stored, key=lambda row: row.id)]

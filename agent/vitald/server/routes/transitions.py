@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -11,7 +10,7 @@ from vitald.ledger import FindingChange, read_changes
 from vitald.model import Action, FindingState
 from vitald.reasons import find_reason
 from vitald.server import serialize
-from vitald.server.request import RequestRefused, read_flag_parameter, read_limit, read_query
+from vitald.server.request import read_query
 from vitald.server.routes.context import RouteContext
 
 if TYPE_CHECKING:
@@ -28,16 +27,15 @@ class TransitionRoutes:
         app.router.add_get("/v1/transitions", self.list_transitions)
 
     async def list_transitions(self, request: web.Request) -> web.Response:
-        query = read_query(request, "since", "limit", "newest")
-        after, limit = _read_id(query.get("since", "0")), read_limit(query)
-        newest = read_flag_parameter(query, "newest")
+        query = read_query(request, "since", "limit", "component", "code", "kind", "newest")
+        wanted = self._context.read_past_query(query)
         path = self._context.pipeline.ledger.path
-        page = await self._context.read_ledger(
-            lambda: read_changes(path, after, limit, newest=newest)
-        )
+        page = await self._context.read_ledger(lambda: read_changes(path, wanted))
         changes = page.changes
+        if not changes:
+            await self._context.check_kind(wanted.kind, wanted.code)
         damaged = serialize.count_damaged(changes)
-        more = len(changes) + damaged == limit and not newest
+        more = len(changes) + damaged == wanted.limit and not wanted.newest
         answer: schema.Transitions = {
             "transitions": [self._format_change(change) for change in changes],
             "damaged": damaged,
@@ -77,9 +75,3 @@ def _name_change(change: FindingChange) -> schema.ChangeKind:
     if state is FindingState.IN_REMEDY and former_state is not FindingState.IN_REMEDY:
         return "in_remedy"
     return "escalated" if action.rank > former_action.rank else "other"
-
-
-def _read_id(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,15}", text):
-        raise RequestRefused(400, f"since: {text[:80]!r} is no id of a transition")
-    return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, TypedDict, Union
+from typing import Annotated, Literal, TypeAlias, TypedDict, Union, final
 
 from vitald import model
 from vitald.server.schema.answers import ApiVerdict
@@ -26,6 +26,7 @@ ChangeKind: TypeAlias = Literal["opened", "escalated", "in_remedy", "cleared", "
 """How a finding changed: `escalated` requires a stronger action, `other` is any other change."""
 
 
+@final
 class ApiTransition(TypedDict):
     """A change of a finding. What may change later, such as its title, is as it is now."""
 

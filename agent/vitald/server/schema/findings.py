@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, final
 
 from vitald import model
 from vitald.server.schema.answers import Flags
@@ -111,6 +111,7 @@ class ApiFinding(_FaultClassed):
     """Where the catalogue has this from."""
 
 
+@final
 class ApiEvent(TypedDict):
     """One fact, once."""
 
