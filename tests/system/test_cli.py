@@ -345,6 +345,7 @@ def test_clear_many(node: Node) -> None:
         ],
     )
     assert len(node.findings()) == 5
+    assert {*map(int, node.cli("findings", "--ids").stdout.split())} == set(every)
     code, shown = act(
         "accept", "--code", "xid/79", "--component", "gpu/0000:64:00.0", "--for", "1h"
     )

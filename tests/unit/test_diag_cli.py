@@ -402,6 +402,8 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
     assert cli("list", "--limit", "1", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert ([one["outcome"] for one in answer["runs"]], len(answer["checks"])) == (["fail"], 3)
+    assert cli("list", "--limit", "1", "--ids") == 0
+    assert capsys.readouterr().out.split() == [one["id"] for one in answer["runs"]]
 
 
 def test_show(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str]) -> None:

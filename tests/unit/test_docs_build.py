@@ -103,6 +103,24 @@ def test_the_page_is_sound(built: Path) -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command `vitald` that has two findings and one run."""
+    command = tmp_path / "bin/vitald"
+    command.parent.mkdir()
+    command.write_text(
+        """#!/bin/sh
+case "$*" in
+"findings --ids") printf '12\\n17\\n' ;;
+"diag list --ids") echo dcgm-1 ;;
+*) echo "unexpected: $*" >&2; exit 2 ;;
+esac
+"""
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+
+
 def completed(built: Path, *words: str) -> list[str]:
     """What bash offers after these words; the last is being written."""
     script = f"""
@@ -135,6 +153,41 @@ def test_bash_completes(built: Path, tmp_path: Path) -> None:
         }, name
 
 
+@pytest.mark.usefixtures("answering")
+def test_bash_completes_ids(built: Path) -> None:
+    for verb in ("clear", "accept", "remedy", "why"):
+        assert completed(built, "vitald", verb, "") == ["12", "17"], verb
+    assert completed(built, "vitald", "clear", "12", "--reason", "x", "1") == ["12", "17"]
+    assert completed(built, "vitald", "clear", "12", "17") == ["17"]
+    assert completed(built, "vitald", "diag", "show", "") == ["dcgm-1"]
+
+
+@pytest.mark.usefixtures("answering")
+def test_zsh_completes_ids(built: Path) -> None:
+    """Read anew each time: the functions that its arguments name."""
+    require(shutil.which("zsh"), "zsh (apt-get install zsh)")
+    script = f"""
+compadd() {{ print -- "$@" }}
+compdef() {{ }}
+eval "$(< {built}/completions/_vitald)"
+_vitald_findings_ids
+_vitald_diag_list_ids
+print -l -- $_shtab_vitald_clear_options $_shtab_vitald_diag_show_options
+"""
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("-- 12 17\n-- dcgm-1\n")
+    assert (
+        done.stdout.count(":_vitald_findings_ids"),
+        ":_vitald_diag_list_ids" in done.stdout,
+    ) == (
+        1,
+        True,
+    )
+
+
 @pytest.mark.parametrize(
     ("shell", "name"), [("bash", "vitald.bash"), ("zsh", "_vitald"), ("fish", "vitald.fish")]
 )
@@ -149,17 +202,21 @@ def test_each_shell_can_read_its_file(built: Path, shell: str, name: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.usefixtures("answering")
 def test_fish_completes(built: Path) -> None:
     require(shutil.which("fish"), "fish (apt-get install fish)")
     script = (
         f"source {built}/completions/vitald.fish; complete -C 'vitald chec'; complete -C 'vitald"
-        " check --for '"
+        " check --for '; complete -C 'vitald clear 12 '; complete -C 'vitald diag show '"
     )
     done = subprocess.run(
         ["fish", "--no-config", "-c", script], capture_output=True, text=True, timeout=WAIT_S
     )
     assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == [
+        "12",
+        "17",
         "check",
+        "dcgm-1",
         "epilog",
         "prolog",
         "running",

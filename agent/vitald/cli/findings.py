@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from vitald.cli import client, render, words
 
@@ -21,7 +22,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help=f"at most so many (default: {_MAX_LISTED} open ones, {_DEFAULT_CLEARED} cleared)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--ids", action="store_true", help="only the findings' numbers, one a line")
+    shape.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,6 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
         render.emit_json(answer)
         return 0
     findings = answer["findings"]
+    if arguments.ids:
+        for finding in findings:
+            print(int(finding["id"]))  # shells evaluate it
+        if answer["more"]:
+            print("vitald: others are left out: --limit says how many", file=sys.stderr)
+        return 0
     if not findings:
         print("no cleared findings" if arguments.cleared else "no open findings")
     for number, finding in enumerate(findings):

@@ -50,7 +50,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of recent runs (default: 10)",
     )
-    list_.add_argument("--json", action="store_true", help="both as JSON")
+    shape = list_.add_mutually_exclusive_group()
+    shape.add_argument("--ids", action="store_true", help="only the IDs of runs, one a line")
+    shape.add_argument("--json", action="store_true", help="both as JSON")
     show = _add_verb(what, "show", "one run in full")
     show.add_argument(
         "id", type=_parse_run_id, metavar="ID|last", help="the run, as vitald diag list shows it"
@@ -289,8 +291,12 @@ def _read_result(arguments: argparse.Namespace, id_: str) -> schema.DiagnosticRu
 
 
 def _list_runs(arguments: argparse.Namespace) -> int:
-    answer = client.call_api(arguments, "/v1/diagnostics")
     ended = client.call_api(arguments, "/v1/diagnostics/runs", limit=arguments.limit)
+    if arguments.ids:
+        for run in ended["runs"]:
+            print(_parse_run_id(run["id"]))  # shells evaluate it
+        return 0
+    answer = client.call_api(arguments, "/v1/diagnostics")
     more = ended.get("more", False)
     if arguments.json:
         render.emit_json({**answer, "runs": ended["runs"], "more": more})
