@@ -79,7 +79,7 @@ def test_a_type_as_json_schema(kind: object, expected: dict[str, object]) -> Non
 
 # What no verb asks: a load balancer's sign of life, a stream, one code's rule, this document, and
 # what `vitald publish` reads and reports.
-_NOT_ASKED = {"healthz", "watch", "rule", "openapi", "transitions", "reportSinks"}
+_NOT_ASKED = {"healthz", "watch", "rule", "openapi", "reportSinks"}
 
 
 def _asked_and_answered() -> Iterator[tuple[str, str, str]]:
