@@ -380,9 +380,13 @@ def test_clear_replaced(node: Node) -> None:
     """Every finding of the board that is gone."""
     node.write(xid(1), dbe(2), dbe(3, "0000:66:00"))
     wait_for_pid(node, 3)
-    done = node.cli(
-        "clear", "--component", "gpu/0000:65:00.0", "--replaced", "--reason", "new board"
-    )
+    replaced = ("clear", "--component", "gpu/0000:65:00.0", "--replaced", "--reason", "new board")
+    listed = node.cli(*replaced, "--dry-run").stdout.splitlines()
+    assert [line.split(" #")[0] for line in listed] == [
+        "would clear, with all others of its device,"
+    ] * 2
+    assert len(node.findings()) == 3
+    done = node.cli(*replaced)
     assert (done.returncode, done.stdout.count("cleared")) == (0, 1)
     assert "no open finding" in done.stderr, "the other was closed with it"
     assert [finding["component"] for finding in node.findings()] == ["gpu/0000:66:00.0"]
@@ -487,7 +491,7 @@ def test_events_narrowed(shared_node: Node) -> None:
 
 @pytest.mark.core
 def test_events_show_what_became_of_a_finding(node: Node) -> None:
-    """Opened, put in remedy, escalated, cleared, with the action, and by whom."""
+    """Opened, accepted, put in remedy, cleared, with the action, and by whom."""
     node.write(xid(1, code=94, message="Contained error"))
     wait_for_pid(node, 1)
     (finding,) = node.findings()

@@ -24,6 +24,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "clear",
         {"replaced": arguments.replaced},
-        would="clear",
+        would="clear, with all others of its device," if arguments.replaced else "clear",
         describe=lambda finding: f"cleared {render.format_title(finding)}",
     )

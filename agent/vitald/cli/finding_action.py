@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vitald.cli import Parser, UsageError, client, render, words
@@ -66,10 +66,10 @@ def act_on_findings(
     finding that was not chosen by its ID is. Returns the exit code.
     """
     code = 0
-    for number in _choose_findings(arguments, is_meant):
+    for number, listed in _choose_findings(arguments, is_meant).items():
         try:
             answer = (
-                _read_open(arguments, number)
+                {"finding": listed or _read_open(arguments, number)}
                 if arguments.dry_run
                 else client.call_api(
                     arguments,
@@ -96,8 +96,10 @@ def act_on_findings(
 
 def _choose_findings(
     arguments: argparse.Namespace, is_meant: Callable[[schema.ApiFinding], bool]
-) -> Iterable[str]:
-    """The findings' numbers. Raises UsageError unless they are chosen in exactly one way."""
+) -> dict[str, schema.ApiFinding | None]:
+    """By number; None of those that were chosen by it. Raises UsageError unless they are chosen in
+    exactly one way.
+    """
     is_narrowed = bool(arguments.code or arguments.component)
     if bool(arguments.ids) + is_narrowed + arguments.all != 1:
         raise UsageError("which findings? Either IDs, or --code and --component, or --all")
@@ -112,15 +114,15 @@ def _choose_findings(
     )
     if answer["more"]:
         raise UsageError(f"more than {_MAX_LISTED} findings: narrow them by --code or --component")
-    chosen = [str(finding["id"]) for finding in answer["findings"] if is_meant(finding)]
+    chosen = {str(finding["id"]): finding for finding in answer["findings"] if is_meant(finding)}
     if not chosen:
         print("vitald: no such finding is open", file=sys.stderr)
-    return chosen
+    return {**chosen}
 
 
-def _read_open(arguments: argparse.Namespace, number: str) -> schema.OneFinding:
+def _read_open(arguments: argparse.Namespace, number: str) -> schema.ApiFinding:
     """An open finding, also one of a rule on trial. Raises DaemonRefused."""
     finding = client.call_api(arguments, "/v1/findings/{id}/why", id=number)["finding"]
     if finding["state"] == "cleared":
         raise client.DaemonRefused(404, f"no open finding {number}", "it was cleared")
-    return {"finding": finding}
+    return finding
