@@ -87,6 +87,7 @@ def test_a_damaged_transition_is_counted(node: Node) -> None:
         ledger.commit()
     page = read_page(node)
     assert ([each["id"] for each in page["transitions"]], page["damaged"]) == ([2], 1)
+    assert node.cli("events").stderr == "vitald: transitions damaged in the ledger, left out: 1\n"
 
 
 @pytest.mark.parametrize(

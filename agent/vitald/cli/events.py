@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from vitald.cli import UsageError, client, render, words
 
@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.component = _find_component(arguments, arguments.component)
     stream = client.follow_changes(arguments)
     next(stream, None)  # it has begun: what happens from here on is in it
-    newest = _read_changes(arguments, newest="true", limit=1)
-    last = newest["newestId"] if newest is not None else 0
+    last = _read_page(arguments, "transitions", newest="true", limit=1).get("newestId", 0)
     return _print_stream(arguments, stream, last, _print_past(arguments))
 
 
@@ -99,59 +98,53 @@ def _print_past(arguments: argparse.Namespace) -> set[object]:
 def _read_past(arguments: argparse.Namespace) -> Iterator[Entry]:
     """Events and changes of findings, in the order of their times, as far as --limit allows."""
     if arguments.since is not None:
-        events, since = _read_event_pages(arguments), arguments.since
-        if since.isdigit():  # an event's id: changes since the event that follows it
+        since: object = arguments.since
+        events = _read_pages(arguments, "events", since)
+        if arguments.since.isdigit():  # an event's id: changes since the event that follows it
             first = next(events, None)
             if first is None:
                 return
             events, since = itertools.chain([first], events), first["time"]
-        merged = _merge_by_time(events, _read_change_pages(arguments, since))
+        merged = _merge_by_time(events, _read_pages(arguments, "transitions", since))
         yield from itertools.islice(merged, arguments.limit)
         return
     limit = arguments.limit or _NEWEST
-    newest = {**_get_selection(arguments), "limit": limit, "newest": "true"}
-    past = client.call_api(arguments, "/v1/events", None, **newest)["events"]
-    changed = _read_changes(arguments, **newest)
-    changes = changed["transitions"] if changed is not None else []
-    yield from [*_merge_by_time(past, changes)][-limit:]
+    past = _read_page(arguments, "events", limit=limit, newest="true")
+    changed = _read_page(arguments, "transitions", limit=limit, newest="true")
+    merged = _merge_by_time(past.get("events", ()), changed.get("transitions", ()))
+    yield from [*merged][-limit:]
 
 
-def _read_event_pages(arguments: argparse.Namespace) -> Iterator[schema.ApiEvent]:
-    since = arguments.since
+def _read_pages(arguments: argparse.Namespace, name: str, since: object) -> Iterator[Any]:
+    """Events or transitions, to the last."""
+    limit = min(arguments.limit or _MAX_PAGE, _MAX_PAGE)
     while since is not None:
-        selection = {**_get_selection(arguments), "since": since, "limit": _get_page(arguments)}
-        page = client.call_api(arguments, "/v1/events", None, **selection)
-        yield from page["events"]
-        since = page["next"]
+        page = _read_page(arguments, name, since=since, limit=limit)
+        yield from page.get(name, ())
+        since = page.get("next")
 
 
-def _read_change_pages(
-    arguments: argparse.Namespace, since: object
-) -> Iterator[schema.ApiTransition]:
-    while since is not None:
-        selection = {**_get_selection(arguments), "since": since, "limit": _get_page(arguments)}
-        page = _read_changes(arguments, **selection)
-        if page is None:
-            return
-        yield from page["transitions"]
-        since = page["next"]
+def _read_page(arguments: argparse.Namespace, name: str, **query: object) -> dict[str, Any]:
+    """The answer of /v1/events or /v1/transitions, of what was selected. What is missing in it is
+    remarked: damaged rows, and all transitions where the ledger cannot be read; the latest events
+    are in memory too.
+    """
+    try:
+        page: dict[str, Any] = client.call_api(
+            arguments, f"/v1/{name}", None, **_get_selection(arguments), **query
+        )
+    except client.DaemonRefused as error:
+        if name == "events":
+            raise
+        print(f"vitald: changes of findings are not shown: {error}", file=sys.stderr)
+        return {}
+    if damaged := page.get("damaged"):
+        print(f"vitald: {name} damaged in the ledger, left out: {damaged}", file=sys.stderr)
+    return page
 
 
 def _get_selection(arguments: argparse.Namespace) -> dict[str, object]:
     return {name: getattr(arguments, name) for name in ("component", "code", "kind")}
-
-
-def _get_page(arguments: argparse.Namespace) -> int:
-    return min(arguments.limit or _MAX_PAGE, _MAX_PAGE)
-
-
-def _read_changes(arguments: argparse.Namespace, **query: object) -> schema.Transitions | None:
-    """None, and a remark, where they cannot be read: events are kept in memory too."""
-    try:
-        return client.call_api(arguments, "/v1/transitions", None, **query)
-    except client.DaemonRefused as error:
-        print(f"vitald: changes of findings are not shown: {error}", file=sys.stderr)
-        return None
 
 
 def _print_stream(
@@ -173,13 +166,11 @@ def _print_stream(
         if line["type"] == "stopping":
             print("vitald: the daemon is being stopped; follow again once it runs", file=sys.stderr)
             return 30
-        entries: list[Entry] = []
+        entries: Iterable[Entry] = ()
         if line["type"] == "event":
             entries = [line["event"]] if _is_chosen(line["event"], arguments) else []
         elif line["type"] == "finding" and line["cause"]:
-            selection = {**_get_selection(arguments), "since": last, "limit": _MAX_PAGE}
-            page = _read_changes(arguments, **selection)
-            entries = [*page["transitions"]] if page is not None else []
+            entries = _read_pages(arguments, "transitions", last)
         for entry in entries:
             if _identify(entry) not in shown:
                 _print_entry(arguments, entry)
