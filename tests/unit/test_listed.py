@@ -18,6 +18,7 @@ from vitald.collectors.kernel_log.interpret import Interpreter
 from vitald.collectors.kernel_log.listed_devices import ListedDevices
 from vitald.collectors.pci.inventory import PciInventory
 from vitald.model import Action, Event, Trust
+from vitald.server import examples
 
 UE = (
     "EDAC {}: 1 UE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#0_DIMM#1 (channel:0 slot:1"
@@ -220,3 +221,21 @@ def test_a_person_is_told(fields: dict[str, object], trust: str, mark: str) -> N
         "raw": "line",
     }
     assert render.format_event(event).endswith(f"a/b  node  {mark}line")
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({}, "#7 opened  gpu/0000:65:00.0  GPU has fallen off the bus (xid/79), reboot_node: why"),
+        ({"change": "escalated"}, "#7 escalated  gpu/0000:65:00.0  GPU has"),
+        ({"change": "in_remedy"}, "#7 in remedy  gpu/0000:65:00.0  GPU has"),
+        ({"change": "other", "onTrial": True}, "#7 changed  gpu/0000:65:00.0  [on trial] GPU has"),
+        ({"change": "cleared"}, "fallen off the bus (xid/79): why"),
+        ({"simulated": True}, "#7 opened  gpu/0000:65:00.0  [SIMULATED] GPU has"),
+        ({"cause": "a\x1b[2Jb", "code": "x\x1b/1"}, "(x\\x1b/1), reboot_node: a\\x1b[2Jb"),
+    ],
+)
+def test_a_change_of_a_finding_on_one_line(change: dict[str, object], shown: str) -> None:
+    (example,) = examples.TRANSITIONS["transitions"]
+    whole = {**example, "finding": 7, "cause": "why", **change}
+    assert shown in render.format_transition(whole)

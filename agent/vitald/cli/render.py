@@ -390,14 +390,14 @@ def format_transition(change: schema.ApiTransition) -> str:
     kind, component = change["change"], escape_text(change["component"])
     is_open = kind != "cleared"
     colour = _ACTION_COLOURS.get(str(change["action"]), "bold") if is_open else "green"
-    word = colour_text(f"#{change['finding']} {_CHANGE_WORDS.get(kind, kind)}", colour)
+    word = escape_text(f"#{change['finding']} {_CHANGE_WORDS.get(kind, kind)}")
     marks = (("SIMULATED", change["simulated"]), ("on trial", change["onTrial"]))
-    shown = ", ".join(word for word, holds in marks if holds)
+    shown = ", ".join(mark for mark, holds in marks if holds)
     mark = colour_text(f"[{shown}] ", "magenta") if shown else ""
     action = f", {change['action']}" if is_open else ""
-    text = f"{escape_text(change['title'])} ({change['code']}){action}"
-    cause = escape_text(change["cause"])
-    return f"{_format_stamp(change['time'])}  {word}  {component}  {mark}{text}: {cause}"
+    text = escape_text(f"{change['title']} ({change['code']}){action}: {change['cause']}")
+    stamp = _format_stamp(change["time"])
+    return f"{stamp}  {colour_text(word, colour)}  {component}  {mark}{text}"
 
 
 def _list_marks(event: schema.ApiEvent) -> list[str]:
