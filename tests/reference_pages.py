@@ -21,7 +21,9 @@ from tests import openapi
 from vitald import config
 from vitald.catalog import PROFILES, load_catalog
 from vitald.cli import VERBS, build_parser
-from vitald.config_changes import find_effect
+from vitald.config_changes import TakesEffect, find_effect
+from vitald.config_file import list_settings
+from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.reasons import FixedReason, find_reason
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,7 +123,7 @@ _FIXED_REASONS = {
     FixedReason.HEARTBEAT_STALE: "`vitald publish` has stopped writing: of `vitald publish sweep`.",
     FixedReason.NOT_REQUIRED: "The repair of this condition is not due.",
     FixedReason.HELD: "The repair is due, and the Node has the annotation `hold`.",
-    FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue.",
+    FixedReason.CUSTOM_RULE: "A code that this site added to the catalogue, or a check of its own.",
     FixedReason.MORE_CHANGES: "An Event that stands for several changes.",
 }
 
@@ -163,13 +165,13 @@ def configuration() -> str:
     """docs/reference/configuration.md."""
     shown = _shown_defaults()
     parts = [_CONFIGURATION]
-    for section, class_ in config.SECTIONS.items():
+    for section, class_ in {**config.SECTIONS, "checks.NAME": SiteCheckSettings}.items():
         rows = []
-        for key, (_, setting) in config.settings_of(section).items():
-            effect = find_effect(section, key).value
+        for key, (_, setting) in list_settings(section, class_).items():
+            effect = TakesEffect.RELOAD if "." in section else find_effect(section, key)
             is_set, value = shown[section, key]
             default = f"`{value}`" if is_set else f"none; for example `{value}`"
-            rows.append((f"`{key}`", default, setting.help, effect))
+            rows.append((f"`{key}`", default, setting.help, effect.value))
         table = _table(("key", "default", "meaning", "takes effect"), rows)
         parts.append(f"## [{section}]\n\n{' '.join(str(class_.__doc__).split())}\n\n{table}")
     return "\n".join(parts)
@@ -180,11 +182,12 @@ def _shown_defaults() -> dict[tuple[str, str], tuple[bool, str]]:
     shown = {}
     section = ""
     for line in config.example().splitlines():
-        if head := re.fullmatch(r"\[(\w+)\]", line):
-            section = head[1]
+        if head := re.fullmatch(r"#?\[(\w+(?:\.\w+)?)\]", line):
+            section = head[1].replace(".scratch", ".NAME")
         elif key := re.fullmatch(r"(#?)(\w+)(?: =|\.)(.*)", line):
             value = key[3].strip() if " =" in line.partition(".")[0] else line.lstrip("#")
-            shown[section, key[2]] = (not key[1], value)
+            is_set = not key[1] or ("." in section and key[2] != "run")
+            shown[section, key[2]] = (is_set, value)
     return shown
 
 

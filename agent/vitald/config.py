@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from vitald.diagnostics_sections import (
     EfaLoopback,
     Nccl,
     Nccom,
+    SiteCheckSettings,
 )
 from vitald.paths import Paths
 from vitald.publish_sections import KubernetesSettings, PublishSettings, check_kubernetes
@@ -53,6 +54,8 @@ from vitald.settings import (
 )
 
 _LEAST_RUN_S = 60.0
+SITE_CHECKS = "checks"  # a table of sections, one for each check
+_CHECK_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Config:
     efa_loopback: EfaLoopback = field(default_factory=EfaLoopback)
     nccom: Nccom = field(default_factory=Nccom)
     nccl: Nccl = field(default_factory=Nccl)
+    checks: Mapping[str, SiteCheckSettings] = field(default_factory=dict)  # by name
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     recovery: Recovery = field(default_factory=Recovery)
     publish: PublishSettings = field(default_factory=PublishSettings)
@@ -97,7 +101,7 @@ class Config:
 
     def replace_section(self, name: str, settings: object) -> Config:
         """The same configuration with other settings of one section."""
-        sections = {section: self.get_section(section) for section in SECTIONS}
+        sections = {section: self.get_section(section) for section in (*SECTIONS, SITE_CHECKS)}
         return _build_config({**sections, name: settings}, self.notes)
 
 
@@ -172,17 +176,26 @@ def example() -> str:
         "",
     ]
     for section, class_ in SECTIONS.items():
-        keys = settings_of(section)
-        lines += [f"# {' '.join(str(class_.__doc__).split())}", f"[{section}]"]
-        for key, (attribute, setting_) in keys.items():
-            value = getattr(class_(), attribute)
-            shown = (
-                _EXAMPLES.get((section, key))
-                or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
-            )
-            after = " Takes effect on a reload." if setting_.reload else ""
-            lines += [f"# {setting_.help}{after}", shown, ""]
+        lines += _describe_section(section, class_, f"[{section}]")
+    lines += (
+        line if line.startswith("#") or not line else f"#{line}"
+        for line in _describe_section(f"{SITE_CHECKS}.NAME", SiteCheckSettings, "[checks.scratch]")
+    )
     return "\n".join(lines)
+
+
+def _describe_section(section: str, class_: type[Any], header: str) -> Iterator[str]:
+    yield f"# {' '.join(str(class_.__doc__).split())}"
+    yield header
+    for key, (attribute, setting_) in list_settings(section, class_).items():
+        value = getattr(class_(), attribute)
+        after = " Takes effect on a reload." if setting_.reload else ""
+        yield f"# {setting_.help}{after}"
+        yield (
+            _EXAMPLES.get((section, key))
+            or f"{key} = {_time(value) if attribute.endswith('_s') else _written(value)}"
+        )
+        yield ""
 
 
 def _written(value: object) -> str:
@@ -229,6 +242,8 @@ _EXAMPLES = {
         "client_certificate",
     ): '#client_certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
     ("kubernetes", "client_key"): '#client_key = "/var/lib/kubelet/pki/kubelet-client-current.pem"',
+    ("checks.NAME", "run"): 'run = ["/usr/bin/mountpoint", "-q", "/scratch"]',
+    ("checks.NAME", "exit_codes"): 'exit_codes = "nhc"',
     ("socket", "path"): 'path = "/run/vitald/vitald.sock"',
     ("socket", "group"): '#group = "slurm"',
     ("catalog", "overrides"): '#overrides."xid/63".action = "reboot_node"',
@@ -256,8 +271,10 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     for section, table in _upgrade_tables(tables, report).items():
         if section in SECTIONS:
             sections[section] = read_section(section, SECTIONS[section], table, report)
+        elif section == SITE_CHECKS:
+            sections[section] = _read_site_checks(table, report)
         elif isinstance(table, dict):
-            suggestion = tomlfile.suggest_word(section, SECTIONS)
+            suggestion = tomlfile.suggest_word(section, (*SECTIONS, SITE_CHECKS))
             report.add_error(section, "", f"unknown section{suggestion}")
         else:
             text = f"{section}: stands in no section{_suggest_sections(section)}"
@@ -268,6 +285,27 @@ def parse(text: str, tables: tomlfile.Table, name: str) -> Config:
     if report.errors:
         raise ConfigError(report.errors)
     return config
+
+
+def _read_site_checks(table: object, report: FileReport) -> dict[str, SiteCheckSettings]:
+    """The site's checks by name. What is wrong with a check of its own is reported here, too."""
+    if not isinstance(table, dict) or not all(isinstance(item, dict) for item in table.values()):
+        report.add_error(SITE_CHECKS, "", "expected tables such as [checks.scratch]")
+        return {}
+    checks = {}
+    for name, keys in table.items():
+        section = f"{SITE_CHECKS}.{name}"
+        if not _CHECK_NAME.fullmatch(name) or name in SECTIONS:
+            expected = "a name of lower-case letters, digits and _, and no section's name"
+            report.add_error_at((SITE_CHECKS, name), f"[{section}]: expected {expected}")
+            continue
+        check = read_section(section, SiteCheckSettings, keys, report)
+        if "run" not in keys:
+            report.add_error(section, "", 'run is missing: run = ["/path/of/program"]')
+        if 0.0 < check.every_s < _LEAST_RUN_S:
+            report.add_error(section, "every", f"at least {_LEAST_RUN_S:g} s, or off")
+        checks[name] = check
+    return checks
 
 
 def _build_config(sections: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from vitald.config import SECTIONS, Config, settings_of
+from vitald.config import SECTIONS, SITE_CHECKS, Config, settings_of
 
 
 class TakesEffect(Enum):
@@ -43,7 +43,7 @@ def merge_reloaded(old: Config, new: Config) -> Config:
             if find_effect(section, key) is not TakesEffect.RESTART
         }
         merged = merged.replace_section(section, replace(old.get_section(section), **values))
-    return merged
+    return merged.replace_section(SITE_CHECKS, new.checks)
 
 
 def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
@@ -54,4 +54,9 @@ def compare_configs(old: Config, new: Config) -> dict[TakesEffect, list[str]]:
             before = getattr(old.get_section(section), attribute)
             if before != getattr(new.get_section(section), attribute):
                 changes[find_effect(section, key)].append(f"[{section}] {key}")
+    changes[TakesEffect.RELOAD] += [
+        f"[{SITE_CHECKS}.{name}]"
+        for name in sorted(old.checks.keys() | new.checks.keys())
+        if old.checks.get(name) != new.checks.get(name)
+    ]
     return changes

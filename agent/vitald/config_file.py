@@ -50,7 +50,7 @@ class FileReport:
 
     def add_error(self, section: str, key: str, what: str) -> None:
         section, key = self.former.get((section, key), (section, key))
-        self.add_error_at((section, key), f"{_format_key(section, key)}: {what}")
+        self.add_error_at((*section.split("."), key), f"{_format_key(section, key)}: {what}")
 
     def add_error_at(self, path: tuple[str, ...], text: str) -> None:
         """A text that names the key; `path` is where it stands."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 
 from vitald import tomlfile
-from vitald.checking import Unexpected, read_flag, read_number, read_texts
+from vitald.checking import (
+    Unexpected,
+    read_choice,
+    read_flag,
+    read_key,
+    read_member,
+    read_number,
+    read_texts,
+)
 from vitald.settings import read_path, read_period, read_program, setting
 
 # How a value is read: from what TOML gives to what the code uses. Each raises ValueError.
@@ -164,3 +174,102 @@ class Nccl:
     deadline_s: float = _all_reduce_deadline()
     program: str = setting("all_reduce_perf", read_program, "Its name, or its path.")
     least_gbytes: float = _bus_bandwidth_limit()
+
+
+class ExitMeaning(Enum):
+    """What a check of the site says of the node by its exit code."""
+
+    PASS = "pass"  # noqa: S105 - the node is fit
+    WARNING = "warning"  # it is fit; a person should know
+    FAIL = "fail"  # it is not fit
+    UNKNOWN = "unknown"  # nothing: the check could not do its work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCodes:
+    """The meaning of each exit code that is listed, of all others, and of a program that was ended
+    at its deadline.
+    """
+
+    listed: Mapping[int, ExitMeaning]
+    other: ExitMeaning = ExitMeaning.FAIL
+    deadline: ExitMeaning = ExitMeaning.FAIL
+
+
+# With 126 and 127 a shell says that it cannot run the command (POSIX, Shell Command Language,
+# 2.8.2). LBNL NHC ends with 0 if all its checks passed. Nagios: Monitoring Plugins Development
+# Guidelines, Plugin Return Codes.
+_NO_COMMAND = {126: ExitMeaning.UNKNOWN, 127: ExitMeaning.UNKNOWN}
+_NHC = ExitCodes(listed={0: ExitMeaning.PASS, **_NO_COMMAND})
+_CONVENTIONS = {
+    "nhc": _NHC,
+    "nagios": ExitCodes(
+        listed={0: ExitMeaning.PASS, 1: ExitMeaning.WARNING, 2: ExitMeaning.FAIL},
+        other=ExitMeaning.UNKNOWN,
+    ),
+}
+_MAX_EXIT_CODE = 255
+
+
+def _exit_codes(value: object) -> ExitCodes:
+    if not isinstance(value, dict):
+        return _CONVENTIONS[read_choice(value, _CONVENTIONS)]
+    listed = dict(_NHC.listed)
+    rest: dict[str, ExitMeaning] = {}
+    for key, word in value.items():
+        meaning = read_key(key, partial(read_member, enum=ExitMeaning), word)
+        if key in ("other", "deadline"):
+            rest[key] = meaning
+        elif key.isascii() and key.isdecimal() and int(key) <= _MAX_EXIT_CODE:
+            listed[int(key)] = meaning
+        else:
+            raise Unexpected("exit codes from 0 to 255, other or deadline", key)
+    return ExitCodes(listed=listed, **rest)
+
+
+def _command(value: object) -> tuple[str, ...]:
+    expected = 'a program and its arguments, such as ["/usr/bin/mountpoint", "-q", "/scratch"]'
+    words = read_texts(value, expected)
+    if not words or "\0" in "".join(words):
+        raise Unexpected(expected, value)
+    return (read_program(words[0]), *words[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteCheckSettings:
+    """A check of the site's own: a program whose exit code says whether the node is fit. It runs as
+    the daemon's user. NAME: lower-case letters, digits and _.
+    """
+
+    run: tuple[str, ...] = setting(
+        (),
+        _command,
+        "The program, by its absolute path or its name, and its arguments. Must be given. There is"
+        ' no shell: for one, ["/bin/sh", "-c", "..."].',
+        reload=True,
+    )
+    every_s: float = setting(
+        tomlfile.parse_duration("5m"),
+        read_period,
+        'How often, at least "1m"; or "off": on request only.',
+        reload=True,
+    )
+    deadline_s: float = setting(
+        tomlfile.parse_duration("30s"),
+        tomlfile.parse_duration,
+        "A run that takes longer is ended, and fails.",
+        reload=True,
+    )
+    idle: bool = setting(
+        False,
+        read_flag,
+        "Run it only while the devices are idle, and end it as soon as work needs them.",
+        reload=True,
+    )
+    exit_codes: ExitCodes = setting(
+        _NHC,
+        _exit_codes,
+        '"nhc": 0 pass, all others fail. "nagios": 0 pass, 1 warning, 2 fail, all others unknown.'
+        ' Or a table such as { 3 = "warning", other = "fail", deadline = "unknown" }.',
+        reload=True,
+    )

@@ -2,7 +2,8 @@
 One stable word for each code: `Xid79`, `NvmlGpuLost`.
 
 Controllers match these words (`reason` of a Kubernetes condition), so the list is closed: a code
-that a site added is `CustomRule`, a number that the catalogue does not list is `XidUnlisted`.
+that a site added, by an entry or a check, is `CustomRule`; a number that the catalogue does not
+list is `XidUnlisted`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import Enum
+
+from vitald.model.codes import SITE_CHECK
 
 
 class FixedReason(Enum):
@@ -40,8 +43,9 @@ def find_reason(code: str, listed: Collection[str], custom: Collection[str]) -> 
     """The word for a code of a finding. `listed`: the catalogue's codes; `custom`: those of them
     that the site added.
     """
-    if code in custom:
+    kind = code.partition("/")[0]
+    if code in custom or kind == SITE_CHECK:
         return FixedReason.CUSTOM_RULE.value
     if code in listed:
         return make_reason(code)
-    return make_reason(code.partition("/")[0]) + UNLISTED
+    return make_reason(kind) + UNLISTED

@@ -12,6 +12,7 @@ import pytest
 
 from vitald.config import Config, Paths
 from vitald.diagnostics.check import Check, Command, Output, ProgramEnd
+from vitald.diagnostics.run.descendants import Process
 from vitald.model.diagnostic import Report, RunRequest
 
 
@@ -42,7 +43,7 @@ def printed(
     )
 
 
-def hung(stdout: str = "", left: tuple[str, ...] = ()) -> Output:
+def hung(stdout: str = "", left: tuple[Process, ...] = ()) -> Output:
     return Output(
         ended=ProgramEnd.DEADLINE,
         stdout=stdout,

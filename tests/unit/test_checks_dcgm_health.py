@@ -22,6 +22,7 @@ from vitald.diagnostics.checks.dcgm_health import (
     judge_answer,
     read_answer,
 )
+from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics_sections import Dcgm
 from vitald.diagnostics_sections import DcgmHealth as Settings
 from vitald.model import Action
@@ -163,7 +164,7 @@ def test_an_engine_that_is_down_is_a_finding_with_the_command_that_starts_it(
 def test_a_stall_is_a_finding(tmp_path: Path) -> None:
     for report in (
         perform(check(tmp_path), hung()),
-        settled(tmp_path, hung(HEALTHY, left=("dcgmi (pid 4711)",))),
+        settled(tmp_path, hung(HEALTHY, left=(Process(4711, "dcgmi"),))),
     ):
         assert report.outcome is Outcome.ERROR  # it says nothing of the hardware by itself
         assert [(fault.code, fault.confirm) for fault in report.faults] == [

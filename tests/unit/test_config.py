@@ -22,7 +22,7 @@ from vitald.config import (
     settings_of,
 )
 from vitald.config_changes import TakesEffect, compare_configs, find_effect, merge_reloaded
-from vitald.config_file import ConfigError
+from vitald.config_file import ConfigError, list_settings
 from vitald.config_sections import (
     LedgerSettings,
     Limit,
@@ -33,6 +33,7 @@ from vitald.config_sections import (
     Policy,
     SlurmSettings,
 )
+from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.publish_sections import PublishSettings
 
 EXAMPLE = ROOT / "config.example.toml"
@@ -576,8 +577,11 @@ def test_the_example_shows_every_key_with_its_default() -> None:
 
 def test_what_the_example_comments_out_is_right_too() -> None:
     require(EXAMPLE.is_file(), "config.example.toml")
-    text = re.sub(r"^#(?=\w)", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
-    assert read(text).socket.group == "slurm"
+    text = re.sub(r"^#(?=[\w[])", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.M)
+    config = read(text)
+    assert config.socket.group == "slurm"
+    run = ("/usr/bin/mountpoint", "-q", "/scratch")
+    assert config.checks == {"scratch": SiteCheckSettings(run=run)}
 
 
 def test_a_service_uses_the_folders_that_systemd_made_for_it(
@@ -612,5 +616,6 @@ def test_no_key_that_was_valid_once_stops_the_daemon() -> None:
     """`configuration_keys.txt` has every key that ever was: add new ones, remove none."""
     ever = set((ROOT / "tests/data/configuration_keys.txt").read_text().split())
     now = {f"{section}.{key}" for section in SECTIONS for key in settings_of(section)}
+    now |= {f"checks.{key}" for key in list_settings("checks.NAME", SiteCheckSettings)}
     accepted = now | {f"{section}.{key}" for section, key in MOVED}
     assert (ever - accepted, accepted - ever) == (set(), set())

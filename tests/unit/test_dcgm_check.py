@@ -16,6 +16,7 @@ from vitald.config import Config
 from vitald.diagnostics import checks
 from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.checks.dcgm import GRACE_S, build_check
+from vitald.diagnostics.run.descendants import Process
 from vitald.diagnostics_sections import Dcgm
 from vitald.model.diagnostic import Outcome, Remedy, Report, RunRequest
 
@@ -165,7 +166,7 @@ def test_a_run_without_a_verdict() -> None:
         (ended(ProgramEnd.EXITED, 0, stdout=part, dropped=50_000_000), Remedy.RETRY, "50000000"),
         (ended(ProgramEnd.EXITED, 0), Remedy.RETRY, "nothing was printed"),
         (
-            ended(ProgramEnd.DEADLINE, -9, why="late", left=("nvvs (pid 4711)",)),
+            ended(ProgramEnd.DEADLINE, -9, why="late", left=(Process(4711, "nvvs"),)),
             Remedy.RETRY,
             "nvvs (pid 4711)",
         ),

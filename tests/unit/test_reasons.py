@@ -50,6 +50,7 @@ def test_every_word_is_one_that_policies_can_match(profile: str) -> None:
     [
         ("xid/79", "Xid79"),  # a listed code whose action the site changed keeps its word
         ("xid/9999", "CustomRule"),
+        ("check/scratch", "CustomRule"),
         ("xid/88888", f"Xid{UNLISTED}"),
         ("dcgm/no such thing; drop table", f"Dcgm{UNLISTED}"),
     ],

@@ -171,7 +171,7 @@ class Catalog:
         )
 
     def list_kinds(self) -> set[str]:
-        return {rule.kind for rule in self.rules.values()}
+        return {rule.kind for rule in self.rules.values()} | self._defaults.keys()
 
 
 def _may_speak_of(rule: Rule, kind: ComponentKind) -> bool:

@@ -38,14 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or find_default_file()
     _, catalog = config_options.load_catalog(path, arguments.profile)
     code = re.sub(r"[\s:/]+", "/", " ".join(arguments.code).strip().lower()).strip("/")
-    if "/" not in code:
-        return _list_kind(
-            code, [serialize.format_rule(rule) for rule in catalog.rules.values()], arguments.json
-        )
-    kind = code.partition("/")[0]
+    kind, _, number = code.partition("/")
     if kind not in catalog.list_kinds():
         raise UsageError(_describe_unknown_kind(kind, catalog.list_kinds()))
-    rule = serialize.format_rule(catalog.find_rule(code))
+    listed = [rule for rule in catalog.rules.values() if rule.kind == kind]
+    if not number and listed:
+        return _list_rules([serialize.format_rule(rule) for rule in listed], arguments.json)
+    rule = serialize.format_rule(catalog.find_rule(code if number else f"{kind}/NAME"))
     if arguments.json:
         render.emit_json(rule)
     else:
@@ -60,16 +59,11 @@ def _describe_unknown_kind(kind: str, kinds: Iterable[str]) -> str:
     return f"the catalogue has no kind {kind!r}{hint} (write kind/code, such as xid/79)"
 
 
-def _list_kind(kind: str, rules: list[schema.ApiRule], as_json: bool) -> int:
-    chosen = [rule for rule in rules if rule["code"].partition("/")[0] == kind]
-    if not chosen:
-        raise UsageError(
-            _describe_unknown_kind(kind, {rule["code"].partition("/")[0] for rule in rules})
-        )
+def _list_rules(rules: list[schema.ApiRule], as_json: bool) -> int:
     if as_json:
-        render.emit_json({"rules": chosen})
+        render.emit_json({"rules": rules})
         return 0
-    for rule in chosen:
+    for rule in rules:
         print(f"{rule['code']!s:<28} {rule['action']!s:<17} {rule['title']}")
     return 0
 

@@ -1,5 +1,5 @@
 """
-The interface of a check. A new check is one file in `checks/`.
+The interface of a check. A new check is one file in `checks/`; those of the site are `site_check`.
 
 A check knows its program, whether it may run beside other work, how long it takes, and how to read
 its output. It starts programs through `execute` only, so that deadlines, cancellation and the
@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from vitald.catalog import Catalog
+from vitald.diagnostics.run.descendants import Process
 from vitald.model.diagnostic import Report, RunRequest
 
 
@@ -52,7 +53,7 @@ class Output:
     dropped: int = 0  # bytes
     seconds: float = 0.0
     why: str = ""  # in words, where it did not exit by itself
-    left: tuple[str, ...] = ()  # processes that could not be ended: `nvvs (pid 4711)`
+    left: tuple[Process, ...] = ()  # that could not be ended
 
 
 Execute = Callable[[Command], Awaitable[Output]]
@@ -61,7 +62,7 @@ Execute = Callable[[Command], Awaitable[Output]]
 class Check(Protocol):
     """One kind of diagnostic."""
 
-    name: str  # `dcgm`, `dcgm_health`, `efa_loopback`, `nccom`, `nccl`
+    name: str  # `dcgm`, `nccl`, or that of a check of the site
     title: str
     levels: tuple[int, ...]  # at which it can be requested; (0,) if it has none
 

@@ -9,6 +9,9 @@ import structlog
 from vitald.catalog import Catalog
 from vitald.diagnostics.check import CatalogReader, Check
 from vitald.diagnostics.problem_log import ProblemLog
+from vitald.diagnostics.schedule import SCHEDULE
+from vitald.diagnostics.site_check import SiteCheck, build_checks
+from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.model.diagnostic import RunRequest
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
@@ -23,17 +26,32 @@ class CheckSet:
     def __init__(
         self, checks: Mapping[str, Check], worker_thread: WorkerThread, problems: ProblemLog
     ) -> None:
-        self.by_name = checks
+        self.by_name = checks  # the site's among them
         # Why a check cannot run here, "" if it can. A check that was not examined yet is not in it.
         self.unavailable: Mapping[str, str] = {}
         self._worker_thread = worker_thread
         self._problems = problems
 
-    def configure(self, catalog: Catalog) -> None:
-        """Hands the catalogue to the checks that read codes from it."""
+    def configure(self, catalog: Catalog, site: Mapping[str, SiteCheckSettings]) -> None:
+        """Takes the site's checks, and hands the catalogue to the checks that read codes from it.
+
+        A check whose settings are the same remains, since it knows what it left running.
+        """
+        remaining = {
+            name: check
+            for name, check in self.by_name.items()
+            if not isinstance(check, SiteCheck) or check.settings == site.get(name)
+        }
+        checks = {**build_checks(site), **remaining}
+        self.by_name = {name: checks[name] for name in sorted(checks)}
+        self.unavailable = self._without_removed(self.unavailable)
         for check in self.by_name.values():
             if isinstance(check, CatalogReader):
                 check.use_catalog(catalog)
+
+    def is_routine(self, ask: RunRequest) -> bool:
+        """Whether it runs so often that a pass is not worth a record or a line in the log."""
+        return ask.by == SCHEDULE and isinstance(self.by_name.get(ask.check), SiteCheck)
 
     def requires_idle(self, ask: RunRequest) -> bool:
         """True if the run must wait until the devices are idle."""
@@ -68,7 +86,10 @@ class CheckSet:
             if reason != self.unavailable.get(name, "") and self._is_periodic(name):
                 event = "diagnostic_cannot_run" if reason else "diagnostic_can_run"
                 log.info(event, check=name, reason=reason)
-        self.unavailable = unavailable
+        self.unavailable = self._without_removed(unavailable)
+
+    def _without_removed(self, unavailable: Mapping[str, str]) -> dict[str, str]:
+        return {name: reason for name, reason in unavailable.items() if name in self.by_name}
 
     def _is_periodic(self, name: str) -> bool:
         check = self.by_name[name]

@@ -16,6 +16,7 @@ from typing import Protocol
 from vitald.catalog import Catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.model import NODE, Component, ComponentKind, Event, Fields, Finding, Value
+from vitald.model.codes import SITE_CHECK
 from vitald.model.diagnostic import Fault, Outcome, Remedy, Run
 
 PASSED, FAILED, NOT_RUN, RAN = (
@@ -28,7 +29,8 @@ NEURON_PASSED = "diagnostic/neuron_passed"
 _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a verdict, too
 # Codes of another kind that a check reports and resolves.
-_OTHER_KINDS = {"dcgm_health": (_ENGINE_DOWN,)}
+_OTHER_KINDS = {"dcgm": (_ENGINE_DOWN,), "dcgm_health": (_ENGINE_DOWN,)}
+MONITOR, TRIAGE = 1, 4  # DCGM's error severities, which the site's checks use, too
 _NOT_RUN_AFTER = 3  # successive runs without a verdict
 _WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
@@ -116,7 +118,11 @@ def make_events(
     common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
     found: set[UnconfirmedFault] = set()
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
-    events = [make_run_event(run, facts), *fault_events]
+    events = [
+        make_run_event(run, facts),
+        *_make_eased_events(run, facts, common, opened, fault_events),
+        *fault_events,
+    ]
     if run.report.outcome in _WITH_VERDICT:
         tested = _find_tested(run, places)
         _update_memory(
@@ -357,27 +363,72 @@ def _make_recovery_events(
     over = [
         finding
         for finding in opened
-        if (
-            finding.code.partition("/")[0] == run.ask.check
-            or finding.code in _OTHER_KINDS.get(run.ask.check, ())
-        )
-        and not (finding.is_simulated or finding.on_trial)
+        if _is_found_by(run.ask.check, finding)
         and (finding.component, finding.code) not in reported
         and catalog.find_rule(finding.code).state
         # Any level needs the engine.
         and (finding.code == _ENGINE_DOWN or level_of(finding) <= run.ask.level)
     ]
+    text = f"{run.ask.label}: not found any more"
+    return [_make_recovered_event(finding, facts, common, text, run.ended) for finding in over]
+
+
+def _is_found_by(check: str, finding: Finding) -> bool:
+    """Whether a finding is one that the runs of a check find and resolve."""
+    if finding.is_simulated or finding.on_trial:
+        return False
+    kind, _, name = finding.code.partition("/")
+    if kind == SITE_CHECK:
+        return name == check
+    # A check of the site may have the name of a kind of other findings, such as `xid`.
+    own = kind == check and finding.fields.get("check") == check
+    return own or finding.code in _OTHER_KINDS.get(check, ())
+
+
+def _make_recovered_event(
+    finding: Finding, facts: EventFactory, common: Fields, text: str, moment: float | None = None
+) -> Event:
     fields: Fields = {**common, "recovered": True}
+    return facts.make_event(finding.code, finding.component, fields, text, moment=moment)
+
+
+def _make_eased_events(
+    run: Run, facts: EventFactory, common: Fields, opened: Iterable[Finding], found: list[Event]
+) -> list[Event]:
+    """Events that end a failure of a site's check that only warns now: a weaker event alone would
+    not lower the finding.
+    """
+    warned = {event.code for event in found if event.fields.get("severity") == MONITOR}
+    text = f"{run.ask.label}: does not fail any more, but warns"
     return [
-        facts.make_event(
-            finding.code,
-            finding.component,
-            fields,
-            f"{run.ask.label}: not found any more",
-            moment=run.ended,
-        )
-        for finding in over
+        _make_recovered_event(finding, facts, common, text, run.ended)
+        for finding in opened
+        if finding.code in warned
+        and finding.code == f"{SITE_CHECK}/{run.ask.check}"
+        and finding.fields.get("severity") == TRIAGE
+        and not (finding.is_simulated or finding.on_trial)
     ]
+
+
+def make_removed_events(
+    checks: Collection[str], facts: EventFactory, opened: Iterable[Finding]
+) -> list[Event]:
+    """Events that end what only a check resolves that is not configured any more."""
+    return [
+        _make_recovered_event(finding, facts, {"check": check}, f"[checks.{check}] was removed")
+        for finding in opened
+        if not (finding.is_simulated or finding.on_trial)
+        and (check := _find_resolving_check(finding))
+        and check not in checks
+    ]
+
+
+def _find_resolving_check(finding: Finding) -> str:
+    """The check whose runs alone resolve it, by its code or its component; "" if others do, too."""
+    kind, _, name = finding.code.partition("/")
+    if kind == SITE_CHECK:
+        return name
+    return finding.component.id.partition("-")[0] if finding.code == NOT_RUN else ""
 
 
 def level_of(finding: Finding) -> int:

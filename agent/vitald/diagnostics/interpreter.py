@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
 import structlog
@@ -54,6 +55,10 @@ class RunInterpreter:
             log.exception("diagnostic_not_confirmed", id=run.id)
             report = replace(run.report, reboot_required=False, replacement_required=False)
             return replace(run, report=report)
+
+    def end_removed(self, checks: Collection[str]) -> list[Event]:
+        """Events that end the findings of checks that are not configured any more."""
+        return events.make_removed_events(checks, self._facts, self._node.list_findings())
 
     def make_events(self, run: Run, *, cut: bool) -> list[Event]:
         """The events of a run. `cut`: it was stopped."""

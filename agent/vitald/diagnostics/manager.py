@@ -34,6 +34,7 @@ from vitald.diagnostics.runner import Runner
 from vitald.diagnostics.schedule import Schedule
 from vitald.diagnostics.source import NAME, DiagnosticSource
 from vitald.diagnostics.summary import DeepLog
+from vitald.diagnostics_sections import SiteCheckSettings
 from vitald.model import Component
 from vitald.model.diagnostic import ActiveRun, Refusal, Run, RunRequest, ScheduledRun, Stage
 from vitald.worker_thread import WorkerThread
@@ -70,7 +71,9 @@ class DiagnosticsManager:
         self._checks = CheckSet(checks, worker_thread, problems)
         self._access = DeviceAccess(node, detector, worker_thread, problems, config.paths.procfs)
         self._history = RunHistory(node, worker_thread, problems)
-        self._results = ResultRecorder(self._history, count=count, wake=wake, deep_log=deep_log)
+        self._results = ResultRecorder(
+            self._history, self._checks.is_routine, count=count, wake=wake, deep_log=deep_log
+        )
         self._queue = RunQueue(self._checks, self._history, self._results, wake)
         self._interpreter = RunInterpreter(NAME, boot_id, node, catalog)
         self._runner = Runner(
@@ -98,12 +101,14 @@ class DiagnosticsManager:
             changed=self._changed,
             stored=stored,
         )
-        self.configure(catalog)
+        self.configure(catalog, config.checks)
 
-    def configure(self, catalog: Catalog) -> None:
-        """Takes the catalogue: at the start, and after it was reloaded."""
+    def configure(self, catalog: Catalog, site_checks: Mapping[str, SiteCheckSettings]) -> None:
+        """Takes the catalogue and the site's checks: at the start, and after a reload."""
         self._interpreter.catalog = catalog
-        self._checks.configure(catalog)
+        self._checks.configure(catalog, site_checks)
+        self._queue.dequeue_removed()
+        self._changed.set()
 
     # --- state for the API and the metrics
 

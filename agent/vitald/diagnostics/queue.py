@@ -71,6 +71,12 @@ class RunQueue:
         run = Run(id=queued.id, ask=queued.ask, began=now, ended=now, report=report)
         self._results.record_run(run, cut=True)
 
+    def dequeue_removed(self) -> None:
+        """Removes the runs of checks that are not configured any more."""
+        for queued in [*self.queued]:
+            if queued.ask.check not in self._checks.by_name:
+                self.dequeue(queued, "the check was removed from the configuration")
+
     def dequeue_resolved(self, open_findings: Set[int]) -> None:
         """Removes the runs that findings requested which are no longer open."""
         for queued in [*self.queued]:
@@ -103,7 +109,8 @@ class RunQueue:
 
     def _announce(self, run: ActiveRun) -> None:
         self._wake()
-        log.info(
+        write = log.debug if self._checks.is_routine(run.ask) else log.info
+        write(
             "diagnostic_asked",
             id=run.id,
             check=run.ask.check,

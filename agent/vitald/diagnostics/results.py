@@ -13,7 +13,7 @@ from vitald.diagnostics import summary
 from vitald.diagnostics.history import RunHistory
 from vitald.diagnostics.summary import DeepLog
 from vitald.model import Batch
-from vitald.model.diagnostic import Outcome, Run
+from vitald.model.diagnostic import Outcome, Run, RunRequest
 from vitald.worker_thread import WorkerThread
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
@@ -36,6 +36,7 @@ class ResultRecorder:
     def __init__(
         self,
         history: RunHistory,
+        is_routine: Callable[[RunRequest], bool],
         *,
         count: Callable[[Run], None],
         wake: Callable[[], None],
@@ -43,6 +44,7 @@ class ResultRecorder:
     ) -> None:
         self.pending: deque[PendingResult] = deque()
         self._history = history
+        self._is_routine = is_routine
         self._count = count
         self._wake = wake
         self._deep_log = deep_log
@@ -54,17 +56,22 @@ class ResultRecorder:
         self._wake()
         self._count(run)
         self._history.add_run(run)
-        _log_run(run)
-        if self._deep_log is not None and run.command:
+        routine = self.is_routine_pass(run)
+        _log_run(run, routine=routine)
+        if self._deep_log is not None and run.command and not routine:
             self._log_writer.post(partial(self._deep_log.add_run, run))
+
+    def is_routine_pass(self, run: Run) -> bool:
+        """Whether it says no more than that a check of the site, which runs often, has passed."""
+        return run.report.outcome is Outcome.PASS and self._is_routine(run.ask)
 
     def close(self) -> None:
         self._log_writer.close()
 
 
-def _log_run(run: Run) -> None:
+def _log_run(run: Run, *, routine: bool) -> None:
     expected = run.preempted or run.report.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
-    write = log.info if expected else log.warning
+    write = log.debug if routine else log.info if expected else log.warning
     write(
         "diagnostic_ended",
         id=run.id,

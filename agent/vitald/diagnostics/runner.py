@@ -43,6 +43,12 @@ class _Execution:
     task: asyncio.Task[None] | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)  # no process of it is left
 
+    @property
+    def requires_idle(self) -> bool:
+        """Whether it makes room for work. By its own check: a reload may have replaced it."""
+        ask = self.active_run.ask
+        return self.check.needs_idle(ask.level) and not ask.busy
+
 
 class Runner:
     """Performs one run at a time. `confirm` marks the faults that an earlier run had found."""
@@ -75,7 +81,8 @@ class Runner:
         execution.task = asyncio.create_task(
             self._perform(execution), name=f"diagnostic {active_run.id}"
         )
-        log.info(
+        write = log.debug if self._checks.is_routine(queued.ask) else log.info
+        write(
             "diagnostic_began",
             id=active_run.id,
             check=active_run.ask.check,
@@ -158,8 +165,7 @@ class Runner:
     async def _produce_report(self, execution: _Execution) -> Report:
         """What the check reports; sets `cut` if the task was cancelled."""
         ask = execution.active_run.ask
-        requires_idle = self._checks.requires_idle(ask)
-        watch = asyncio.create_task(self._watch_for_work()) if requires_idle else None
+        watch = asyncio.create_task(self._watch_for_work()) if execution.requires_idle else None
         try:
             return await execution.check.run_check(ask, partial(self._execute, execution))
         except asyncio.CancelledError:  # by `shut_down` only
@@ -202,7 +208,7 @@ class Runner:
 
     def _make_room(self, work: str) -> None:
         execution = self._get_stoppable()
-        if execution is not None and self._checks.requires_idle(execution.active_run.ask):
+        if execution is not None and execution.requires_idle:
             self._stop(execution, f"it made room for {work}", room_for=work)
 
     def _stop(self, execution: _Execution, reason: str, *, room_for: str = "") -> None:

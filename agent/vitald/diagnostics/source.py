@@ -72,6 +72,9 @@ class DiagnosticSource:
                     self._results.pending.popleft()
                     self._dispatcher.complete_run(result.run)
                     self._changed.set()
+                if ended := self._interpreter.end_removed(self._checks.by_name):
+                    yield self._make_batch(ended)
+                    await self._stored()
                 await self._planner.plan_runs()
                 await self._dispatcher.start_next_run()
                 yield self._make_batch()
@@ -97,6 +100,9 @@ class DiagnosticSource:
 
     def _make_result_batch(self, result: PendingResult) -> Batch:
         events = self._interpreter.make_events(result.run, cut=result.cut)
+        # Stored only where it changes something: the ledger keeps what was wrong for longer.
+        if self._results.is_routine_pass(result.run) and len(events) == 1:
+            return self._make_batch()
         return self._make_batch(events, (result.run,))
 
     def _make_batch(self, events: Sequence[Event] = (), runs: tuple[Run, ...] = ()) -> Batch:

@@ -18,3 +18,4 @@ IDENTITY = "device/identity"
 REPLACED = "device/replaced"
 JOB_DIED = "job/died"
 DIAGNOSTIC_FAILED = "diagnostic/failed"
+SITE_CHECK = "check"  # the kind of what a check of the site finds: `check/NAME`

@@ -195,7 +195,7 @@ class DcgmCheck:
                 ),
             )
         if output.left:
-            left = presentable(", ".join(output.left))
+            left = ", ".join(map(str, output.left))
             report = replace(
                 report, reason=f"{report.reason}; still running: {left}".removeprefix("; ")
             )

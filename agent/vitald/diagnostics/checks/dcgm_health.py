@@ -28,6 +28,7 @@ from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
+from vitald.diagnostics.events import MONITOR, TRIAGE
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
 from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
@@ -36,7 +37,6 @@ NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
 _SETTLE_S = 60.0  # from setting the watches to answers that count
 _NO_CONNECTION, _UNSPECIFIED = 235, 253
-_MONITOR, _TRIAGE = 1, 4  # DCGM's error severities, for `Fault.severity`
 _MAX_COMPLAINTS = 256  # in one answer
 _VALUES = ("Healthy", "Warning", "Failure")
 _FAILED_READING = "a reading that failed says nothing"
@@ -279,7 +279,7 @@ def _make_fault(complaint: Complaint) -> Fault:
         ),
         gpu=complaint.gpu,
         device="" if complaint.gpu is not None else _device_name(complaint),
-        severity=_TRIAGE if failed else _MONITOR,
+        severity=TRIAGE if failed else MONITOR,
         remedy=Remedy.INVESTIGATE if failed else Remedy.MONITOR,
     )
 
@@ -444,7 +444,7 @@ class DcgmHealthCheck:
             return report
         if output.ended is ProgramEnd.DEADLINE:
             left = (
-                f"; {', '.join(map(presentable, output.left[:3]))} could not be ended"
+                f"; {', '.join(map(str, output.left[:3]))} could not be ended"
                 if output.left
                 else ""
             )

@@ -36,16 +36,16 @@ _FIRST_USER = 1000  # of people; those below are services (login.defs(5), UID_MI
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process as /proc shows it. `started`, in clock ticks since boot, distinguishes it from a
-    later one with its id.
+    later one with its id. Only the first two are known where /proc cannot be read.
     """
 
     pid: int
     name: str
-    state: str
-    parent: int
-    group: int
-    session: int
-    started: int
+    state: str = ""
+    parent: int = 0
+    group: int = 0
+    session: int = 0
+    started: int = -1
 
     def __str__(self) -> str:
         return f"{presentable(self.name)} (pid {self.pid})"
@@ -188,6 +188,12 @@ def find_leftovers(
         and (process.name in names or _read_program_name(procfs, process.pid) in names)
     )
     return tuple(str(process) for process in named if _is_systems(procfs, process.pid))
+
+
+def is_running(process: Process, procfs: Path = Path("/proc")) -> bool:
+    """Whether it has not ended since it was seen."""
+    found = _read_process(procfs, process.pid)
+    return found is not None and found.started == process.started and not found.is_dead
 
 
 def list_processes(procfs: Path) -> Iterator[Process]:

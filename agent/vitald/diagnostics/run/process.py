@@ -344,12 +344,12 @@ class _ProgramRun:
         ended = self._ended or (
             ProgramEnd.SIGNALLED if self._code is not None and self._code < 0 else ProgramEnd.EXITED
         )
-        stuck = [f"{process}{_describe_stuck(process)}" for process in left]
-        names = [str(process) for process in left]
+        ended_all = not left
         if self._exited is None and self._started is not None and not left:
-            names = stuck = [f"{self._program_name} (pid {self._started.popen.pid})"]
-        why = [*self._explain_end(ended), *self._explain_remaining(stuck, ended_all=not left)]
-        return self._make_output(ended, "; ".join(why), tuple(names))
+            left = [Process(self._started.popen.pid, self._program_name)]
+        stuck = [f"{process}{_describe_stuck(process)}" for process in left]
+        why = [*self._explain_end(ended), *self._explain_remaining(stuck, ended_all=ended_all)]
+        return self._make_output(ended, "; ".join(why), tuple(left))
 
     def _explain_end(self, ended: ProgramEnd) -> Iterator[str]:
         """How the program itself ended."""
@@ -372,7 +372,7 @@ class _ProgramRun:
         if self._blind and (self._behind or stuck or self._ended):
             yield "what it may have started elsewhere could not be looked for"
 
-    def _make_output(self, ended: ProgramEnd, why: str, left: tuple[str, ...] = ()) -> Output:
+    def _make_output(self, ended: ProgramEnd, why: str, left: tuple[Process, ...] = ()) -> Output:
         stdout, stderr = self._pipes.streams
         return Output(
             ended=ended,

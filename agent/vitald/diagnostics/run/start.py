@@ -20,6 +20,7 @@ from pathlib import Path
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Command
+from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import MARKER, Descendants
 from vitald.programs import FOLDERS
 
@@ -96,6 +97,7 @@ def start_program(command: Command, procfs: Path) -> Started:
     """Raises NotStarted."""
     marker = secrets.token_hex(8)
     environment = clean_environment(os.environ) | dict(command.environment) | {MARKER: marker}
+    _refuse_tampered("".join(command.argv[:1]), environment["PATH"])
     reading, writing = zip(os.pipe(), os.pipe())
     try:
         popen = subprocess.Popen(
@@ -134,6 +136,13 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
         folder for folder in environment.get("PATH", "").split(":") if folder.startswith("/")
     ]
     return kept | {"LC_ALL": "C", "PATH": ":".join(dict.fromkeys((*folders, *FOLDERS)))}
+
+
+def _refuse_tampered(name: str, search: str) -> None:
+    """Raises NotStarted for a program that root must not run, since others could change it."""
+    found = shutil.which(name, path=search)
+    if found is not None and (tampering := tool.find_tampering(found)):
+        raise NotStarted(f"{presentable(found)} is not run as root: {presentable(tampering)}")
 
 
 def _explain_failure(error: OSError | ValueError | IndexError, name: str, search: str) -> str:

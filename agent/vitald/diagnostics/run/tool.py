@@ -51,14 +51,14 @@ def find_program(program: str, folders: Sequence[str] = ()) -> str:
     daemon started by hand may contain such a folder.
     """
     return next(
-        (place for place in _list_candidates(program, folders) if not _find_tampering(place)), ""
+        (place for place in _list_candidates(program, folders) if not find_tampering(place)), ""
     )
 
 
 def explain_absence(program: str, folders: Sequence[str] = ()) -> str:
     """Says that the program is not installed, and where it was searched."""
     if refused := next(_list_candidates(program, folders), ""):
-        return f"{presentable(refused)} is not run as root: {presentable(_find_tampering(refused))}"
+        return f"{presentable(refused)} is not run as root: {presentable(find_tampering(refused))}"
     if "/" in program:
         return f"{presentable(program)} is not there, or may not be executed"
     beside = f", nor in {', '.join(folders)}" if folders else ""
@@ -81,7 +81,7 @@ def _list_candidates(program: str, folders: Sequence[str]) -> Iterator[str]:
             yield place
 
 
-def _find_tampering(program: str) -> str:
+def find_tampering(program: str) -> str:
     """Which user or group other than root could have replaced the program; empty if none could, or
     if the daemon does not run as root.
     """
