@@ -1,12 +1,18 @@
-"""Links of the documentation: each leads to a file and a heading that exist, and each page is linked."""
+"""The documentation: each link leads to a file and a heading that exist, each page is linked, and
+each configuration is valid.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from vitald import config, tomlfile
+from vitald.catalog import load_catalog
+
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
+_TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 
 
@@ -68,6 +74,31 @@ def test_links_resolve_and_every_page_is_linked() -> None:
     broken = {str(page): find_broken_links(page) for page in find_pages(ROOT)}
     assert {page: links for page, links in broken.items() if links} == {}
     assert find_unlinked_pages(ROOT) == set()
+
+
+def test_configurations_on_a_page_are_valid() -> None:
+    """The blocks of TOML that are parts of the configuration file."""
+    blocks = [
+        (page, block)
+        for page in find_pages(ROOT)
+        for block in _TOML.findall(page.read_text(encoding="utf-8"))
+        if page.name != "catalogue.md" or "overrides" in block  # others are the catalogue's own
+    ]
+    assert len(blocks) > 10
+    for page, block in blocks:
+        config.parse(block, tomlfile.parse_toml(block, page.name), page.name)
+
+
+def test_what_the_page_on_nhc_makes_a_node_unfit_does() -> None:
+    text = (ROOT / "docs/nhc.md").read_text(encoding="utf-8")
+    (block,) = (block for block in _TOML.findall(text) if "overrides" in block)
+    settings = config.parse(block, tomlfile.parse_toml(block, "nhc.md"), "nhc.md").catalog
+    catalogue = load_catalog(settings.profile, settings.overrides)
+    codes = [*settings.overrides]
+    assert len(codes) == 3 and all(
+        catalogue.find_rule(code).apply_to({}).unusable for code in codes
+    )
+    assert not any(load_catalog().find_rule(code).apply_to({}).unusable for code in codes)
 
 
 def test_broken_links_and_unlinked_pages_are_found(tmp_path: Path) -> None:
