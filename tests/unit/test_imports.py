@@ -105,9 +105,9 @@ PURE = [
 # Each part imports only from those before it. A part is a module of `vitald`, or a package with all
 # that is in it.
 LAYERS = (
-    *("text", "timestamps", "backoff", "tasks", "reasons"),
+    *("text", "timestamps", "backoff", "tasks"),
     *("model", "tomlfile", "checking", "worker_thread", "lock", "log_lines", "log", "systemd"),
-    *("programs", "slurm"),
+    *("reasons", "programs", "slurm"),
     *("catalog", "judge"),
     *(
         "settings",

@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.unit.builders import catalogue, event, finding
-from tests.unit.checking import Programs, asked, hung, perform, printed
+from tests.unit.checking import asked, hung, perform, printed
 from tests.unit.test_config import mistakes, read
 from tests.unit.test_diagnostic_events import Story
 from tests.unit.test_diagnostics_manager import House, told
 from tests.waiting import until_async
 from vitald.collectors.event_factory import EventFactory
 from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
-from vitald.diagnostics.check import Output, ProgramEnd
+from vitald.diagnostics.check import Command, Output, ProgramEnd
 from vitald.diagnostics.events import NOT_RUN, make_removed_events
 from vitald.diagnostics.run.descendants import Process, list_processes
 from vitald.diagnostics.schedule import SCHEDULE
@@ -99,16 +100,14 @@ def test_the_program_is_the_configured_one() -> None:
 
 def test_a_program_that_hangs_for_ever_is_not_joined_by_another() -> None:
     """As one that waits for a server in the kernel, where no signal reaches it."""
+    site = check()
     with subprocess.Popen(["sleep", "600"]) as sleep:
         process = next(one for one in list_processes(Path("/proc")) if one.pid == sleep.pid)
-        site = check()
-        assert meaning(perform(site, hung(left=(process,)))) == "fail"
-        programs = Programs(printed(""))
-        report = perform(site, *programs.outputs)
-        assert meaning(report) == "fail" and f"(pid {sleep.pid}) of the last run hangs" in (
-            report.reason
-        )
+        first = perform(site, hung(left=(process,)))
+        second = perform(site, printed(""))
         sleep.kill()
+    assert (meaning(first), meaning(second)) == ("fail", "fail")
+    assert f"(pid {process.pid}) of the last run hangs" in second.reason
     assert meaning(perform(site, printed(""))) == "pass"
 
 
@@ -288,6 +287,7 @@ def test_a_check_that_was_removed_runs_no_more_and_its_findings_end() -> None:
             assert house.told[-1].fields["recovered"] is True
             house.programs.end()  # a run that began goes on
             assert (await house.ended(first)).report.outcome is Outcome.PASS
+            assert house.manager.last_runs == {}
 
     told(work)
 
@@ -328,3 +328,25 @@ def test_a_pass_of_the_schedule_is_stored_only_where_it_ends_something() -> None
             assert [run.ask.by for run in house.runs] == [SCHEDULE, "root, pid 1"]
 
     told(work)
+
+
+def test_the_same_result_again_is_no_news() -> None:
+    """A check that fails every minute has one warning in the log, beside that of its finding."""
+    codes = iter([0, 0, 1, 1, 0])
+
+    async def execute(_: Command) -> Output:
+        return Output(ended=ProgramEnd.EXITED, exit_code=next(codes))
+
+    async def work() -> None:
+        async with House(enabled=False).open() as house:
+            house.programs.execute = execute  # type: ignore[method-assign]
+            configure(house, **settings("a"))
+            for _ in range(5):
+                await house.ended(house.manager.request_run(RunRequest(check="a", by=SCHEDULE)))
+
+    with structlog.testing.capture_logs() as lines:
+        told(work)
+    ended = [line["log_level"] for line in lines if line["event"] == "diagnostic_ended"]
+    assert ended == ["debug", "debug", "warning", "debug", "debug"]
+    began = {line["log_level"] for line in lines if line["event"] == "diagnostic_began"}
+    assert began == {"debug"}

@@ -132,8 +132,9 @@ class DiagnosticsManager:
 
     @property
     def last_runs(self) -> dict[tuple[str, int], Run]:
-        """The last run of each check and level."""
-        return self._history.last_runs
+        """The last run of each check and level. One of a check that was removed is not shown."""
+        runs = self._history.last_runs.items()
+        return {key: run for key, run in runs if key[0] in self._checks.by_name}
 
     @property
     def scheduled(self) -> tuple[ScheduledRun, ...]:

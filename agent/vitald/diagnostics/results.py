@@ -55,10 +55,12 @@ class ResultRecorder:
         self.pending.append(PendingResult(run, cut))
         self._wake()
         self._count(run)
+        former = self._history.last_runs.get((run.ask.check, run.ask.level))
         self._history.add_run(run)
-        routine = self.is_routine_pass(run)
-        _log_run(run, routine=routine)
-        if self._deep_log is not None and run.command and not routine:
+        again = former is not None and former.report.outcome is run.report.outcome
+        is_news = not self.is_routine_pass(run) and not (again and self._is_routine(run.ask))
+        _log_run(run, is_news=is_news)
+        if self._deep_log is not None and run.command and is_news:
             self._log_writer.post(partial(self._deep_log.add_run, run))
 
     def is_routine_pass(self, run: Run) -> bool:
@@ -69,9 +71,9 @@ class ResultRecorder:
         self._log_writer.close()
 
 
-def _log_run(run: Run, *, routine: bool) -> None:
+def _log_run(run: Run, *, is_news: bool) -> None:
     expected = run.preempted or run.report.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
-    write = log.debug if routine else log.info if expected else log.warning
+    write = log.debug if not is_news else log.info if expected else log.warning
     write(
         "diagnostic_ended",
         id=run.id,
