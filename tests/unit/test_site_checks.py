@@ -16,6 +16,7 @@ from tests.unit.test_config import mistakes, read
 from tests.unit.test_diagnostic_events import Story
 from tests.unit.test_diagnostics_manager import House, told
 from tests.waiting import until_async
+from vitald.catalog import load_catalog
 from vitald.collectors.event_factory import EventFactory
 from vitald.config_changes import TakesEffect, compare_configs, merge_reloaded
 from vitald.diagnostics.check import Command, Output, ProgramEnd
@@ -160,6 +161,21 @@ def test_a_run_without_a_verdict_ends_nothing() -> None:
         story.run(check="scratch", level=0, outcome=Outcome.ERROR)
     codes = {(one.component.name, one.code) for one in story.judge.open_findings}
     assert codes == {("node", "check/scratch"), ("node/scratch", NOT_RUN)}
+
+
+def test_the_site_changes_what_one_of_its_checks_requires() -> None:
+    """With the keys that it changes alone; the check still ends what it found."""
+    catalog = load_catalog("nvidia", {"check/scratch": {"action": "reboot_node"}})
+    rule, other = catalog.find_rule("check/scratch"), catalog.find_rule("check/other")
+    assert (rule.action, other.action) == (Action.REBOOT_NODE, Action.INSPECT)
+    assert (rule.title, rule.state, rule.clears.recovers) == (
+        "Site check scratch failed",
+        True,
+        True,
+    )
+    warned = rule.apply_to({"severity": 1})
+    assert (warned.requirement.action, warned.unusable) == (Action.OBSERVE, False)
+    assert rule.apply_to({"recovered": True}).requirement.action is Action.NONE
 
 
 def test_a_check_confirms_nothing_that_others_found() -> None:

@@ -25,6 +25,7 @@ from vitald.catalog.tables import (
     read_lemon,
 )
 from vitald.model import Action
+from vitald.model.codes import SITE_CHECK
 
 FOLDER = Path(__file__).parent
 PROFILES = ("nvidia", *sorted(path.stem for path in (FOLDER / "profiles").glob("*.toml")))
@@ -110,11 +111,7 @@ def _read_rules(
     """The rules by code, and the defaults by kind."""
 
     def read_entry(code: str, keys: tomlfile.Table, origin: str) -> Rule | None:
-        inherited = raw.get(f"{code.partition('/')[0]}/default", ({}, ""))[0]
-        keys = {
-            **{key: inherited[key] for key in ("cases", "also", "component") if key in inherited},
-            **keys,
-        }
+        keys = {**_list_inherited(raw, code), **keys}
         return EntryReader(code, keys, origin, ladders, errors).read_rule()
 
     rules: dict[str, Rule] = {}
@@ -131,6 +128,17 @@ def _read_rules(
         else:
             rules[code] = rule
     return rules, defaults
+
+
+def _list_inherited(raw: Raw, code: str) -> tomlfile.Table:
+    """The keys that an entry has from the default of its kind: all for a check of the site, which
+    has no entry unless the site changes a key.
+    """
+    kind, _, name = code.partition("/")
+    default = raw.get(f"{kind}/default", ({}, ""))[0]
+    if kind == SITE_CHECK:
+        return {**default, "title": str(default.get("title", "")).replace("{code}", name)}
+    return {key: default[key] for key in ("cases", "also", "component") if key in default}
 
 
 def _read_file(path: Path, errors: list[str]) -> tomlfile.Table:
