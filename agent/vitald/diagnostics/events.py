@@ -30,7 +30,6 @@ _ENGINE_DOWN = "dcgm/engine_down"
 _WHY_NOT = (_ENGINE_DOWN, "dcgm_health/stalled")  # reported for runs without a verdict, too
 # Codes of another kind that a check reports and resolves.
 _OTHER_KINDS = {"dcgm": (_ENGINE_DOWN,), "dcgm_health": (_ENGINE_DOWN,)}
-MONITOR, TRIAGE = 1, 4  # DCGM's error severities, which the site's checks use, too
 _NOT_RUN_AFTER = 3  # successive runs without a verdict
 _WITH_VERDICT = (Outcome.PASS, Outcome.FAIL, Outcome.CONFIG)
 _RAN = ("pass", "fail", "warn")  # statuses of a test that was carried out
@@ -118,11 +117,7 @@ def make_events(
     common: dict[str, Value] = {"level": run.ask.level, "check": run.ask.check, "run": run.id}
     found: set[UnconfirmedFault] = set()
     fault_events = _make_fault_events(run, facts, common, places, seen, found)
-    events = [
-        make_run_event(run, facts),
-        *_make_eased_events(run, facts, common, opened, fault_events),
-        *fault_events,
-    ]
+    events = [make_run_event(run, facts), *fault_events]
     if run.report.outcome in _WITH_VERDICT:
         tested = _find_tested(run, places)
         _update_memory(
@@ -390,24 +385,6 @@ def _make_recovered_event(
 ) -> Event:
     fields: Fields = {**common, "recovered": True}
     return facts.make_event(finding.code, finding.component, fields, text, moment=moment)
-
-
-def _make_eased_events(
-    run: Run, facts: EventFactory, common: Fields, opened: Iterable[Finding], found: list[Event]
-) -> list[Event]:
-    """Events that end a failure of a site's check that only warns now: a weaker event alone would
-    not lower the finding.
-    """
-    warned = {event.code for event in found if event.fields.get("severity") == MONITOR}
-    text = f"{run.ask.label}: does not fail any more, but warns"
-    return [
-        _make_recovered_event(finding, facts, common, text, run.ended)
-        for finding in opened
-        if finding.code in warned
-        and finding.code == f"{SITE_CHECK}/{run.ask.check}"
-        and finding.fields.get("severity") == TRIAGE
-        and not (finding.is_simulated or finding.on_trial)
-    ]
 
 
 def make_removed_events(

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from vitald.collectors.small_files import presentable
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.events import MONITOR, TRIAGE
 from vitald.diagnostics.run import tool
 from vitald.diagnostics.run.descendants import Process, is_running
 from vitald.diagnostics_sections import ExitCodes, ExitMeaning, SiteCheckSettings
 from vitald.model.codes import SITE_CHECK
-from vitald.model.diagnostic import Fault, Outcome, Remedy, Report, RunRequest
+from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Outcome, Remedy, Report, RunRequest
 
 _EVIDENCE_LINES = 3  # of each of its two streams
 _EVIDENCE_WIDTH = 200  # characters of a line

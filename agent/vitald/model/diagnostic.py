@@ -51,6 +51,9 @@ class Remedy(Enum):
 _RANK = {remedy: rank for rank, remedy in enumerate(Remedy)}
 
 
+MONITOR, TRIAGE = 1, 4  # DCGM's error severities
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One fault that a check reports."""
@@ -62,7 +65,7 @@ class Fault:
     device: str = ""  # another device by its name: `rdmap0s6`, `cpu/0`
     error_id: int | None = None
     category: int | None = None
-    severity: int | None = None
+    severity: int | None = None  # DCGM's, which the checks of the site use, too
     remedy: Remedy = Remedy.INVESTIGATE
     confirm: bool = False  # counts only if it is found twice
     confirmed: bool = False  # an earlier run found it, too

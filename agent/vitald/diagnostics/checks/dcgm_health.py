@@ -28,10 +28,19 @@ from vitald.collectors.pci.inventory import NVIDIA, PciInventory
 from vitald.collectors.small_files import presentable
 from vitald.config import Config
 from vitald.diagnostics.check import Check, Command, Execute, Output, ProgramEnd
-from vitald.diagnostics.events import MONITOR, TRIAGE
 from vitald.diagnostics.run import tool
 from vitald.model import ComponentKind
-from vitald.model.diagnostic import Fault, Measure, Outcome, Remedy, Report, RunRequest, Test
+from vitald.model.diagnostic import (
+    MONITOR,
+    TRIAGE,
+    Fault,
+    Measure,
+    Outcome,
+    Remedy,
+    Report,
+    RunRequest,
+    Test,
+)
 
 NAME = "dcgm_health"
 ENGINE_DOWN, STALLED = "dcgm/engine_down", f"{NAME}/stalled"
