@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -27,7 +28,7 @@ from tests.conftest import require
 from tests.dcgmi import Answer, Dcgmi, diag, document, refusal
 from tests.unit.builders import ROOT
 from tests.waiting import WAIT_S, until, until_async
-from vitald.diagnostics.check import Command, Output, ProgramEnd
+from vitald.diagnostics.check import MAX_BYTES, Command, Output, ProgramEnd
 from vitald.diagnostics.run import descendants, process
 from vitald.diagnostics.run.descendants import is_running
 from vitald.diagnostics.run.process import Programs, find_leftovers
@@ -329,7 +330,7 @@ def test_50_mib_of_output_cost_neither_memory_nor_the_loop(dcgmi: Dcgmi) -> None
     assert _status("VmHWM") - before < 20 * 1024
     assert output.ended is ProgramEnd.EXITED
     assert output.stdout.endswith(last)
-    half = process.MAX_BYTES // 4
+    half = MAX_BYTES // 4
     gap = f"\n... {output.dropped} bytes dropped ...\n"
     assert output.dropped == size + len(last) - 2 * half
     assert output.stdout[half : half + len(gap)] == gap
@@ -349,9 +350,8 @@ def _status(name: str) -> int:
 
 def test_each_stream_has_its_own_limit() -> None:
     async def execute() -> Output:
-        return await Programs(max_bytes=4000).execute(
-            shell("head -c 100000 /dev/zero >&2; printf good")
-        )
+        flood = shell("head -c 100000 /dev/zero >&2; printf good")
+        return await Programs().execute(replace(flood, max_bytes=4000))
 
     output = asyncio.run(execute())
     assert output.stdout == "good"
@@ -374,7 +374,7 @@ def test_output_without_end_ends_at_the_deadline(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     output = run_past_deadline(shell(f"touch {begun}; exec cat /dev/zero"), begun.exists)
     assert (output.ended, output.exit_code) == (ProgramEnd.DEADLINE, -signal.SIGTERM)
-    assert len(output.stdout) < process.MAX_BYTES
+    assert len(output.stdout) < MAX_BYTES
 
 
 # --- leaving children behind

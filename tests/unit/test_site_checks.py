@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from dataclasses import replace
@@ -97,6 +98,7 @@ def test_the_last_lines_are_the_evidence() -> None:
 def test_the_program_is_the_configured_one() -> None:
     (command,) = asked(check('deadline = "7s"'), printed(""))
     assert (command.argv, command.deadline_s) == (("/usr/bin/mountpoint", "/scratch"), 7.0)
+    assert command.max_bytes < 1 << 16  # a failure is stored at each period
 
 
 def test_a_program_that_hangs_for_ever_is_not_joined_by_another() -> None:
@@ -344,6 +346,43 @@ def test_a_pass_of_the_schedule_is_stored_only_where_it_ends_something() -> None
             assert [run.ask.by for run in house.runs] == [SCHEDULE, "root, pid 1"]
 
     told(work)
+
+
+def test_a_failure_again_is_stored_and_an_unknown_result_only_once() -> None:
+    """The first counts in its finding. The second changes nothing, until the third opens one."""
+    codes = iter([1, 1, 127, 127, 127])
+
+    async def execute(_: Command) -> Output:
+        return Output(ended=ProgramEnd.EXITED, exit_code=next(codes))
+
+    async def work() -> None:
+        async with House(enabled=False).open() as house:
+            house.programs.execute = execute  # type: ignore[method-assign]
+            configure(house, **settings("a"))
+            for _ in range(5):
+                await house.ended(house.manager.request_run(RunRequest(check="a", by=SCHEDULE)))
+            assert [run.report.outcome.value for run in house.runs] == [
+                "fail",
+                "fail",
+                "error",
+                "error",
+            ]
+            assert house.codes[-1] == NOT_RUN
+
+    told(work)
+
+
+def test_checks_that_do_not_run_by_themselves_are_named() -> None:
+    async def work(*, enabled: bool) -> str:
+        async with House(enabled=enabled).open() as house:
+            configure(house, **settings("a"), **settings("b", every="off"))
+            before = len(house.batches)
+            await until_async(lambda: len(house.batches) > before + 2, "another look")
+            return house.batches[-1].detail
+
+    detail = asyncio.run(work(enabled=False))
+    assert detail == "[diagnostics] enabled = false: run on request only: a"
+    assert asyncio.run(work(enabled=True)) == ""
 
 
 def test_the_same_result_again_is_no_news() -> None:

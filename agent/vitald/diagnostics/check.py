@@ -17,6 +17,8 @@ from vitald.catalog import Catalog
 from vitald.diagnostics.run.descendants import Process
 from vitald.model.diagnostic import Report, RunRequest
 
+MAX_BYTES = 4 * 1024 * 1024
+
 
 class ProgramEnd(Enum):
     """How a program ended."""
@@ -38,6 +40,7 @@ class Command:
         5.0  # between SIGTERM and SIGKILL: some need it to stop what they started elsewhere
     )
     environment: Mapping[str, str] = field(default_factory=dict)  # added to a cleaned one
+    max_bytes: int = MAX_BYTES  # of its output that are kept, both streams together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class CheckSet:
                 check.use_catalog(catalog)
 
     def is_routine(self, ask: RunRequest) -> bool:
-        """Whether it runs so often that a pass is not worth a record or a line in the log."""
+        """Whether it runs so often that the same result again is not worth a line in the log."""
         return ask.by == SCHEDULE and isinstance(self.by_name.get(ask.check), SiteCheck)
 
     def requires_idle(self, ask: RunRequest) -> bool:

@@ -13,8 +13,9 @@ from vitald.diagnostics.node import NodeView
 from vitald.diagnostics.queue import RunQueue
 from vitald.diagnostics.schedule import SCHEDULE, Moment, Plan, Schedule
 from vitald.model.diagnostic import RunRequest, ScheduledRun
+from vitald.text import join_first
 
-_MAX_NAMED = 3  # findings of one level that a hint names
+_MAX_NAMED = 3  # findings of one level, or checks, that a hint names
 
 
 class RunPlanner:
@@ -77,6 +78,21 @@ class RunPlanner:
         ):
             if not self._checks.unavailable.get(ask.check, "no such check"):
                 self._request(ask)
+
+    def describe_stopped_checks(self) -> str:
+        """The site's checks that would run by themselves if that were enabled; "" if there are
+        none.
+        """
+        periodic = (name for name, _ in self._checks.list_periodic())
+        stopped = [
+            name
+            for name in periodic
+            if self._checks.is_routine(RunRequest(check=name, by=SCHEDULE))
+        ]
+        if self._enabled or not stopped:
+            return ""
+        names = join_first(stopped, _MAX_NAMED)
+        return f"[diagnostics] enabled = false: run on request only: {names}"
 
     def describe_manual_runs(self) -> str:
         """The runs that would resolve findings and that only a person may request; "" if there are

@@ -22,11 +22,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("diagnostics")
 @dataclass(slots=True)
 class PendingResult:
     """A run that is not in the ledger yet. `batch` is set at the first attempt to hand it in: later
-    attempts carry the same events. `cut`: the run was stopped.
+    attempts carry the same events. `cut`: the run was stopped. `is_news`: it says more than the run
+    before it.
     """
 
     run: Run
     cut: bool
+    is_news: bool
     batch: Batch | None = None
 
 
@@ -52,23 +54,25 @@ class ResultRecorder:
         self._log_writer = WorkerThread("diagnostics-log")
 
     def record_run(self, run: Run, *, cut: bool) -> None:
-        self.pending.append(PendingResult(run, cut))
+        is_news = self._is_news(run)
+        self.pending.append(PendingResult(run, cut, is_news))
         self._wake()
         self._count(run)
-        former = self._history.last_runs.get((run.ask.check, run.ask.level))
         self._history.add_run(run)
-        again = former is not None and former.report.outcome is run.report.outcome
-        is_news = not self.is_routine_pass(run) and not (again and self._is_routine(run.ask))
         _log_run(run, is_news=is_news)
         if self._deep_log is not None and run.command and is_news:
             self._log_writer.post(partial(self._deep_log.add_run, run))
 
-    def is_routine_pass(self, run: Run) -> bool:
-        """Whether it says no more than that a check of the site, which runs often, has passed."""
-        return run.report.outcome is Outcome.PASS and self._is_routine(run.ask)
-
     def close(self) -> None:
         self._log_writer.close()
+
+    def _is_news(self, run: Run) -> bool:
+        """Not if it is routine and has passed, or came to the same as the run before it."""
+        if not self._is_routine(run.ask):
+            return True
+        former = self._history.last_runs.get((run.ask.check, run.ask.level))
+        is_same = former is not None and former.report.outcome is run.report.outcome
+        return not is_same and run.report.outcome is not Outcome.PASS
 
 
 def _log_run(run: Run, *, is_news: bool) -> None:

@@ -20,6 +20,8 @@ from vitald.model.diagnostic import MONITOR, TRIAGE, Fault, Outcome, Remedy, Rep
 
 _EVIDENCE_LINES = 3  # of each of its two streams
 _EVIDENCE_WIDTH = 200  # characters of a line
+# Kept of its output: a check that fails for a month must not displace the rest of the ledger
+_MAX_BYTES = 16 * 1024
 
 
 class SiteCheck:
@@ -57,7 +59,9 @@ class SiteCheck:
         if self._left:
             names = ", ".join(map(str, self._left))
             return self._report(codes.deadline, f"not run: {names} of the last run hangs")
-        command = Command(argv=self.settings.run, deadline_s=self.settings.deadline_s)
+        command = Command(
+            argv=self.settings.run, deadline_s=self.settings.deadline_s, max_bytes=_MAX_BYTES
+        )
         output = await execute(command)
         self._left = output.left
         if (report := tool.report_not_run(self.title, output)) is not None:

@@ -101,7 +101,7 @@ class DiagnosticSource:
     def _make_result_batch(self, result: PendingResult) -> Batch:
         events = self._interpreter.make_events(result.run, cut=result.cut)
         # Stored only where it changes something: the ledger keeps what was wrong for longer.
-        if self._results.is_routine_pass(result.run) and len(events) == 1:
+        if not result.is_news and len(events) == 1:
             return self._make_batch()
         return self._make_batch(events, (result.run,))
 
@@ -117,7 +117,8 @@ class DiagnosticSource:
             if reason
         }
         absent = len(unavailable) == len(self._checks.by_name)
-        detail = "no program for it" if absent else self._planner.describe_manual_runs()
+        hints = (self._planner.describe_stopped_checks(), self._planner.describe_manual_runs())
+        detail = "no program for it" if absent else "; ".join(filter(None, hints))
         available = {check: 1.0 for check in self._checks.by_name if check not in unavailable}
         return Batch(
             NAME,

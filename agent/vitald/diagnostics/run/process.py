@@ -31,9 +31,7 @@ from vitald.diagnostics.run.start import NotStarted, Started, start_program
 from vitald.text import join_first
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
-__all__ = ["MAX_BYTES", "Programs", "find_leftovers"]
-
-MAX_BYTES = 4 * 1024 * 1024  # of the output of one program, both streams together
+__all__ = ["Programs", "find_leftovers"]
 
 _START_S = 10.0  # a disk that does not answer
 _LEFT_S = 1.0  # for a child that was left behind, between SIGTERM and SIGKILL
@@ -52,9 +50,8 @@ _MAX_NAMED = 4  # processes named in a sentence
 class Programs:
     """Runs one program at a time."""
 
-    def __init__(self, procfs: Path = Path("/proc"), max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, procfs: Path = Path("/proc")) -> None:
         self._procfs = procfs
-        self._max_bytes = max_bytes
         self._program: _ProgramRun | None = None
         self._task: asyncio.Task[Output] | None = None
 
@@ -64,7 +61,7 @@ class Programs:
         """
         if self._task is not None and not self._task.done():
             raise RuntimeError("one program at a time")
-        program = self._program = _ProgramRun(command, self._procfs, self._max_bytes)
+        program = self._program = _ProgramRun(command, self._procfs)
         task = self._task = asyncio.create_task(
             program.run_program(), name=f"program {command.argv[:1]}"
         )
@@ -93,7 +90,7 @@ class Programs:
 class _ProgramRun:
     """One program from start to end."""
 
-    def __init__(self, command: Command, procfs: Path, max_bytes: int) -> None:
+    def __init__(self, command: Command, procfs: Path) -> None:
         self._command = command
         self._procfs = procfs
         self._loop = asyncio.get_running_loop()
@@ -101,7 +98,7 @@ class _ProgramRun:
         self._changed = asyncio.Event()
         self._worker_thread = WorkerThread("diagnostic")
         self._deep = True  # processes' environments can be read without hanging
-        self._pipes = _OutputPipes(self._changed, max_bytes)
+        self._pipes = _OutputPipes(self._changed, command.max_bytes)
         self._pidfd = -1
         self._lock = threading.Lock()
         self._given_up = False
