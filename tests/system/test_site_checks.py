@@ -79,6 +79,8 @@ def test_a_check_makes_the_node_unfit_until_it_passes(
         f"scratch: exit code 3; looking for {site.message}; first; second; /scratch is not mounted"
     )
     assert site.node.status()["rebootRequired"] is False
+    shown = site.node.cli("status").stdout
+    assert "check/scratch" in shown and "FAILED" not in shown, "its run is not shown once more"
     site.node.kill()  # what a check found stands until it passes
     site.node.start()
     site.node.wait(lambda status: status["status"] == "unhealthy")

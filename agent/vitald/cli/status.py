@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vitald import __version__
@@ -55,7 +56,8 @@ def show_status(status: schema.NodeStatus) -> None:
     print()
     _show_sources(status["sources"])
     _show_problems(status)
-    _show_diagnostics(status.get("diagnostics"))
+    codes = {str(finding["code"]) for finding in status["findings"]}
+    _show_diagnostics(status.get("diagnostics"), codes)
     _show_recovery(status.get("recovery"))
     _show_publishers(status)
     _show_configuration(status)
@@ -143,8 +145,10 @@ def _show_sources(sources: list[schema.ApiSource]) -> None:
         render.print_line(f"  not present: {', '.join(absent)}")
 
 
-def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
-    """The run that is active or queued, and the last runs that failed."""
+def _show_diagnostics(outline: schema.DiagnosticOutline | None, codes: Container[str]) -> None:
+    """The run that is active or queued, and the last runs that failed. `codes`: of the open
+    findings.
+    """
     if outline is None:
         return
     for run in (outline.get("going") or [])[:1]:
@@ -152,17 +156,26 @@ def _show_diagnostics(outline: schema.DiagnosticOutline | None) -> None:
         if run["stage"] == "waiting":
             state = f"waits for {render.escape_text(run['waitsFor']) or 'its turn'}"
         render.print_line(f"  diagnostic {_name_diagnostic(run)} {state}: vitald diag list")
-    for ended in outline.get("last") or []:
-        if ended["outcome"] == "fail" and not ended["preempted"]:
-            failed = render.colour_text("FAILED", "bold", "red")
-            why = ""
-            if ended["why"]:
-                why = f": {render.cut_text(render.escape_text(ended['why']), 80)}"
-            age, id_ = render.format_age(ended["ended"]), render.escape_text(ended["id"])
-            name = _name_diagnostic(ended)
-            render.print_line(
-                f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}"
-            )
+    for ended in _list_failed(outline.get("last") or [], codes):
+        failed = render.colour_text("FAILED", "bold", "red")
+        why = ""
+        if ended["why"]:
+            why = f": {render.cut_text(render.escape_text(ended['why']), 80)}"
+        age, id_ = render.format_age(ended["ended"]), render.escape_text(ended["id"])
+        name = _name_diagnostic(ended)
+        render.print_line(f"  diagnostic {name} {failed} {age} ago{why}: vitald diag show {id_}")
+
+
+def _list_failed(
+    runs: Iterable[schema.DiagnosticRun], codes: Container[str]
+) -> Iterator[schema.DiagnosticRun]:
+    """The runs that failed, without those of the site's checks that an open finding shows."""
+    for run in runs:
+        if run["outcome"] == "fail" and not run["preempted"]:
+            from vitald.model.codes import SITE_CHECK  # costs 50 ms, and most nodes are well
+
+            if f"{SITE_CHECK}/{run['check']}" not in codes:
+                yield run
 
 
 def _show_recovery(outline: schema.ApiRecovery | None) -> None:
