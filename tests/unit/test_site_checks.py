@@ -25,7 +25,8 @@ from vitald.diagnostics.events import NOT_RUN, make_removed_events
 from vitald.diagnostics.run.descendants import Process, list_processes
 from vitald.diagnostics.schedule import SCHEDULE
 from vitald.diagnostics.site_check import SiteCheck
-from vitald.model import NODE, Action, Component, ComponentKind, Finding
+from vitald.model import NODE, Action, Component, ComponentKind, Finding, Trust
+from vitald.model.codes import BOOT
 from vitald.model.diagnostic import Fault, Outcome, Report, RunRequest
 
 LATE = "past the deadline"
@@ -142,7 +143,16 @@ def test_a_failure_makes_the_node_unfit_until_the_check_passes() -> None:
     assert not story.judge.open_findings
 
 
-def test_a_warning_does_not() -> None:
+def test_a_reboot_alone_ends_no_failure() -> None:
+    """Else a node would be fit from the boot to the first run."""
+    story = Story().run(fault(4), check="scratch", level=0)
+    story.judge.apply_event(
+        event(BOOT, NODE, time=story.now + 60.0, boot="boot-b", trust=Trust.DAEMON)
+    )
+    assert [one.code for one in story.judge.open_findings] == ["check/scratch"]
+
+
+def test_a_warning_leaves_the_node_fit() -> None:
     story = Story().run(fault(1), check="scratch", level=0)
     (found,) = story.judge.open_findings
     assert (found.action.value, found.unusable) == ("observe", False)
