@@ -383,11 +383,15 @@ def test_a_failure_again_is_stored_and_an_unknown_result_only_once() -> None:
 
 
 def test_checks_that_do_not_run_by_themselves_are_named() -> None:
+    site = {**settings("a"), **settings("b", every="off")}
+
     async def work(*, enabled: bool) -> str:
         async with House(enabled=enabled).open() as house:
-            configure(house, **settings("a"), **settings("b", every="off"))
+            configure(house, **site)
+            await until_async(lambda: "a" in house.manager.unavailable, "the checks to be examined")
             before = len(house.batches)
-            await until_async(lambda: len(house.batches) > before + 2, "another look")
+            configure(house, **site)  # it wakes the source
+            await until_async(lambda: len(house.batches) > before, "a batch since then")
             return house.batches[-1].detail
 
     detail = asyncio.run(work(enabled=False))
