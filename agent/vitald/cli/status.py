@@ -56,7 +56,7 @@ def show_status(status: schema.NodeStatus) -> None:
     print()
     _show_sources(status["sources"])
     _show_problems(status)
-    codes = {str(finding["code"]) for finding in status["findings"]}
+    codes = {finding.get("code", "") for finding in status["findings"]}
     _show_diagnostics(status.get("diagnostics"), codes)
     _show_recovery(status.get("recovery"))
     _show_publishers(status)
