@@ -72,7 +72,7 @@ def read_number(value: object, least: float, most: float, expected: str = "") ->
     return float(value)
 
 
-def read_text(value: object, least: int = 0, expected: str = "a text") -> str:
+def read_text(value: object, least: int = 0, expected: str = "a string") -> str:
     """A text of at least `least` characters. Raises Unexpected."""
     if not isinstance(value, str) or len(value) < least:
         raise Unexpected(expected, value)
@@ -121,7 +121,7 @@ def read_list(value: object, least: int, most: int, expected: str = "") -> list[
     return value
 
 
-def read_texts(value: object, expected: str = "a list of texts") -> list[str]:
+def read_texts(value: object, expected: str = "a list of strings") -> list[str]:
     """A list of texts. Raises Unexpected."""
     if not isinstance(value, list) or not all(isinstance(member, str) for member in value):
         raise Unexpected(expected, value)
@@ -158,7 +158,7 @@ def read_choice(value: object, known: Iterable[str]) -> str:
         from vitald.tomlfile import suggest_word
 
         meant = suggest_word(str(value), words)
-        raise ValueError(f"{value!r} is none of {', '.join(words)}{meant}")
+        raise ValueError(f"must be one of {', '.join(words)}, not {value!r}{meant}")
     return str(value)
 
 

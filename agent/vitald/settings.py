@@ -112,7 +112,7 @@ def read_names(value: object) -> tuple[str, ...]:
     """A list of texts without the space around them; a single text is none."""
     texts = read_texts(value)
     if not all(text.strip() for text in texts):
-        raise Unexpected("a list of texts", value)
+        raise Unexpected("a list of strings", value)
     return tuple(text.strip() for text in texts)
 
 

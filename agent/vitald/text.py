@@ -52,5 +52,7 @@ def join_ranges(numbers: Iterable[int]) -> str:
 
 
 def count_noun(count: int, noun: str) -> str:
-    """`1 line`, `2 lines`, `0 lines`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 line`, `2 lines`, `0 processes`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"

@@ -20,6 +20,7 @@ from tests.booted.machine import Machine
 from tests.booted.package import version_of
 from tests.booted.service import BELIEVING, SOCKET, UNITS, Json, Service, fresh_pci, xid
 from tests.waiting import WAIT_S, until
+from vitald.slurm.settings import REASONS_FILE
 
 MEMBER, STRANGER = "alice", "mallory"
 EXPOSURE = 1.5
@@ -174,7 +175,7 @@ def test_reload(machine: Machine, service: Service) -> None:
     service.believe()
     service.configure("[kernel_log]\nuserspace = 'yes'\n")
     assert machine.run("systemctl", "reload", "vitald", check=False).returncode
-    mistake = "/etc/vitald/config.toml:2: [kernel_log] userspace: 'yes' is none of "
+    mistake = "/etc/vitald/config.toml:2: [kernel_log] userspace: must be one of "
     assert mistake in service.vitald("status", check=False).stdout
     until(lambda: mistake in machine.show("vitald", "StatusText"), "systemd's status line")
     errors = machine.run(
@@ -553,7 +554,9 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
     or user.
     """
     service.configure("# mine\n")
-    machine.run("dpkg", "--remove", "vitald")
+    (machine.root / REASONS_FILE.relative_to("/")).write_text("vitald: node: a test\n")
+    removed = machine.run("dpkg", "--remove", "vitald")
+    assert "keeps this node drained for: vitald: node: a test\n" in removed.stderr
     assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
     assert not (machine.root / "usr/bin/vitald").exists()
     assert (machine.root / "etc/vitald/config.toml").read_text() == "# mine\n"

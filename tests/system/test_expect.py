@@ -166,7 +166,7 @@ def test_not_before_the_count_has_settled(tmp_path: Path) -> None:
         one = machine.count()
         assert one["here"] is None
         assert "16 counted" in str(one["notObservable"])
-        assert "not known yet: Neuron devices: 16 counted" in machine.cli("expect").stdout
+        assert "not counted yet: Neuron devices: 16 so far" in machine.cli("expect").stdout
         assert machine.status()["status"] == "healthy"
 
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -205,6 +210,24 @@ def test_a_row_a_gpu_on_a_narrow_terminal(shared: Pair) -> None:
         assert [row.split()[1] for row in rows] == gpus.addresses, columns
         assert max(len(line) for line in (titles, *rows)) <= columns
         assert {"gpu", "temp", "memory", "ecc", "status"} <= {*titles.split()}
+
+
+@pytest.mark.parametrize("verb", ["status", "components", "diag list", "expect", "findings", "why"])
+def test_everything_is_shown_on_80_columns(shared: Pair, verb: str) -> None:
+    """No line is longer, and no word is lost."""
+    gpus, node = shared
+    address = gpus.addresses[1]
+    assert node.cli("inject", "xid", "79", "--device", address).returncode == 0
+    narrow = on_terminal(node, *verb.split(), COLUMNS="80", NO_COLOR="1")
+    assert max(map(len, narrow.splitlines())) <= 80
+    wide = on_terminal(node, *verb.split(), COLUMNS="400", NO_COLOR="1")
+    in_time = re.compile(r"\b\d+ s\b|\b\d\d:\d\d:\d\d\S*")
+
+    def list_words(shown: str) -> list[str]:
+        return sorted(in_time.sub("", shown.partition("\n      line ")[0]).split())
+
+    assert list_words(narrow) == list_words(wide)
+    assert ("Xid" in narrow) == (f"Xid (PCI:{address[:-2]}): 79," in " ".join(narrow.split()))
 
 
 def test_one_drill_makes_no_gpu_simulated(
@@ -714,6 +737,42 @@ def test_demo(tmp_path: Path) -> None:
         == 1
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_demo_ends(tmp_path: Path, how: str) -> None:
+    """No daemon is left behind when its terminal is closed, nor when it is killed."""
+    pid, terminal = pty.fork()
+    if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        os.chdir(ROOT)
+        named = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+        command = [PYTHON, "-m", "vitald", "demo", "--pause", "0", "--stay"]
+        os.execve(command[0], command, named)
+    shown = b""
+    while b"Ctrl-C. Ask it:" not in shown:
+        assert select.select([terminal], [], [], WAIT_S)[0], shown[-500:]
+        shown += os.read(terminal, 65536)
+    (folder,) = tmp_path.iterdir()
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(folder / "run/vitald.sock"))
+        peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    daemon, _, _ = struct.unpack("3i", peer)
+
+    def read_command() -> bytes:
+        """Empty once it has ended, whether or not somebody has waited for it."""
+        with suppress(FileNotFoundError):
+            return Path(f"/proc/{daemon}/cmdline").read_bytes()
+        return b""
+
+    assert b"\0run\0" in read_command()
+    if how == "killed":
+        os.kill(pid, signal.SIGKILL)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    until(lambda: not read_command(), "the daemon to end")
+    if how == "closed":
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_demo_shows_why_its_daemon_does_not_run(

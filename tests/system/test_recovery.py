@@ -357,7 +357,7 @@ def test_the_kill_switch(
     refused = recover(node.config)
     assert (refused["step"], refused["checks"]) == ("refused", ["kill_switch"])
     assert (
-        f"stopped   thrown: {here.kill_switch} is there"
+        f"stopped   kill switch: on ({here.kill_switch} exists)"
         in vitald("recovery", config=node.config).stdout
     )
     here.kill_switch.unlink()

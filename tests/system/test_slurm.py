@@ -20,6 +20,7 @@ from tests.conftest import require
 from tests.harness import PYTHON, ROOT, Json, Node, free_port
 from tests.system.lines import REPLACE_FOR_64, vouched, wait_for_pid, xid
 from tests.waiting import WAIT_S, until
+from vitald.cli import EX_UNAVAILABLE
 from vitald.slurm.drain import drain_node
 from vitald.slurm.reasons import format_reason
 from vitald.slurm.scontrol import SlurmNode, parse_node_state, read_node_state
@@ -206,6 +207,17 @@ class Slurm:
             check=False,
         )
 
+    def retire(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """`vitald slurm retire`, as a person calls it."""
+        return subprocess.run(
+            [self.folder / "vitald", "slurm", "retire", "--config", self.config],
+            env={**self.environment, "VITALD_SLURM_RECORD": str(self.record), **environment},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
     def clean(self) -> None:
         self.health_checks(wanted=False)
         jobs = self("squeue", "--noheader", "--format=%i").split()
@@ -384,6 +396,7 @@ def test_a_note_that_a_person_added_is_kept_and_the_node_is_theirs(
             node.request("POST", f"/v1/findings/{finding['id']}/clear", {"reason": "rebooted"})[0]
             == 200
         )
+    assert slurm.retire().returncode == 0
     assert "the node is theirs" in slurm.by_hand("healthcheck").stderr  # fit again
     assert (slurm.known().held, slurm.known().reason) == (True, note)
     # They give it back: then it is ours to drain and to resume again.
@@ -421,7 +434,28 @@ def test_what_somebody_else_drained_is_left_alone(
     assert "left alone" in slurm.by_hand("healthcheck").stderr
     refused = slurm.by_hand("prolog", SLURM_JOB_ID="7")
     assert (refused.returncode, "left alone" in refused.stderr) == (1, True)
+    assert slurm.retire().returncode == (EX_UNAVAILABLE if reason.startswith("Action:") else 0)
     assert slurm.known() == held
+
+
+@pytest.mark.core
+def test_retiring_resumes_what_vitald_drained(slurm: Slurm, on: Callable[..., Node]) -> None:
+    """Fit or not, and without a daemon."""
+    node = on()
+    node.write(xid(1))
+    wait_for_pid(node, 1)
+    slurm.by_hand("healthcheck")
+    slurm.update("comment=vitald: for HyperPod")
+    node.stop()
+    unknown = slurm.retire(SLURMD_NODENAME="nobody")
+    assert unknown.returncode == EX_UNAVAILABLE and "Node nobody not found" in unknown.stderr
+    assert (slurm.known().held, slurm.record.exists()) == (True, True)
+    retired = slurm.retire()
+    assert (retired.returncode, f"it was drained for: {FALLEN}" in retired.stderr) == (0, True)
+    assert slurm.known()[:3] == ({"IDLE"}, "", "")
+    assert not slurm.record.exists()
+    again = slurm.retire()
+    assert (again.returncode, "not drained by vitald: IDLE" in again.stderr) == (0, True)
 
 
 @pytest.mark.core

@@ -49,7 +49,7 @@ def test_a_quarter_of_an_hour_of_everything(monkeypatch: pytest.MonkeyPatch) -> 
             ("clock_stepped", 2),
             ("drill_announced", 2),
             ("released", 2),
-            ("job_told", 3),
+            ("job_recorded", 3),
             ("diagnostic_ended", 3),
         ),
         *(("finding_opened", 100), ("finding_cleared", 100)),

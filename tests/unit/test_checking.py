@@ -79,7 +79,7 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
         "expected a number from 0 to 9, found nan",
     ),
     (partial(read_number, least=0, most=9), False, "expected a number from 0 to 9, found False"),
-    (partial(read_text, least=1), "", "expected a text, found ''"),
+    (partial(read_text, least=1), "", "expected a string, found ''"),
     (partial(read_text, expected="a name"), None, "expected a name, found None"),
     (
         partial(read_line, least=1, most=4),
@@ -99,12 +99,12 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     ),
     (partial(read_list, least=0, most=1), [1, 2], "expected a list of at most 1, found [1, 2]"),
     (partial(read_list, least=1, most=2), [], "expected a list of 1 to 2, found []"),
-    (read_texts, ["a", 1], "expected a list of texts, found ['a', 1]"),
-    (partial(read_choice, known=("on", "off")), 1, "1 is none of on, off"),
+    (read_texts, ["a", 1], "expected a list of strings, found ['a', 1]"),
+    (partial(read_choice, known=("on", "off")), 1, "must be one of on, off, not 1"),
     (
         partial(read_member, enum=Colour),
         "geen",
-        "'geen' is none of red, green, did you mean green?",
+        "must be one of red, green, not 'geen', did you mean green?",
     ),
 ]
 

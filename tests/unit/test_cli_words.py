@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from vitald.cli import VERBS, build_parser, client, demo, main, render, words
+from vitald.cli import VERBS, build_parser, client, demo, main, render, table, words
 from vitald.cli.recover import start_attempt
 from vitald.config import load
 from vitald.simulator.profiles import list_profiles
@@ -309,6 +309,30 @@ def test_a_terminal_gets_them_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         lines = screen.read(1 << 16).decode().splitlines()
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(24, 6), (80, 3)])
+def test_a_table_is_whole_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int, lines: int
+) -> None:
+    """Cells without room on their line follow on further ones; colours take none."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    rows = [
+        ("gpu/0", "\x1b[1mUNFIT\x1b[0m", "", "7"),
+        ("nvswitch/1", "fit", "GPU 0, serial 1", "12"),
+    ]
+    shown = [*table.format_table(("component", "is", "device", "n"), rows, right=(3,))]
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown]
+    assert (len(plain), max(map(len, plain)) <= columns) == (lines, True), plain
+    cells = [cell for row in (("component", "is", "device", "n"), *rows) for cell in row]
+    assert " ".join(plain).split() == re.sub(r"\x1b\[[0-9;]*m", "", " ".join(cells)).split()
+
+
+def test_the_number_of_an_xid_is_never_cut() -> None:
+    line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+    for columns in range(-10, 100):
+        assert render.cut_line(line, columns).startswith(line[:48])
 
 
 def test_a_pipe_gets_them_whole(capsys: pytest.CaptureFixture[str]) -> None:

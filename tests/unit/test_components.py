@@ -249,7 +249,7 @@ def test_many_that_are_well_are_only_counted(
     lines = shown(told, monkeypatch, capsys)
     assert [line.split()[0] for line in lines if line.startswith("dimm/")] == ["dimm/MC0.dimm0"]
     assert "    not known: host: cannot be read" in lines
-    assert "and 19 dimm, healthy (--all, --kind dimm)" in lines
+    assert "and 19 DIMMs, healthy (--all, --kind dimm)" in lines
     for whole in (["--all"], ["--kind", "dimm"]):
         assert (
             sum(line.startswith("dimm/") for line in shown(told, monkeypatch, capsys, *whole)) == 20
@@ -270,7 +270,7 @@ def test_the_coverage_table(
     told.source("pci", state=SourceState.FAILED, detail="/sys: \x1b[31m")
     lines = shown(told, monkeypatch, capsys)
     for line in (
-        "  host: 4 disk, 4 of 41 readings observed",
+        "  host: 4 disks, 4 of 41 readings observed",
         "      r0, r1, r2, r3, r4, r5 and 3 more: there is no such file",
         "      b (disk/nvme0): there is no such file",
         "  neuron: not present: no Neuron device on PCI",
@@ -288,7 +288,7 @@ def test_what_nobody_knows_is_a_dash(
 ) -> None:
     told.gpu_on_pci()
     (row,) = [line for line in shown(told, monkeypatch, capsys) if line.startswith("gpu/")]
-    assert row.split() == [GPU.name, "-", "-", "-", "healthy"]
-    assert "  1 gpu: no source reads them; only the kernel log can report on them" in shown(
+    assert row.split() == [GPU.name, "healthy", "-", "-"]
+    assert "  1 GPU: no source reads them; only the kernel log can report on them" in shown(
         told, monkeypatch, capsys
     )

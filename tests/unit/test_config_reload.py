@@ -21,7 +21,7 @@ from vitald.core.node_state import NodeState
 from vitald.worker_thread import ThreadStuck, WorkerThread
 
 GOOD, BAD = "[log]\nlevel = 'debug'\n", "[log]\n\nlevel = 'loud'\n"
-MISTAKE = ":3: [log] level: 'loud' is none of"
+MISTAKE = ":3: [log] level: must be one of"
 
 
 class Reloading:

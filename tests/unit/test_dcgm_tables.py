@@ -68,7 +68,7 @@ def test_a_wrong_entry_is_told() -> None:
         '{ remedy = "none", words = "x" }': "words: expected a list",
         '{ remedy = "none", words = ["X"] }': "expected lower case, found 'X'",
         '{ remedy = "none", severity = { high = "none" } }': "expected a table",
-        '{ remedy = "none", severity = { 2 = "x" } }': "severity.2: 'x' is none of",
+        '{ remedy = "none", severity = { 2 = "x" } }': "severity.2: must be one of",
         '{ remedy = "none", instead = [{ contains = ["x"] }] }': "instead #1: expected",
         "3": "expected a table",
     }

@@ -162,7 +162,7 @@ def test_a_count_is_told_when_three_looks_agree(machine: Machine) -> None:
     with Looking(polled(machine.subject)) as looking:
         looking.look(2)
         assert "neuron" not in machine.subject.counts
-        assert "16 counted" in machine.subject.uncounted["neuron"]
+        assert "16 so far (2 of 3 equal readings)" in machine.subject.uncounted["neuron"]
         looking.look()
         assert machine.subject.counts["neuron"] == 16
         for number in range(16):
@@ -410,7 +410,7 @@ def test_a_person_confirms_what_is_here(machine: Machine) -> None:
         looking.look(3)
         machine.unplug(15)
         looking.look()
-        with pytest.raises(CountsNotSettled, match="Neuron devices: 15 counted"):
+        with pytest.raises(CountsNotSettled, match="Neuron devices: 15 so far"):
             machine.subject.confirm_counts("alice (uid 0)", "too early")
         assert told(looking.look(2)) == {("expect/neuron", "node")}
         assert machine.subject.confirm_counts("alice (uid 0)", "card 15 is out until Monday") == {

@@ -422,7 +422,7 @@ def test_a_table_of_files_without_end_is_not_read_to_its_end(
     table = tree.table()
     table.read_processes(0.0)
     assert table.hidden == 1
-    assert table.unreadable_reason == "1 processes could not be looked at"
+    assert table.unreadable_reason == "1 process could not be checked"
 
 
 def test_a_table_that_takes_long_to_read_is_read_more_seldom(
@@ -944,4 +944,4 @@ def test_an_ordinary_user_counts_whom_it_may_not_look_at(tmp_path: Path) -> None
         kernel_threads == 0
         or int(hidden) < len(list(Path("/proc").glob("[0-9]*"))) - kernel_threads / 2
     )
-    assert blind == f"{hidden} processes could not be looked at"
+    assert blind == f"{hidden} processes could not be checked"

@@ -152,8 +152,8 @@ def test_every_key_arrives(folder: Path) -> None:
 
 MISTAKES = [
     (entry(without="title"), "title", "missing"),
-    (entry(title=""), "title", "expected text"),
-    (entry(title=5), "title", "expected text, found 5"),
+    (entry(title=""), "title", "expected a string"),
+    (entry(title=5), "title", "expected a string, found 5"),
     (entry(without="meaning"), "meaning", "missing"),
     (entry(without="class"), "class", "missing"),
     (entry(without="action"), "action", "missing"),
@@ -164,25 +164,25 @@ MISTAKES = [
     (entry(acton="none"), "acton", "unknown key, did you mean action?"),
     (entry(zzz=1), "zzz", "unknown key"),
     (entry(action="rebot_node"), "action", "did you mean reboot_node?"),
-    (entry(action=5), "action", "5 is none of none, observe"),
-    (entry(action=["none"]), "action", "is none of"),
+    (entry(action=5), "action", "must be one of none, observe"),
+    (entry(action=["none"]), "action", "must be one of"),
     (entry(class_="hardwear"), "class", "did you mean hardware?"),
-    (entry(when="later"), "when", "'later' is none of maintenance, after_job, now"),
+    (entry(when="later"), "when", "must be one of maintenance, after_job, now, not 'later'"),
     (entry(component="gpus"), "component", "did you mean gpu?"),
     (entry(escalation="devise"), "escalation", "no ladder 'devise', did you mean device?"),
-    (entry(clears=["rebooot"]), "clears", "'rebooot' is none of reboot, device_reset"),
-    (entry(clears=["reboot:1"]), "clears", "'reboot:1' is none of"),
+    (entry(clears=["rebooot"]), "clears", "must be one of reboot, device_reset, recovers"),
+    (entry(clears=["reboot:1"]), "clears", "not 'reboot:1'"),
     (entry(clears=["quiet:1x"]), "clears", "'1x' is not a duration"),
     (entry(clears=["quiet"]), "clears", "is not a duration"),
     (entry(clears=["diagnostic:5"]), "clears", "'5' is not a DCGM run level"),
     (entry(clears=["diagnostic:x"]), "clears", "x"),
-    (entry(clears=["reboot", ""]), "clears", "'' is none of reboot, device_reset"),
+    (entry(clears=["reboot", ""]), "clears", "must be one of reboot, device_reset"),
     (entry(state="yes"), "state", "expected true or false"),
     (entry(fatal=1), "fatal", "expected true or false"),
     (entry(match=["abc("]), "match", "not a regular expression"),
     (entry(match=["{bdf} {bdf}"]), "match", "redefinition of group name"),
-    (entry(match=5), "match", "expected a list of texts"),
-    (entry(samples=[1]), "samples", "expected a list of texts"),
+    (entry(match=5), "match", "expected a list of strings"),
+    (entry(samples=[1]), "samples", "expected a list of strings"),
     (entry(cases=5), "cases", "expected a list of tables"),
     (entry(cases=[5]), "cases #1", "expected { when"),
     (entry(cases=[{"action": "none"}]), "cases #1", "expected { when"),
@@ -206,7 +206,7 @@ MISTAKES = [
     (
         entry(cases=[{"when": {"a": 1}, "action": "none", "when_to_act": "soon"}]),
         "cases #1 when_to_act",
-        "none of maintenance, after_job, now",
+        "must be one of maintenance, after_job, now",
     ),
     (
         entry(cases=[{"when": {"a": 1}, "action": "none", "titel": "x"}]),
@@ -216,17 +216,17 @@ MISTAKES = [
     (
         entry(cases=[{"when": {"a": []}, "action": "none"}]),
         "cases #1 when.a",
-        "expected a text, a number",
+        "expected a string, a number",
     ),
     (
         entry(cases=[{"when": {"a": [[1]]}, "action": "none"}]),
         "cases #1 when.a",
-        "expected a text, a number",
+        "expected a string, a number",
     ),
     (
         entry(cases=[{"when": {"a": 1.5}, "action": "none"}]),
         "cases #1 when.a",
-        "expected a text, a number",
+        "expected a string, a number",
     ),
     (entry(match=["abc{99999999999}"]), "match", ""),
     (entry(match=["abc" + "(" * 5000 + ")" * 5000]), "match", ""),
@@ -274,7 +274,7 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
 
 
 def test_a_list_of_other_things_is_no_list_of_texts(folder: Path) -> None:
-    assert "site.toml: [xid.1] clears: expected a list of texts, found [1]" in mistakes(
+    assert "site.toml: [xid.1] clears: expected a list of strings, found [1]" in mistakes(
         folder, entry(clears=[1])
     )
 
@@ -355,7 +355,7 @@ def test_a_mistake_in_a_profile_names_it(folder: Path) -> None:
         '[xid.1]\naction = "nine"\n[xid.7]\naction = "none"\n'
     )
     errors = mistakes(folder, entry(), profile="site")
-    assert errors[0].startswith("profiles/site.toml: [xid.1] action: 'nine'")
+    assert errors[0].startswith("profiles/site.toml: [xid.1] action: must be one of none, ")
     assert {error.split(":")[1].split("]")[0] for error in errors} == {" [xid.1", " [xid.7"}
 
 

@@ -140,6 +140,12 @@ def test_a_drill_for_those_who_ask_for_drills() -> None:
     answer = summarize(finding(**DRILL), query="?drills=true")
     assert brief(answer) == ("unhealthy", "Xid79", "Xid79", None)
     assert [one["simulated"] for one in answer["findings"]] == [True]
+    assert answer["ignoredDrills"] == 0
+
+
+def test_a_drill_that_is_left_out_is_counted() -> None:
+    answer = summarize(finding(number=1, **DRILL), finding(Action.INSPECT, number=2))
+    assert (answer["openFindings"], answer["ignoredDrills"]) == (1, 1)
 
 
 def test_a_code_of_the_site_has_the_site_s_word() -> None:
@@ -228,6 +234,12 @@ UNKNOWN: Json = {**NOT_DUE, "status": "unknown", "reasons": ["source nvml is not
         ("replacement", REPLACE, 0, "replacement due for Xid79: unhealthy: "),
         ("reboot", REPLACE, 10, "no reboot due: "),
         ("reboot", WELL, 10, "no reboot due: healthy: no open findings"),
+        (
+            "reboot",
+            {**WELL, "ignoredDrills": 1},
+            10,
+            "no reboot due: healthy: no open findings; ignored: 1 finding of a drill",
+        ),
         ("reboot", UNKNOWN, 30, "whether a reboot is due is unknown: source nvml is not"),
         ("reboot", {**UNKNOWN, "rebootDue": "Xid79"}, 0, "reboot due for Xid79: unknown: "),
         ("reboot", client.NoAnswer("no daemon"), 30, "whether a reboot is due is unknown: no da"),

@@ -125,7 +125,7 @@ MISTAKES = {
         "[xid.2] policy: no policy 'sharde' in site.toml, did you mean shared?"
     ),
     user(): "[xid.1] policy: no policy 'shared' in site.toml",
-    user(policy=5): "[xid.1] policy: expected text, found 5",
+    user(policy=5): "[xid.1] policy: expected a string, found 5",
     policy() + table("xid.1", **GOOD): "[policies.shared]: ",
     policy(acton="none") + user(): "[policies.shared] acton: unknown key, did you mean action?",
     policy() + user(acton="none"): "[xid.1] acton: unknown key, did you mean action?",
@@ -139,7 +139,7 @@ MISTAKES = {
         "[policies.b] policy: belongs in each entry"
     ),
     policy(clears=[], action="inspect") + user(): "[policies.shared] clears: missing",
-    policy(clears=["x:y"]) + user() + user("xid.2"): ("[policies.shared] clears: 'x:y' is none of"),
+    policy(clears=["x:y"]) + user() + user("xid.2"): ("[policies.shared] clears: must be one of"),
     "policies = 5\n": "[policies]: expected tables",
     "[policies]\nshared = 5\n" + user(): "[policies.shared]: expected a table",
 }

@@ -190,7 +190,7 @@ def test_a_torn_line(
     (log,), said = read_crash_logs([tmp_path])
     assert messages(log) == wanted
     assert len(said) == torn
-    assert all("1 lines left out" in text for text in said)
+    assert all("1 line left out" in text for text in said)
 
 
 def test_a_missing_part_is_said_and_joins_nothing(tmp_path: Path) -> None:

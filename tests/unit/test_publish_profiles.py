@@ -184,9 +184,9 @@ def test_fault_types_of_hyperpod() -> None:
 def test_a_mistake_in_a_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_FOLDER", tmp_path)
     mistakes = {
-        "[[word]]\ntype = 'T'\ncodes = ['x/1']": "word 1: expected a text, found None",
+        "[[word]]\ntype = 'T'\ncodes = ['x/1']": "word 1: expected a string, found None",
         "[[word]]\nword = 'W'\nkodes = []": "word 1: unknown key kodes",
-        "[[word]]\nword = 'W'\ncodes = 'x/1'": "word 1: expected a list of texts",
+        "[[word]]\nword = 'W'\ncodes = 'x/1'": "word 1: expected a list of strings",
         "[[word]]\nword = 'W'\ncodes = ['a', 'a']": "a: two words for it",
         "[[word]]\nword = 'W'\ncomponents = ['gpus']": "word 1: .*gpu",
         "word = 5": "expected a list of tables",

@@ -120,18 +120,18 @@ def test_a_link_to_roots_file_is_followed_and_judged_where_it_leads(tmp_path: Pa
         files.read_root_file(tmp_path / "loop", 10)
 
 
-def test_a_switch_that_cannot_be_seen_is_thrown(tmp_path: Path) -> None:
+def test_a_switch_that_cannot_be_seen_is_on(tmp_path: Path) -> None:
     assert files.describe_existing(tmp_path / "no-recovery") == ""
     assert files.describe_existing(tmp_path / "no folder/no-recovery") == ""
     (tmp_path / "no-recovery").symlink_to(
         "/nonexistent"
     )  # anything of this name, wherever it leads
-    assert "is there" in files.describe_existing(tmp_path / "no-recovery")
+    assert "exists" in files.describe_existing(tmp_path / "no-recovery")
     (tmp_path / "file").touch()
-    assert "cannot be told: Not a directory" in files.describe_existing(
+    assert "cannot be checked: Not a directory" in files.describe_existing(
         tmp_path / "file/no-recovery"
     )
-    assert "cannot be told" in files.describe_existing(tmp_path / ("x" * 300))
+    assert "cannot be checked" in files.describe_existing(tmp_path / ("x" * 300))
 
 
 def test_what_is_written_is_whole_and_for_the_group(tmp_path: Path) -> None:

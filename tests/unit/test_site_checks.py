@@ -234,11 +234,11 @@ def test_the_keys_of_a_check() -> None:
         ),
         (
             '[checks.a]\nrun = ["true"]\nexit_codes = "nagois"\n',
-            "c.toml:3: [checks.a] exit_codes: 'nagois' is none of nhc, nagios, did you mean nagios",
+            "c.toml:3: [checks.a] exit_codes: must be one of nhc, nagios, not 'nagois', did you mean nagios",
         ),
         (
             '[checks.a]\nrun = ["true"]\nexit_codes = { 0 = "ok" }\n',
-            "c.toml:3: [checks.a] exit_codes: 0: 'ok' is none of pass, warning, fail, unknown",
+            "c.toml:3: [checks.a] exit_codes: 0: must be one of pass, warning, fail, unknown, not ",
         ),
         (
             '[checks.a]\nrun = ["true"]\nexit_codes = { 256 = "fail" }\n',

@@ -35,9 +35,9 @@ def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("[slurm", "not valid TOML"),
-        ('[slurm]\nunknown = "perhaps"\nhyperpod = true', "none of allow, refuse"),
+        ('[slurm]\nunknown = "perhaps"\nhyperpod = true', "must be one of allow, refuse"),
         ('[slurm]\nbudget = "soon"\nhyperpod = true', "not a duration"),
-        ("[slurm]\nhyperpod = true\nreason = 7", "expected a text"),
+        ("[slurm]\nhyperpod = true\nreason = 7", "expected a string"),
         ("slurm = 3", ""),
     ],
 )

@@ -424,7 +424,7 @@ def test_a_key_that_moved_into_another_section(moved: None) -> None:
     [
         (
             "[log]\nverbosity = 'loud'\n",
-            "c.toml:2: [log] verbosity: 'loud' is none of debug, info, warning, error",
+            "c.toml:2: [log] verbosity: must be one of debug, info, warning, error, not 'loud'",
         ),
         ("[log]\nverbosty = 'debug'\n", "c.toml:2: [log] verbosty: unknown key"),
         ("[log]\nlevl = 'debug'\n", "c.toml:2: [log] levl: unknown key, did you mean level?"),
@@ -485,7 +485,7 @@ def test_what_the_older_switch_for_records_of_processes_means(text: str, userspa
         ),
         (
             "userspace = 'yes'\n",
-            "c.toml:2: [kernel_log] userspace: 'yes' is none of unconfirmed, confirmed, ignore",
+            "c.toml:2: [kernel_log] userspace: must be one of unconfirmed, confirmed, ignore, not ",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def _read_phrases(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(
         isinstance(item, str) and item.strip("*# ") for item in value
     ):
-        raise ValueError(f"{key}: expected a list of texts, found {value!r}")
+        raise ValueError(f"{key}: expected a list of strings, found {value!r}")
     for item in value:
         if item != item.lower():
             raise ValueError(f"{key}: expected lower case, found {item!r}")
@@ -107,7 +107,7 @@ def _read_alternatives(value: object) -> tuple[Alternative, ...]:
         contains = _read_phrases(f"instead #{number} contains", table["contains"])
         if not isinstance(code, str) or "/" not in code or not contains:
             raise ValueError(
-                f'instead #{number}: expected texts, and a code such as "dcgm/gpu_lost", found'
+                f'instead #{number}: expected strings, and a code such as "dcgm/gpu_lost", found'
                 f" {table!r}"
             )
         found.append(Alternative(contains, code))

@@ -130,7 +130,7 @@ class EntryReader:
         value = self.keys.get(key, "")
         if not isinstance(value, str) or (required and not value):
             self.report(
-                key, "missing" if key not in self.keys else f"expected text, found {value!r}"
+                key, "missing" if key not in self.keys else f"expected a string, found {value!r}"
             )
             return ""
         return value
@@ -139,7 +139,7 @@ class EntryReader:
         value = self.keys.get(key, [])
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-            self.report(key, f"expected a list of texts, found {value!r}")
+            self.report(key, f"expected a list of strings, found {value!r}")
             return ()
         return tuple(values)
 
@@ -209,8 +209,8 @@ class EntryReader:
                     flags[name] = True
                 else:
                     raise ValueError(
-                        f"{word!r} is none of reboot, device_reset, recovers, replaced,"
-                        " diagnostic:LEVEL, quiet:DURATION"
+                        "must be one of reboot, device_reset, recovers, replaced, diagnostic:LEVEL,"
+                        f" quiet:DURATION, not {word!r}"
                     )
             except ValueError as error:
                 self.report("clears", str(error))
@@ -250,13 +250,13 @@ class EntryReader:
             if not scalars:
                 self.report(
                     f"{place} when.{field}",
-                    "expected a text, a number, true, false, or a list of them",
+                    "expected a string, a number, true, false, or a list of them",
                 )
         if ("action" in table) == ("at_least" in table):
             self.report(place, "needs either action or at_least")
         for key in ("title", "advice"):
             if not isinstance(table.get(key, ""), str):
-                self.report(f"{place} {key}", f"expected text, found {table[key]!r}")
+                self.report(f"{place} {key}", f"expected a string, found {table[key]!r}")
         if not isinstance(table.get("unusable", False), bool):
             self.report(f"{place} unusable", f"expected true or false, found {table['unusable']!r}")
         if "escalation" in table:

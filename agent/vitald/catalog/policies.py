@@ -83,7 +83,7 @@ class EntryPolicies:
         if isinstance(name, str) and name in self._policies:
             self._unused.discard(name)
             return {**self._policies[name], **own}
-        problem = f"expected text, found {name!r}"
+        problem = f"expected a string, found {name!r}"
         if isinstance(name, str):
             hint = tomlfile.suggest_word(name, self._policies)
             problem = f"no policy {name!r} in {self._origin}{hint}"

@@ -199,5 +199,5 @@ def _read_plain(key: str, value: object) -> tuple[Plain, ...]:
     values = value if isinstance(value, list) else [value]
     plain = tuple(item for item in values if isinstance(item, (int, float, str)))
     if not plain or len(plain) != len(values):
-        raise ValueError(f"{key}: expected a number, a text, or a list of them, found {value!r}")
+        raise ValueError(f"{key}: expected a number, a string, or a list of them, found {value!r}")
     return plain

@@ -15,8 +15,8 @@ that job runs; it is due at its epilog and at the prolog of the next job.
 
     0 yes   10 no   30 unknown
 
-Only a confirmed, real finding makes it due, and not while a job runs that it should wait for. What
-is unknown is never a yes.
+Only a confirmed, real finding makes it due, and not while a job runs that it should wait for. A
+drill is ignored, and the line says so. What is unknown is never a yes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from vitald.cli import UsageError, client, render
+from vitald.text import count_noun
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -123,6 +124,10 @@ def _check_repair(arguments: argparse.Namespace) -> int:
         word, status = summary[_DUE_KEYS[asks]], str(summary["status"])
         why = f"{status}: {_summarize(summary['reasons'])}"
         answer = {"status": status, "reasons": summary["reasons"]}
+        ignored = summary.get("ignoredDrills", 0)  # an older daemon does not count them
+        if ignored:
+            answer["ignoredDrills"] = ignored
+            why += f"; ignored: {count_noun(ignored, 'finding')} of a drill (vitald status)"
     except (client.NoAnswer, client.DaemonRefused) as error:
         word, status, why = None, "unknown", f"unknown: {error}"
         answer = {"status": status, "reasons": [str(error)]}

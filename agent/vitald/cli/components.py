@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import client, render, words
+from vitald.cli.table import lay_out_table
 from vitald.text import join_first
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_LISTED = 16  # of one kind; beyond that the healthy ones are only counted
 _MAX_READINGS = 6  # readings of one gap
 _KINDS = ("node", "gpu", "nvswitch", "neuron", "nic", "pci", "cpu", "dimm", "disk")
-_TITLES = ("component", "device", "looked at", "readings", "status")
+_TITLES = ("component", "status", "readings", "last read", "device")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -85,38 +86,34 @@ def _format_rows(components: Sequence[schema.WatchedComponent], *, whole: bool) 
             shown.append(component)
         else:
             folded[str(kind)] += 1
-    rows = [_TITLES, *(_build_row(component) for component in shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-    titles = "  ".join(cell.ljust(width) for cell, width in zip(_TITLES, widths))
-    yield render.colour_text(titles.rstrip(), "dim")
-    for component, row in zip(shown, rows[1:]):
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths)]
-        status = row[-1] if row[-1] == "healthy" else render.colour_status(row[-1])
-        yield "  ".join([*cells, status])
+    rows = lay_out_table(_TITLES, [_build_row(component) for component in shown])
+    yield from next(rows)
+    for component, lines in zip(shown, rows):
+        yield from lines
         for reason in component["unseen"]:
             yield f"    not known: {render.escape_text(reason)}"
     for name, count in folded.items():
-        yield f"and {count} {name}, healthy (--all, --kind {name})"
+        yield f"and {render.count_kind(count, name)}, healthy (--all, --kind {name})"
 
 
 def _build_row(component: schema.WatchedComponent) -> tuple[str, ...]:
     observations = component["sights"]
     readings = sum(observation["asked"] for observation in observations)
     observed = sum(observation["observable"] for observation in observations)
-    device = component.get("device", {}).get("text") or component["identity"] or "-"
+    status = str(component["status"])
     return (
         render.escape_text(component["name"]),
-        render.escape_text(device),
-        ", ".join(map(_format_last_read, observations)) or "-",
+        status if status == "healthy" else render.colour_status(status),
         f"{observed}/{readings}" if readings else "-",
-        str(component["status"]),
+        ", ".join(map(_format_last_read, observations)) or "-",
+        render.escape_text(component.get("device", {}).get("text") or component["identity"] or ""),
     )
 
 
 def _format_last_read(observation: schema.Sight) -> str:
     if not observation["looked"]:
         return f"{observation['name']} never"
-    return f"{observation['name']} {render.format_age(observation['looked'])} ago"
+    return f"{observation['name']} {render.format_age(observation['looked'])}"
 
 
 # --- coverage
@@ -135,7 +132,9 @@ def _format_coverage(
             share = "nothing was ever read"
             if part["asked"]:
                 share = f"{part['observable']} of {part['asked']} readings observed"
-            yield f"  {source['name']}: {part['components'] or 'any'} {part['kind']}, {share}"
+            count, kind = part["components"], str(part["kind"])
+            watched = render.count_kind(count, kind) if count else f"any {kind}"
+            yield f"  {source['name']}: {watched}, {share}"
             for gap in part["gaps"]:
                 yield f"      {_format_gap(gap, part['components'], whole=whole)}"
 
@@ -169,5 +168,5 @@ def _format_unwatched(components: Iterable[schema.WatchedComponent]) -> Iterator
         if not component["sources"] and component["kind"] != "node"
     )
     if counts:
-        counted = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        counted = ", ".join(render.count_kind(count, kind) for kind, count in counts.items())
         yield f"  {counted}: no source reads them; only the kernel log can report on them"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,10 +34,11 @@ _TIMEOUT_S = 30.0
 # A test compares them with agent/vitald/simulator/profiles.toml, which is slow to read for help.
 _MODELS = ("t4", "v100", "a100", "l40s", "h100", "h200", "b200", "gb200")
 _HOT, _REMAPPED, _LOST = 3, 2, 5
-# With the module path of this process: a bare interpreter does not find a package's libraries.
+# It ends with the demo, even if that is killed: PR_SET_PDEATHSIG is 1. With the module path of
+# this process: a bare interpreter does not find a package's libraries.
 _DAEMON = (
-    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main;"
-    " sys.exit(main())"
+    "import ctypes, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
+    " sys.path[:] = sys.argv.pop(1).split('\\n'); from vitald.cli import main; sys.exit(main())"
 )
 _CONFIG = """\
 [paths]
@@ -82,7 +84,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="pause before each chapter (default: 8)",
     )
     parser.add_argument(
-        "--stay", action="store_true", help="leave the node running at the end, until Ctrl-C"
+        "--stay",
+        action="store_true",
+        help="leave the node running at the end, until Ctrl-C or the terminal is closed",
     )
 
 
@@ -91,7 +95,7 @@ def _parse_pause(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="vitald-demo-") as name:
+    with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="vitald-demo-") as name:
         folder = Path(name)
         try:
             node = SimulatedNode(folder / "node", arguments.profile)
@@ -118,6 +122,20 @@ def run(arguments: argparse.Namespace) -> int:
                 except KeyboardInterrupt:
                     print()
     return 0
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Cleans up when the terminal is closed, too; not under nohup."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    for number, handler in former.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 class _Demo:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
+from vitald.cli.table import format_table
+from vitald.text import count_noun
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -74,7 +76,7 @@ def _format_answer(
     if rows:
         titles = ("devices", "here", "expected", "", "because")
         cells = [_build_count_row(count, answer) for count in rows]
-        yield from _format_table(titles, cells, right=(1, 2))
+        yield from format_table(titles, cells, right=(1, 2))
     if absent:
         yield f"not here, and not expected: {_join_titles(absent)}"
     yield from _format_unknown([count for count in counts if count["here"] is None])
@@ -84,7 +86,7 @@ def _format_answer(
 
 def _format_confirmed(counts: Iterable[schema.ExpectedCount], confirmed: Mapping[str, int]) -> str:
     counted = [
-        f"{confirmed[count['kind']]} {count['title']}"
+        count_noun(confirmed[count["kind"]], count["title"].removesuffix("s"))
         for count in counts
         if confirmed.get(count["kind"])
     ]
@@ -110,7 +112,7 @@ def _format_versions(versions: Iterable[schema.ExpectedVersion]) -> Iterator[str
     ]
     if rows:
         yield ""
-        yield from _format_table(("versions", "here", "allowed", ""), rows)
+        yield from format_table(("versions", "here", "allowed", ""), rows)
 
 
 def _join_titles(counts: Iterable[schema.ExpectedCount]) -> str:
@@ -121,10 +123,10 @@ def _format_unknown(uncounted: Sequence[schema.ExpectedCount]) -> Iterator[str]:
     """A line for each reason why devices are not counted."""
     groups: dict[str, list[schema.ExpectedCount]] = {}
     for count in uncounted:
-        reason = render.escape_text(count["notObservable"]) or "not counted yet"
+        reason = render.escape_text(count["notObservable"]) or "not read yet"
         groups.setdefault(reason, []).append(count)
     for reason, group in groups.items():
-        yield f"not known yet: {_join_titles(group)}: {reason}"
+        yield f"not counted yet: {_join_titles(group)}: {reason}"
 
 
 def _format_advice(
@@ -151,42 +153,17 @@ def _format_advice(
         )
 
 
-def _format_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()
-) -> Iterator[str]:
-    """Aligned; the columns `right` to the right. A column without a title is a remark, in colour;
-    omitted if it is empty.
-    """
-    columns = [
-        number for number, title in enumerate(titles) if title or any(row[number] for row in rows)
-    ]
-    widths = [max(len(row[number]) for row in (titles, *rows)) for number in range(len(titles))]
-
-    def align(row: Sequence[str], number: int) -> str:
-        cell, width = row[number], widths[number]
-        return cell.rjust(width) if number in right else cell.ljust(width)
-
-    yield render.colour_text("  ".join(align(titles, number) for number in columns).rstrip(), "dim")
-    for row in rows:
-        cells = []
-        for number in columns:
-            is_remark = row[number] and not titles[number]
-            cell = align(row, number)
-            cells.append(render.colour_text(cell, "bold", "yellow") if is_remark else cell)
-        yield "  ".join(cells).rstrip()
-
-
 def _build_count_row(count: schema.ExpectedCount, answer: schema.ApiExpected) -> tuple[str, ...]:
     here, expected = count["here"], count["expected"]
     remark = ""
     if here is not None and expected is not None and here != expected:
         more = here - expected
-        remark = f"{more} MORE" if more > 0 else f"{-more} FEWER"
+        remark = _colour_remark(f"{more} MORE" if more > 0 else f"{-more} FEWER")
     because = render.escape_text(count["because"])
     if not because:
         because = "not configured"
         if answer["healthyBoots"]:
-            because = "not known yet, learned at healthy boots"
+            because = f"learning: 0 of {answer['healthyBoots']} healthy boots in a row"
     return (str(count["title"]), _format_count(here), _format_count(expected), remark, because)
 
 
@@ -200,7 +177,11 @@ def _build_version_row(version: schema.ExpectedVersion) -> tuple[str, ...]:
     name = _VERSIONS.get(str(version["name"]), str(version["name"]))
     allowed = " or ".join(map(render.escape_text, expected)) or "any"
     found = "not loaded" if here is None else render.escape_text(here)
-    return (name, found, allowed, "DIFFERS" if differs else "")
+    return (name, found, allowed, _colour_remark("DIFFERS") if differs else "")
+
+
+def _colour_remark(text: str) -> str:
+    return render.colour_text(text, "bold", "yellow")
 
 
 def _format_count(value: object) -> str:

@@ -8,6 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vitald.cli import UsageError, client, render, words
+from vitald.text import count_noun
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -86,10 +87,10 @@ def _show_release(answer: schema.Released) -> None:
         print(f"  still open in {render.escape_text(holder['process'])} (pid {holder['pid']})")
     hidden = answer["notLookedAt"]
     if hidden:
-        processes = "other processes" if hidden < 0 else f"{hidden} processes of other users"
+        counted = "processes" if hidden < 0 else count_noun(hidden, "process")
         print(
-            f"  {processes} could not be checked: fuser -v /dev/nvidia*, as root, shows which"
-            " have them open"
+            f"  {counted} of other users could not be checked: fuser -v /dev/nvidia*, as root,"
+            " shows which have them open"
         )
     if answer["free"]:
         print("  no process is known to have them open")

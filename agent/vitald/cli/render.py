@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from vitald.collectors.kernel_log.saved_coverage import Stamp
     from vitald.server import schema
 
-from vitald.text import escape_unprintable, join_first
+from vitald.text import count_noun, escape_unprintable, join_first
 from vitald.timestamps import parse_rfc3339
 
 Json = dict[str, object]
 
 _LABEL_COLUMNS = 13  # before the text of a finding: `      hint   `
 _MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
+_MIN_LINE = 64  # characters; `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034` has 48
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS_COLOURS = {
     "healthy": "green",
@@ -34,6 +35,15 @@ WHEN_WORDS = {
     "now": "",
     "after_job": " after the running job",
     "maintenance": " at the next maintenance",
+}
+_KIND_NOUNS = {
+    "gpu": "GPU",
+    "nvswitch": "NVSwitch",
+    "neuron": "Neuron device",
+    "nic": "NIC",
+    "pci": "PCI device",
+    "cpu": "CPU",
+    "dimm": "DIMM",
 }
 _ACTION_COLOURS = {
     "replace_node": "red",
@@ -139,14 +149,20 @@ def print_line(line: str) -> None:
     print("\n".join(fold_line(line, get_width())) if sys.stdout.isatty() else line)
 
 
+def count_columns(text: str) -> int:
+    """The columns that a text takes, without its colours."""
+    if "\x1b" not in text:
+        return len(text)
+    import re
+
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
 def fold_line(line: str, columns: int) -> Iterable[str]:
     """The line, broken between words; what follows is indented as the text behind the label is. A
     word that is too long stays whole.
     """
     import re
-
-    def count_columns(text: str) -> int:
-        return len(re.sub(r"\x1b\[[0-9;]*m", "", text))
 
     indent = min(4 + len(line) - len(line.lstrip()), columns // 2)
     if re.fullmatch(r" {6}[a-z]* +", line[:_LABEL_COLUMNS]):
@@ -163,6 +179,11 @@ def fold_line(line: str, columns: int) -> Iterable[str]:
 
 def cut_text(text: str, columns: int) -> str:
     return text if len(text) <= columns else text[: max(1, columns - 1)] + "…"
+
+
+def cut_line(line: str, columns: int) -> str:
+    """A kernel log line, cut, but never so short that the number of an Xid or SXid is lost."""
+    return cut_text(line, max(columns, _MIN_LINE))
 
 
 def parse_time(moment: object) -> datetime | None:
@@ -193,6 +214,11 @@ def format_span(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def count_kind(count: int, kind: str) -> str:
+    """`8 GPUs`, `1 disk`: components of a kind, as the API names it."""
+    return count_noun(count, _KIND_NOUNS.get(kind, kind))
 
 
 def describe_count(count: object) -> str:
@@ -247,7 +273,7 @@ def _format_raw(finding: schema.ApiFinding, columns: int | None) -> str:
         absent = "  (no such PCI device on this node now)"
     raw = escape_text(finding["raw"])
     if columns is not None:
-        raw = cut_text(raw, columns - _LABEL_COLUMNS - len(absent))
+        raw = cut_line(raw, columns - _LABEL_COLUMNS - len(absent))
     return f"{raw}{absent}"
 
 
@@ -369,7 +395,7 @@ def format_event(event: schema.ApiEvent) -> str:
     marks = _list_marks(event)
     mark = colour_text(f"[{', '.join(marks)}] ", "magenta") if marks else ""
     more = event.get("followedBy") or []
-    tail = f"  (+{len(more)} records)" if more else ""
+    tail = f"  (+{count_noun(len(more), 'record')})" if more else ""
     code, component = colour_text(str(event["code"]), "bold"), escape_text(event["component"])
     stamp = _format_stamp(event["time"])
     return f"{stamp}  {code}  {component}  {mark}{escape_text(event['raw'])}{tail}"

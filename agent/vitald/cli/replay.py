@@ -276,7 +276,7 @@ def _print_difference(
     when = render.describe_stamp(stamp) if stamp is not None else when
     print(f"{when}  {in_force}  ->  {other}")
     line = render.escape_text(event.raw or event.code)
-    print(f"    {render.cut_text(line, render.get_width() - 4)}")
+    render.print_line(f"    {render.cut_line(line, render.get_width() - 4)}")
 
 
 def _format_verdict(verdict: Json) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 from vitald.cli import EX_NOINPUT, config_options, render
 from vitald.cli.check import EXIT
 from vitald.cli.render import Json
+from vitald.text import count_noun
 
 USERSPACE = ("unconfirmed", "confirmed", "ignore")  # as in vitald.config, which is slow to import
 # Findings that ended within the log: how many are kept, and how many are printed.
@@ -180,8 +181,8 @@ class _LogScan:
             return
         mark = _mark_event(event)
         mark = render.colour_text(mark, "magenta") if mark else ""
-        raw = render.cut_text(event.raw, self._width - 36)
-        print(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
+        raw = render.cut_line(event.raw, self._width - 36)
+        render.print_line(f"{stamp.number:>8}  {event.code:<24} {mark}{raw}")
 
     def report_verdict(self, coverage: LogCoverage, *, device_reset: bool) -> int:
         """Prints the verdict, and what could not be read. Returns the exit code."""
@@ -282,8 +283,9 @@ class _LogScan:
         self, verdict: Verdict, coverage: LogCoverage, findings: list[schema.ApiFinding]
     ) -> None:
         drills = f" ({self._drills} of a drill)" if self._drills else ""
-        events = f"{self._events} events{drills}"
-        print(f"\n{coverage.lines} lines, {events}, {self._untrusted} not believed")
+        events = f"{count_noun(self._events, 'event')}{drills}"
+        ignored = f", {self._untrusted} ignored (written by processes)" if self._untrusted else ""
+        print(f"\n{count_noun(coverage.lines, 'line')}, {events}{ignored}")
         _print_coverage(coverage)
         _print_heading(verdict, coverage, findings)
         if coverage.problem:
@@ -323,8 +325,8 @@ def _print_coverage(coverage: LogCoverage) -> None:
     if coverage.unread:
         print(f"{coverage.unread} not read, though they have words that fault lines have:")
         for number, raw in coverage.shown:
-            line = render.cut_text(render.escape_text(raw), render.get_width() - 10)
-            print(f"{number:>8}  {line}")
+            line = render.cut_line(render.escape_text(raw), render.get_width() - 10)
+            render.print_line(f"{number:>8}  {line}")
     if coverage.loss:
         print(f"{coverage.loss}: a fault may be among them")
     if len(coverage.hosts) > 1:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vitald import __version__
 from vitald.cli import client, render
 from vitald.cli.check import EXIT
-from vitald.text import join_first
+from vitald.text import count_noun, join_first
 
 if TYPE_CHECKING:
     from vitald.server import schema
@@ -93,7 +93,7 @@ def _show_incidents(status: schema.NodeStatus) -> None:
         render.print_line(f"  {render.escape_text(incident['line'])}")
     if len(rest) > _MAX_SHORT_INCIDENTS:
         more = len(rest) - _MAX_SHORT_INCIDENTS
-        render.print_line(f"  and {more} more incidents: vitald findings")
+        render.print_line(f"  and {count_noun(more, 'more incident')}: vitald findings")
 
 
 def _show_absence(status: schema.NodeStatus) -> None:
@@ -113,12 +113,12 @@ def _is_here(component: schema.ApiComponent) -> bool:
 
 
 def _count_kinds(watched: list[schema.ApiComponent]) -> str:
-    """`8 gpu, 4 nvswitch`: the components that are here."""
+    """`8 GPUs, 4 NVSwitches`: the components that are here."""
     counts: dict[str, int] = {}
     for component in watched:
         kind = str(component["kind"])
         counts[kind] = counts.get(kind, 0) + _is_here(component)
-    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    counted = ", ".join(render.count_kind(count, kind) for kind, count in counts.items() if count)
     return counted or "no accelerators on PCI"
 
 
@@ -282,16 +282,16 @@ def _show_problems(status: schema.NodeStatus) -> None:
         line = f"  ledger: CANNOT BE WRITTEN: {render.escape_text(ledger['error'])}"
         render.print_line(render.colour_text(line, "bold", "magenta"))
         render.print_line(
-            f"          {ledger['unsavedEvents']} events are held in memory; check space, mount and"
-            " permissions of the state folder"
+            f"          {count_noun(ledger['unsavedEvents'], 'event')} held in memory; check space,"
+            " mount and permissions of the state folder"
         )
     if kernel["recordsLost"]:
         render.print_line(
-            f"  kernel log: {kernel['recordsLost']} records were lost since the start; see"
+            f"  kernel log: {count_noun(kernel['recordsLost'], 'record')} lost since the start; see"
             " journalctl -k"
         )
     if kernel["untrusted"]:
         render.print_line(
-            f"  kernel log: ignored {kernel['untrusted']} fault-like lines, written by user"
-            " processes or about devices that this node does not have (see vitald events)"
+            f"  kernel log: ignored {count_noun(kernel['untrusted'], 'fault-like line')}, written"
+            " by user processes or about devices that this node does not have (see vitald events)"
         )

@@ -130,7 +130,10 @@ def _wrap_text(
 ) -> TextIO:
     """As the interpreter made it; a character that the encoding lacks is written as an escape."""
     if like is not None and not errors:
-        line_buffering, errors = getattr(like, "line_buffering", False), like.errors or ""
+        # PYTHONUNBUFFERED sets write_through instead of line_buffering.
+        flags = ("line_buffering", "write_through")
+        line_buffering = any(getattr(like, flag, False) for flag in flags)
+        errors = like.errors or ""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=like.encoding if like is not None else "utf-8",

@@ -11,7 +11,7 @@ from enum import Enum
 class Action(Enum):
     """What must be done. The members' order is the order of strength.
 
-    `inspect` is not a step between its neighbours: a person or a deeper diagnostic must examine the
+    `inspect` is not a step between its neighbours: a person or a diagnostic must examine the
     node. For the node as a whole it outranks actions for the job, and any remedy outranks it.
     """
 
@@ -66,7 +66,7 @@ _REPAIRS = {
 _WORDS = {
     Action.NONE: "nothing to do",
     Action.OBSERVE: "keep an eye on it",
-    Action.INSPECT: "have a person or a deeper diagnostic look at it",
+    Action.INSPECT: "inspect by hand, or with vitald diag",
     Action.RESTART_WORKLOAD: "restart the workload",
     Action.RESET_DEVICE: "reset the device",
     Action.REBOOT_NODE: "reboot the node",

@@ -187,7 +187,7 @@ class RecoveryAttempt:
         scheduler = drained or SchedulerState()
         if drained is None and automatic and request is not None:  # else nothing will be done
             scheduler = self._read_scheduler(context)
-        kill_switch = inputs.describe_stop(settings.kill_switch, "the kill switch is thrown")
+        kill_switch = inputs.describe_stop(settings.kill_switch, "kill switch")
         other_rebooter = ""
         if self._config.slurm.hyperpod:
             other_rebooter = "[slurm] hyperpod = true: HyperPod reboots this node"
@@ -195,7 +195,7 @@ class RecoveryAttempt:
             now=now,
             automatic=automatic,
             kill_switch=clock_trouble or kill_switch,
-            maintenance=inputs.describe_stop(settings.maintenance, "the node is under maintenance"),
+            maintenance=inputs.describe_stop(settings.maintenance, "maintenance"),
             request=request,
             request_trouble=trouble,
             action_log=log,

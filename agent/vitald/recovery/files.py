@@ -169,8 +169,8 @@ def describe_existing(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"whether there is {path} cannot be told: {error.strerror}"
-    return f"{path} is there"
+        return f"{path} cannot be checked: {error.strerror}"
+    return f"{path} exists"
 
 
 def write_durably(path: Path, data: bytes, group: int) -> None:

@@ -77,10 +77,10 @@ def read_action_log(folder: Path) -> tuple[ActionLog | None, str]:
         return None, f"{folder / action_log.FILE}: {error}"
 
 
-def describe_stop(path: Path, why: str) -> str:
-    """`why`, with what is known of the file, if the file at `path` stops recovery; else empty."""
+def describe_stop(path: Path, what: str) -> str:
+    """`what`, with what is known of the file, if the file at `path` stops recovery; else empty."""
     found = files.describe_existing(path)
-    return f"{why}: {found}" if found else ""
+    return f"{what}: on ({found})" if found else ""
 
 
 def find_existing_folder(folder: Path) -> Path:

@@ -155,7 +155,7 @@ def parse_request(data: bytes) -> Request:
         kind = Repair(members["action"])
     except ValueError:
         raise InvalidRequest(
-            f"action: {str(members['action'])[:80]!r} is none of reboot, replace"
+            f"action: must be one of reboot, replace, not {str(members['action'])[:80]!r}"
         ) from None
     return Request(
         id=get_text(members, "id", 64, min_length=8),

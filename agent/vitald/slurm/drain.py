@@ -71,14 +71,36 @@ def drain_node(
     _fail_node(name, action, reason, end - time.monotonic(), comment=own_comment)
 
 
-def resume_node(settings: Settings, name: str, reason: str, status: str, seconds: float) -> None:
-    """Resume a node that we drained for `reason`, since its status allows it, and report it."""
+def resume_node(settings: Settings, name: str, reason: str, why: str, seconds: float) -> bool:
+    """Resume a node that we drained for `reason`, and report it. `why`: it may be resumed. Whether
+    it was.
+    """
     problem = scontrol.update_node(name, ["state=resume"], seconds)
     if problem:
         report(f"{name}: not resumed: {problem}")
-        return
-    report(f"{name}: resumed: {status}; it was drained for: {reason}")
+        return False
+    report(f"{name}: resumed: {why}; it was drained for: {reason}")
     forget_reasons(settings)
+    return True
+
+
+def retire_node(settings: Settings, name: str, node: SlurmNode, seconds: float) -> bool:
+    """Resume a node that we drained, fit or not, and remove our comment. Whether it is not drained
+    by us any more. A node that others took out of service, or whose reason they changed, is theirs.
+    """
+    if node.reason.startswith(ACTION):
+        report(f"{name}: left alone: {node.reason} is under way")
+        return False
+    remove_comment(settings, name, node, seconds)
+    if node.held and is_our_reason(settings, node):
+        return resume_node(settings, name, node.reason, "vitald retires", seconds)
+    why = ""
+    if node.held:  # the record is kept: it says that the reason is not ours
+        why = f", for: {node.reason or 'no reason given'}"
+    else:
+        forget_reasons(settings)
+    report(f"{name}: not drained by vitald: {'+'.join(sorted(node.states))}{why}")
+    return True
 
 
 def remove_comment(settings: Settings, name: str, node: SlurmNode, seconds: float) -> None:

@@ -89,13 +89,13 @@ def _read_flag(value: object) -> bool:
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"expected a text, found {value!r}")
+        raise ValueError(f"expected a string, found {value!r}")
     return value
 
 
 def _read_choice(value: object) -> str:
     if value not in ("allow", "refuse"):
-        raise ValueError(f"{value!r} is none of allow, refuse")
+        raise ValueError(f"must be one of allow, refuse, not {value!r}")
     return str(value)
 
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import render
 from vitald.cli.diag import views
+from vitald.cli.table import format_table
 
 if TYPE_CHECKING:
     from vitald.server import schema
 
 _CHECK_TITLES = ("check", "level", "last", "took", "every", "next")
-_RUN_TITLES = ("began", "run", "outcome", "took", "why", "asked by", "id")
+_RUN_TITLES = ("began", "run", "outcome", "took", "id", "requested by", "why")
+_MAX_WHY = 160  # characters; the whole reason is in `vitald diag show`
 
 
 def format_overview(
     answer: schema.ApiDiagnostics, runs: Sequence[schema.DiagnosticRun]
 ) -> Iterator[str]:
-    yield from views.format_table(_CHECK_TITLES, _build_check_rows(answer))
+    yield from format_table(_CHECK_TITLES, _build_check_rows(answer))
     if answer["blocked"]:
         yield ""
         yield f"what needs idle devices waits: {render.escape_text(answer['blocked'])}"
@@ -33,7 +35,7 @@ def format_overview(
     if not runs:
         yield "no runs yet"
         return
-    yield from views.format_table(_RUN_TITLES, [_build_run_row(run) for run in runs])
+    yield from format_table(_RUN_TITLES, [_build_run_row(run) for run in runs])
 
 
 def _build_check_rows(answer: schema.ApiDiagnostics) -> list[tuple[str, ...]]:
@@ -98,9 +100,9 @@ def _build_run_row(run: schema.DiagnosticRun) -> tuple[str, ...]:
         views.format_name(run),
         views.name_outcome(run),
         views.format_duration(run["seconds"]),
-        render.cut_text(why, 60),
-        render.cut_text(render.escape_text(run["by"]), 24),
         render.escape_text(run["id"]),
+        render.escape_text(run["by"]),
+        render.cut_text(why, _MAX_WHY),
     )
 
 

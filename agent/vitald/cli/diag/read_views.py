@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitald.cli import render
 from vitald.cli.diag import views
+from vitald.cli.table import format_table
 from vitald.text import join_ranges
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _format_tests(report: Report) -> Iterator[str]:
         )
         for test in report.tests
     ]
-    yield from views.format_table(("  test", "category", "status", "by device, as printed"), rows)
+    yield from format_table(("  test", "category", "status", "by device, as printed"), rows)
 
 
 def _group_by_status(gpus: Mapping[str, str], cpus: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitald.cli import render
+from vitald.cli.table import format_table
 from vitald.text import join_ranges
 
 if TYPE_CHECKING:
@@ -87,14 +88,6 @@ def name_outcome(run: schema.DiagnosticRun) -> str:
     """The outcome in a row of a table."""
     outcome = find_outcome(run)
     return _OUTCOMES.get(outcome, (outcome,))[0].lower()
-
-
-def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Aligned columns; the last one is not padded."""
-    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
-    for number, row in enumerate((titles, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-        yield render.colour_text(line, "dim") if number == 0 else line
 
 
 def format_run(run: schema.DiagnosticRunInFull) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """
-`vitald slurm prolog|epilog|health`: what the scripts of packaging/slurm call, as root, on the node.
+`vitald slurm prolog|epilog|health`: what the scripts of packaging/slurm call, as root, on the node;
+`vitald slurm retire`: what a person calls before vitald is removed from it.
 
     prolog   0 the job may begin, 20 it may not: the node has been drained with our reason (or
              somebody else had done so)
     epilog   always 0: reports the job's end, and requests a diagnostic if the job failed
     health   always 0: drains a node that is unfit, and resumes one that we drained and that is fit
              again
+    retire   0 the node is not drained by us any more, fit or not; 69 it is, or that is not known
 
 A refusal is 20 and never 1: a traceback exits 1, and a broken installation must not drain a whole
 cluster. The script turns 20 into what Slurm wants. Everything has a deadline, scontrol too; where
@@ -24,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from vitald.cli import client
+from vitald.cli import EX_UNAVAILABLE, client
 from vitald.cli.client import Json
 from vitald.cli.slurm.brake import ask_brake
 from vitald.cli.slurm.daemon import FOR_SCONTROL, SCONTROL_S, DaemonClient, run_level_1
@@ -43,8 +45,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "edge",
         choices=[*_EDGES],
-        metavar="prolog|epilog|health",
-        help="which of Slurm's programs this is",
+        metavar="prolog|epilog|health|retire",
+        help="which of Slurm's programs this is; retire: resume the node if vitald drained it",
     )
     parser.add_argument(
         "--config",
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if edge == "prolog":
         return _decide_unknown(settings, problem)
     report(f"{edge}: not done: {problem}")
-    return 0
+    return EX_UNAVAILABLE if edge == "retire" else 0
 
 
 # What is done at each edge.
@@ -155,10 +157,23 @@ def run_health_check(settings: Settings, daemon: DaemonClient) -> int:
     return 0
 
 
+def retire_node(settings: Settings, _daemon: DaemonClient) -> int:
+    """Undo what vitald did to this node in Slurm, so that vitald can be removed."""
+    from vitald.slurm import drain, scontrol
+
+    name = slurmd.read_node_name()
+    node = scontrol.read_node_state(name, SCONTROL_S)
+    if isinstance(node, str):
+        report(f"{name}: not retired: {node} (another name in Slurm: SLURMD_NODENAME=NAME)")
+        return EX_UNAVAILABLE
+    return 0 if drain.retire_node(settings, name, node, SCONTROL_S) else EX_UNAVAILABLE
+
+
 _EDGES: dict[str, Callable[[Settings, DaemonClient], int]] = {
     "prolog": run_prolog,
     "epilog": run_epilog,
     "health": run_health_check,
+    "retire": retire_node,
 }
 
 

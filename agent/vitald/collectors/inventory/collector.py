@@ -155,10 +155,7 @@ class ExpectedInventory:
         if learned.is_confirmed(self.boots_to_confirm):
             reason = f"the same at {learned.boots} healthy boots in a row"
             return Expectation(learned.count, True, reason)
-        reason = (
-            f"learned, not confirmed yet: seen at {learned.boots} of {self.boots_to_confirm}"
-            " healthy boots in a row"
-        )
+        reason = f"learning: {learned.boots} of {self.boots_to_confirm} healthy boots in a row"
         return Expectation(learned.count, False, reason)
 
     def has_all_expected(self, *kinds: str) -> bool:

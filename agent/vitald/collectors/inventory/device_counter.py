@@ -40,9 +40,7 @@ class DeviceCounter:
             times = times + 1 if count == before else 1
             self._counted[kind] = count, times
             if times < _READS_TO_SETTLE:
-                raw.missing[kind] = (
-                    f"{count} counted so far; reported after {_READS_TO_SETTLE} equal readings"
-                )
+                raw.missing[kind] = f"{count} so far ({times} of {_READS_TO_SETTLE} equal readings)"
             else:
                 raw.values[kind] = float(count)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitald.collectors.kernel_log.record import escape
+from vitald.text import count_noun
 
 FOLDERS = (Path("/sys/fs/pstore"), Path("/var/lib/systemd/pstore"))
 _MAX_BYTES = 8 << 20  # of all files together; a crash leaves some tens of KiB
@@ -94,8 +95,8 @@ def read_crash_logs(folders: Iterable[Path] = FOLDERS) -> tuple[list[CrashLog], 
             chunks.setdefault(chunk.key, chunk)
     if left_out:
         problems.append(
-            f"{left_out} files left out: there is more than {_MAX_BYTES >> 20} MiB of crash logs,"
-            " of which the newest are read"
+            f"{count_noun(left_out, 'file')} left out: there is more than {_MAX_BYTES >> 20} MiB of"
+            " crash logs, of which the newest are read"
         )
     logs = [_join_chunks(parts, problems) for parts in _group_dumps(chunks.values())]
     return sorted(logs, key=lambda log: log.time), problems
@@ -172,7 +173,8 @@ def _join_chunks(parts: list[_Chunk], problems: list[str]) -> CrashLog:
     whole = [(escape(line), digest) for line, digest in lines if _RENDERED.match(line)]
     if len(whole) < len(lines):
         left_out = len(lines) - len(whole)
-        problems.append(f"{name}: {left_out} lines left out that do not begin as the kernel's do")
+        lines_out = count_noun(left_out, "line")
+        problems.append(f"{name}: {lines_out} left out: not beginning as the kernel's do")
     return CrashLog(
         name=name,
         time=newest.order[2],

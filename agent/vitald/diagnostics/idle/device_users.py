@@ -24,7 +24,7 @@ from time import perf_counter
 
 from vitald.collectors.small_files import list_names, presentable, read_text
 from vitald.diagnostics.idle.harmless import RunningProgram
-from vitald.text import join_first
+from vitald.text import count_noun, join_first
 
 # Device files that only those who use a device have open. /dev/nvidiactl and the two capabilities
 # of MIG's management are open to all users.
@@ -212,7 +212,7 @@ class ProcessTable:
             return "processes outside this container cannot be seen"
         if self.veiled:
             return "other users' processes are hidden (hidepid)"
-        return f"{self.hidden} processes could not be looked at" if self.hidden else ""
+        return f"{count_noun(self.hidden, 'process')} could not be checked" if self.hidden else ""
 
     def _check_visibility(self) -> None:
         own = f"{self._procfs}/self"

@@ -39,6 +39,7 @@ from vitald.publish.transitions import (
     TransitionReader,
 )
 from vitald.reasons import FixedReason
+from vitald.text import count_noun
 from vitald.timestamps import format_rfc3339
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("kubernetes")
@@ -114,7 +115,7 @@ def build_combined_event(
     """One event for all of a backlog, up to `cursor.combined`."""
     key = ("combined", cursor.position, cursor.at, cursor.combined)
     type_ = "Warning" if backlog.has_warning else "Normal"
-    note = f"and {backlog.count} more changes of findings: vitald findings"
+    note = f"and {count_noun(backlog.count, 'more change')} of findings: vitald findings"
     return _build(
         node,
         prefix,

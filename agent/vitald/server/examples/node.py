@@ -32,6 +32,7 @@ NODE_SUMMARY: schema.NodeSummary = {
         }
     ],
     "openFindings": 1,
+    "ignoredDrills": 0,
     "complete": True,
     "accelerators": ["gpu"],
     "bootId": BOOT_ID,

@@ -72,7 +72,7 @@ class FindingRoutes:
                 lambda: read_findings(self._context.pipeline.ledger.path, most + 1, component, code)
             )
         else:
-            raise RequestRefused(400, f"state: {state[:80]!r} is none of open, cleared")
+            raise RequestRefused(400, f"state: must be one of open, cleared, not {state[:80]!r}")
         if not found:
             await self._context.check_kind(None, code)
         answer: schema.Findings = {

@@ -102,7 +102,7 @@ class JobRoutes:
         )
         event = body.get("event")
         if event not in ("begin", "end"):
-            raise RequestRefused(400, f"event: {str(event)[:80]!r} is none of begin, end")
+            raise RequestRefused(400, f"event: must be one of begin, end, not {str(event)[:80]!r}")
         diagnose = read_value(body, "diagnose", read_flag, False)
         job = _job_of(body)
         if event == "begin":
@@ -111,8 +111,8 @@ class JobRoutes:
         else:
             answer = await self._end_job(job, diagnose=diagnose)
         log.info(
-            "job_told",
-            told=event,
+            "job_recorded",
+            job_event=event,
             job=job.id,
             user=job.user,
             end=job.outcome if event == "end" else "",

@@ -68,7 +68,8 @@ class NodeRoutes:
         if wanted not in [work.value for work in WorkPhase]:
             raise RequestRefused(
                 400,
-                f"for: {wanted[:80]!r} is none of {', '.join(work.value for work in WorkPhase)}",
+                f"for: must be one of {', '.join(work.value for work in WorkPhase)},"
+                f" not {wanted[:80]!r}",
             )
         await self._context.wait_until_answerable()
         return web.json_response(self._describe_node(WorkPhase(wanted)))

@@ -82,6 +82,7 @@ class SummaryRoutes:
                 for repair, finding in marked[:PAGE]
             ],
             "openFindings": len(findings),
+            "ignoredDrills": len(node_state.findings) - len(findings),
             "complete": self._is_complete(findings, drills=drills),
             "accelerators": self._list_accelerators(),
             "bootId": node_state.boot_id,

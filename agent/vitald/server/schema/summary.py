@@ -64,6 +64,8 @@ class NodeSummary(TypedDict):
     """The open findings, 100 at most: those first for which a repair is due, then the strongest."""
     openFindings: _Count
     """How many are open altogether."""
+    ignoredDrills: _Count
+    """Open findings of drills, which this answer leaves out; 0 with `drills=true`."""
     complete: bool
     """Everything that is watched was read lately, and every device answered. Otherwise there may be
     faults that are not known."""

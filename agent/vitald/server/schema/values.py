@@ -68,7 +68,7 @@ Status: TypeAlias = Annotated[str, model.Status]
 cannot be read, or was released. `degraded`: any other finding is open."""
 
 Action: TypeAlias = Annotated[str, model.Action]
-"""What must be done, in order of strength. `inspect`: an inspection by a person or a deeper
+"""What must be done, in order of strength. `inspect`: an inspection by a person or a
 diagnostic."""
 
 When: TypeAlias = Annotated[str, model.When]

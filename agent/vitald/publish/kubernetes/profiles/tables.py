@@ -163,5 +163,5 @@ def _read_texts(value: object, place: str) -> dict[str, str]:
 
 def _read_list(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Unexpected("a list of texts", value)
+        raise Unexpected("a list of strings", value)
     return tuple(read_text(entry, 1) for entry in value)
