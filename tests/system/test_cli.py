@@ -264,7 +264,7 @@ def test_config_check(tmp_path: Path, shared_node: Node) -> None:
     said = done.stderr.splitlines()
     assert len(said) == 3
     assert f"{wrong}:2:" in said[0] and "did you mean source?" in said[0]
-    assert f"{wrong}:3:" in said[1] and "none of unconfirmed, confirmed, ignore" in said[1]
+    assert f"{wrong}:3:" in said[1] and "must be one of unconfirmed, confirmed, ignore" in said[1]
     assert f"{wrong}:5:" in said[2] and "did you mean metrics?" in said[2]
     run = shared_node.cli("run", "--config", str(wrong))
     assert (run.returncode, run.stderr) == (78, "".join(f"vitald: {line}\n" for line in said))

@@ -165,7 +165,7 @@ def test_not_before_the_count_has_settled(tmp_path: Path) -> None:
         assert (status, "vitald expect shows" in str(answer["hint"])) == (409, True), answer
         one = machine.count()
         assert one["here"] is None
-        assert "16 counted" in str(one["notObservable"])
+        assert "16 so far" in str(one["notObservable"])
         assert "not counted yet: Neuron devices: 16 so far" in machine.cli("expect").stdout
         assert machine.status()["status"] == "healthy"
 

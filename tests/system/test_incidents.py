@@ -523,7 +523,7 @@ def test_what_the_answer_is_for(make_node: Make) -> None:
     assert node.metric('vitald_status{status="degraded"}') == 1
     for query, said in (
         ("for=", "for"),
-        ("for=lunch", "none of"),
+        ("for=lunch", "must be one of"),
         ("for=prolog&for=epilog", "more than once"),
         ("For=prolog", "did you mean for"),
     ):

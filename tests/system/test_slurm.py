@@ -452,10 +452,10 @@ def test_retiring_resumes_what_vitald_drained(slurm: Slurm, on: Callable[..., No
     assert (slurm.known().held, slurm.record.exists()) == (True, True)
     retired = slurm.retire()
     assert (retired.returncode, f"it was drained for: {FALLEN}" in retired.stderr) == (0, True)
-    assert slurm.known()[:3] == ({"IDLE"}, "", "")
+    assert (slurm.known().held, *slurm.known()[1:3]) == (False, "", "")
     assert not slurm.record.exists()
     again = slurm.retire()
-    assert (again.returncode, "not drained by vitald: IDLE" in again.stderr) == (0, True)
+    assert (again.returncode, "not drained by vitald: " in again.stderr) == (0, True)
 
 
 @pytest.mark.core

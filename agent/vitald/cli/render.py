@@ -23,7 +23,7 @@ Json = dict[str, object]
 
 _LABEL_COLUMNS = 13  # before the text of a finding: `      hint   `
 _MAX_MEMBERS, _MAX_JOBS = 12, 3  # of an incident
-_MIN_LINE = 64  # characters; `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034` has 48
+_MIN_LINE = 49  # characters: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034` has 48
 _COLOURS = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2", "magenta": "35"}
 _STATUS_COLOURS = {
     "healthy": "green",
@@ -270,7 +270,7 @@ def _format_raw(finding: schema.ApiFinding, columns: int | None) -> str:
     """The raw line of the log, cut to the width of the terminal; None: whole."""
     absent = ""
     if finding["fields"].get("on_pci") is False:
-        absent = "  (no such PCI device on this node now)"
+        absent = "  (not on PCI now)"
     raw = escape_text(finding["raw"])
     if columns is not None:
         raw = cut_line(raw, columns - _LABEL_COLUMNS - len(absent))

@@ -130,9 +130,9 @@ def _wrap_text(
 ) -> TextIO:
     """As the interpreter made it; a character that the encoding lacks is written as an escape."""
     if like is not None and not errors:
-        # PYTHONUNBUFFERED sets write_through instead of line_buffering.
-        flags = ("line_buffering", "write_through")
-        line_buffering = any(getattr(like, flag, False) for flag in flags)
+        line_buffering = bool(getattr(like, "line_buffering", False))
+        if getattr(like, "write_through", False):  # PYTHONUNBUFFERED: only a terminal needs it
+            line_buffering = like.isatty()
         errors = like.errors or ""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
