@@ -341,7 +341,7 @@ def test_the_health_check_ends_no_job_that_runs(
 ) -> None:
     node = on()
     job, go = begun(slurm, node)
-    slurm.wait_job(job, "RUNNING")
+    until(lambda: job in jobs(node, "running"), "the job to begin")
     slurm.by_hand("healthcheck")
     assert set(jobs(node, "running")) == {job}
     go.write_text("0")
