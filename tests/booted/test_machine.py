@@ -556,7 +556,7 @@ def test_remove_and_purge(machine: Machine, service: Service) -> None:
     service.configure("# mine\n")
     (machine.root / REASONS_FILE.relative_to("/")).write_text("vitald: node: a test\n")
     removed = machine.run("dpkg", "--remove", "vitald")
-    assert "keeps this node drained for: vitald: node: a test\n" in removed.stderr
+    assert "drained this node in Slurm for: vitald: node: a test\n" in removed.stderr
     assert machine.run("pgrep", "--full", "/opt/vitald", check=False).stdout == ""
     assert not (machine.root / "usr/bin/vitald").exists()
     assert (machine.root / "etc/vitald/config.toml").read_text() == "# mine\n"
