@@ -555,7 +555,7 @@ def test_all_of_them(make_pair: Callable[..., Pair]) -> None:
     assert (answer["gpus"], answer["seconds"]) == ([], 600)
     status = node.wait(is_released)
     assert source(status)["detail"].startswith("all GPUs released until ")
-    assert "asked by root (uid 0), pid " in str(status["reasons"])
+    assert "requested by root (uid 0), pid " in str(status["reasons"])
     assert [(one["status"], one["fresh"]) for one in listed(node)] == [("unknown", False)] * 8
     assert node.metric('vitald_source_up{source="nvml"}') == 0
     shown = node.cli("gpus").stdout

@@ -393,7 +393,7 @@ def test_list(cli: Cli, fake: FakeDiagnostics, capsys: pytest.CaptureFixture[str
         "dcgm +2 +fail, 5 min ago +60 s +24 h +now, waits for idle devices: job 815",
         r"dcgm_health +- +never +- +10 min +runs: \d s of about 60 s",
         "what needs idle devices waits: job 815",
-        "runs   dcgm_health  a-1, asked by schedule",
+        "runs   dcgm_health  a-1, requested by schedule",
         ".*dcgm level 2 +fail +60 s +20261118T[^ ]* +finding #12 +GPU 3: a row remap failed",
         ".*dcgm level 1 +made room +10 s +20261118T[^ ]* +schedule +made room for job 815",
     ):

@@ -582,7 +582,9 @@ def test_what_somebody_asked_for_is_not_taken_from_them() -> None:
         house.detector.uses = BUSY
         async with house.open():
             going = house.manager.request_run(ask(2))
-            with pytest.raises(Refusal, match="waiting already, asked by root, pid 1") as refused:
+            with pytest.raises(
+                Refusal, match="waiting already, requested by root, pid 1"
+            ) as refused:
                 house.manager.request_run(ask(2, by="alice, pid 2"))
             assert going.id in refused.value.hint
             house.manager.cancel_run(going.id, "root", "enough")

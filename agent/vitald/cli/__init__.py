@@ -84,7 +84,9 @@ VERBS = {
     ),
     "explain": Verb("explain", "what a code means: vitald explain xid/79", _OFFLINE),
     "slurm": Verb(
-        "slurm.command", "what Slurm's prolog, epilog and health check program call", _CALLED
+        "slurm.command",
+        "what Slurm's prolog, epilog and health check program call; retire: before removal",
+        _CALLED,
     ),
     "recover": Verb(
         "recover",

@@ -167,7 +167,7 @@ class DiagnosticsManager:
         )
         if same is not None and (same.stage is not Stage.WAITING or not is_automatic(same.ask)):
             raise Refusal(
-                f"{ask.label} is {same.stage.value} already, asked by {same.ask.by}",
+                f"{ask.label} is {same.stage.value} already, requested by {same.ask.by}",
                 f"its id is {same.id}: vitald diag list",
             )
         if same is not None:

@@ -30,7 +30,7 @@ def format_overview(
         for active in answer["going"]:
             state = "waits" if active["stage"] == "waiting" else "runs "
             id_, requester = render.escape_text(active["id"]), views.format_requester(active)
-            yield f"{state}  {views.format_name(active)}  {id_}, asked by {requester}"
+            yield f"{state}  {views.format_name(active)}  {id_}, requested by {requester}"
     yield ""
     if not runs:
         yield "no runs yet"

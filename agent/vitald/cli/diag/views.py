@@ -268,7 +268,7 @@ def _format_footer(run: schema.DiagnosticRunInFull) -> Iterator[str]:
         if version:
             ended.append(f"{title} {render.escape_text(version)}")
     lines = [
-        f"asked by {format_requester(run)}",
+        f"requested by {format_requester(run)}",
         f"began {render.format_time(run['began'])}, {', '.join(ended)}",
     ]
     if run["command"]:

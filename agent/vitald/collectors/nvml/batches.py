@@ -145,7 +145,7 @@ class GpuState:
                 RELEASED,
                 NODE,
                 {"by": release.by, "reason": release.reason, "gpus": release.gpu_names},
-                f"{release.gpu_names} released, asked by {release.by}: {release.reason}",
+                f"{release.gpu_names} released, requested by {release.by}: {release.reason}",
             )
             for release in self.releases.take_begun()
         ]

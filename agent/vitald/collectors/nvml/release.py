@@ -153,7 +153,7 @@ class Releases:
 
     def _update_description(self) -> None:
         described = [
-            f"{release.gpu_names} released until {release.end_time}, asked by {release.by}:"
+            f"{release.gpu_names} released until {release.end_time}, requested by {release.by}:"
             f" {release.reason}"
             for release in self._running
         ]

@@ -68,7 +68,7 @@ NOT_RUNNABLE = Problem(
         "It cannot run here, or not now: its program is not installed, the GPUs are released, "
         "it was requested already."
     ),
-    {"error": "dcgm level 2 is waiting already, asked by schedule", "hint": "vitald diag list"},
+    {"error": "dcgm level 2 is waiting already, requested by schedule", "hint": "vitald diag list"},
 )
 NOTHING_RUNS = Problem(
     "NothingRuns",
