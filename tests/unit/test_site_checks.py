@@ -358,19 +358,25 @@ def test_a_pass_of_the_schedule_is_stored_only_where_it_ends_something() -> None
     told(work)
 
 
-def test_a_failure_again_is_stored_and_an_unknown_result_only_once() -> None:
-    """The first counts in its finding. The second changes nothing, until the third opens one."""
-    codes = iter([1, 1, 127, 127, 127])
+async def run_on_schedule(house: House, *codes: int) -> None:
+    """Runs of the check `a` that end with these exit codes."""
+    left = iter(codes)
 
     async def execute(_: Command) -> Output:
-        return Output(ended=ProgramEnd.EXITED, exit_code=next(codes))
+        return Output(ended=ProgramEnd.EXITED, exit_code=next(left))
+
+    house.programs.execute = execute  # type: ignore[method-assign]
+    configure(house, **settings("a"))
+    for _ in codes:
+        await house.ended(house.manager.request_run(RunRequest(check="a", by=SCHEDULE)))
+
+
+def test_a_failure_again_is_stored_and_an_unknown_result_only_once() -> None:
+    """The first counts in its finding. The second changes nothing, until the third opens one."""
 
     async def work() -> None:
         async with House(enabled=False).open() as house:
-            house.programs.execute = execute  # type: ignore[method-assign]
-            configure(house, **settings("a"))
-            for _ in range(5):
-                await house.ended(house.manager.request_run(RunRequest(check="a", by=SCHEDULE)))
+            await run_on_schedule(house, 1, 1, 127, 127, 127)
             assert [run.report.outcome.value for run in house.runs] == [
                 "fail",
                 "fail",
@@ -401,17 +407,10 @@ def test_checks_that_do_not_run_by_themselves_are_named() -> None:
 
 def test_the_same_result_again_is_no_news() -> None:
     """A check that fails every minute has one warning in the log, beside that of its finding."""
-    codes = iter([0, 0, 1, 1, 0])
-
-    async def execute(_: Command) -> Output:
-        return Output(ended=ProgramEnd.EXITED, exit_code=next(codes))
 
     async def work() -> None:
         async with House(enabled=False).open() as house:
-            house.programs.execute = execute  # type: ignore[method-assign]
-            configure(house, **settings("a"))
-            for _ in range(5):
-                await house.ended(house.manager.request_run(RunRequest(check="a", by=SCHEDULE)))
+            await run_on_schedule(house, 0, 0, 1, 1, 0)
 
     with structlog.testing.capture_logs() as lines:
         told(work)
